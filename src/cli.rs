@@ -174,22 +174,33 @@ fn definition<C: CommandFactory>() -> clap::Command {
 fn command_with_short_help<C: CommandFactory>() -> clap::Command {
     definition::<C>().mut_subcommands(|command| {
         let named = |flag: &clap::Arg| {
-            Some(format!("--{} is {}", flag.get_long()?, flag.get_env()?.to_string_lossy()))
+            Some(format!(
+                "--{} is {}",
+                flag.get_long()?,
+                flag.get_env()?.to_string_lossy()
+            ))
         };
-        let Some(example) = command.get_arguments().find_map(named) else { return command };
+        let Some(example) = command.get_arguments().find_map(named) else {
+            return command;
+        };
         let rule = format!("Each flag has an environment variable: {example}.");
         let help = match command.get_after_help() {
             Some(help) => format!("{help}\n\n{rule}"),
             None => rule,
         };
-        command.mut_args(|flag| flag.hide_env(true)).after_help(help)
+        command
+            .mut_args(|flag| flag.hide_env(true))
+            .after_help(help)
     })
 }
 
 /// Adds a tip to an error about an invalid value, if the value came from an environment variable:
 /// the name of the variable. Clap reports such a value as the value of the flag.
 fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
+    if !matches!(
+        error.kind(),
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue
+    ) {
         return error;
     }
     let Some(ContextValue::String(usage)) = error.get(ContextKind::InvalidArg) else {
@@ -202,7 +213,10 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     };
     if !arguments.iter().any(is_flag) {
         let variable = flag_variable_name(&command.to_string_lossy(), long);
-        insert_tip(&mut error, format!("the value is that of the variable {variable}"));
+        insert_tip(
+            &mut error,
+            format!("the value is that of the variable {variable}"),
+        );
     }
     error
 }
@@ -211,7 +225,9 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
 /// tip.
 fn name_lab_program(mut error: clap::Error) -> clap::Error {
     let invalid = error.get(ContextKind::InvalidSubcommand);
-    let Some(ContextValue::String(command)) = invalid else { return error };
+    let Some(ContextValue::String(command)) = invalid else {
+        return error;
+    };
     if LAB_COMMANDS.contains(&command.as_str()) {
         let tip = format!("it is a command of another program: tokenweir-lab {command}");
         error.remove(ContextKind::SuggestedSubcommand);
@@ -243,7 +259,10 @@ mod tests {
     fn ids_and_variables_follow_from_flags() {
         let program = command();
         let serve = program.find_subcommand("serve").unwrap();
-        for (long, flag) in serve.get_arguments().map(|flag| (flag.get_long().unwrap(), flag)) {
+        for (long, flag) in serve
+            .get_arguments()
+            .map(|flag| (flag.get_long().unwrap(), flag))
+        {
             // `serve` makes the names of the sources of its values from the ids.
             assert_eq!(flag.get_id().as_str().replace('_', "-"), long);
             let variable = format!("TOKENWEIR_{}", long.replace('-', "_").to_uppercase());
@@ -254,9 +273,15 @@ mod tests {
     #[test]
     fn serve_takes_all_backend_flags() {
         let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3";
-        let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
+        let CliCommand::Serve(serve) = parse_line(line).unwrap().command else {
+            panic!("{line}")
+        };
         let backends = serve.overrides.backends.unwrap();
-        let urls: Vec<String> = backends.value.iter().map(BackendAddress::to_string).collect();
+        let urls: Vec<String> = backends
+            .value
+            .iter()
+            .map(BackendAddress::to_string)
+            .collect();
         assert_eq!(urls, ["http://a:1", "http://b:2", "http://c:3"]);
     }
 
@@ -274,7 +299,10 @@ mod tests {
     fn a_command_of_the_lab_names_its_program() {
         for command in LAB_COMMANDS {
             let error = parse_line(&format!("tokenweir {command} x")).unwrap_err();
-            assert!(error.contains(&format!("tokenweir-lab {command}")), "{error}");
+            assert!(
+                error.contains(&format!("tokenweir-lab {command}")),
+                "{error}"
+            );
         }
     }
 
@@ -287,7 +315,10 @@ mod tests {
         let version = parse_line("tokenweir --version").unwrap_err();
         assert!(version.starts_with("tokenweir "), "{version}");
         for form in ["version", "-v", "-V"] {
-            assert_eq!(parse_line(&format!("tokenweir {form}")).unwrap_err(), version);
+            assert_eq!(
+                parse_line(&format!("tokenweir {form}")).unwrap_err(),
+                version
+            );
         }
     }
 
@@ -296,8 +327,13 @@ mod tests {
         for command in command().get_subcommands().map(clap::Command::get_name) {
             let help = parse_line(&format!("tokenweir {command} --help")).unwrap_err();
             assert!(!help.contains("[env: "), "{help}");
-            assert_eq!(parse_line(&format!("tokenweir help {command}")).unwrap_err(), help);
-            let rules = help.matches("Each flag has an environment variable: --").count();
+            assert_eq!(
+                parse_line(&format!("tokenweir help {command}")).unwrap_err(),
+                help
+            );
+            let rules = help
+                .matches("Each flag has an environment variable: --")
+                .count();
             assert_eq!(rules, usize::from(command != "keygen"), "{help}");
         }
         let help = parse_line("tokenweir top -h").unwrap_err();
@@ -308,9 +344,19 @@ mod tests {
     fn help_paragraphs_have_no_line_breaks() {
         let program = command();
         for command in std::iter::once(&program).chain(program.get_subcommands()) {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            for paragraph in help.split("\n\n").filter(|it| !it.starts_with("Examples:\n")) {
-                assert!(!paragraph.contains('\n'), "{}: {paragraph}", command.get_name());
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            for paragraph in help
+                .split("\n\n")
+                .filter(|it| !it.starts_with("Examples:\n"))
+            {
+                assert!(
+                    !paragraph.contains('\n'),
+                    "{}: {paragraph}",
+                    command.get_name()
+                );
             }
         }
     }

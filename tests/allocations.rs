@@ -62,19 +62,28 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
 
 /// Returns the HTTP chunks of a recorded stream as slices of one buffer, as hyper delivers them.
 fn chunks(name: &str) -> Vec<Bytes> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/wire")
+        .join(name);
     let raw = Bytes::from(fs::read(path).unwrap());
     let head = memchr::memmem::find(&raw, b"\r\n\r\n").unwrap() + 4;
     let (chunks, _) = chunked_body::chunks(&raw[head..]);
     assert!(chunks.len() > 100, "{name} has more than 100 chunks");
-    chunks.into_iter().map(|chunk| raw.slice_ref(chunk)).collect()
+    chunks
+        .into_iter()
+        .map(|chunk| raw.slice_ref(chunk))
+        .collect()
 }
 
 /// Asserts that no chunk after the first [`FIRST_CHUNKS`] allocated. `costs` has the allocations of each
 /// chunk.
 fn assert_no_allocations(name: &str, costs: &[u64]) {
-    let costly: Vec<_> =
-        costs.iter().enumerate().skip(FIRST_CHUNKS).filter(|(_, cost)| **cost > 0).collect();
+    let costly: Vec<_> = costs
+        .iter()
+        .enumerate()
+        .skip(FIRST_CHUNKS)
+        .filter(|(_, cost)| **cost > 0)
+        .collect();
     assert!(costly.is_empty(), "{name} allocates, by chunk: {costly:?}");
 }
 
@@ -95,7 +104,12 @@ fn unknown_api_keys_allocate_no_memory() {
         }],
         ..TenantEntry::default()
     };
-    let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant] }, &ApiKeys::default());
+    let keys = ApiKeys::new(
+        &KeyFile {
+            tenants: vec![tenant],
+        },
+        &ApiKeys::default(),
+    );
     let mut headers = HeaderMap::new();
     let mut cost = 0;
     for number in 0..1_000_000 {
@@ -112,7 +126,10 @@ fn unknown_api_keys_allocate_no_memory() {
 #[test]
 fn parsing_a_metrics_page_does_not_allocate() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
+    for name in [
+        "wire/metrics/python-metrics-dp-2.http",
+        "pages/vllm_openmetrics.txt",
+    ] {
         let page = fs::read(folder.join(name)).unwrap();
         let (load, cost) = allocated(|| EngineLoad::read(&page));
         assert_eq!(cost, 0, "{name}");
@@ -155,7 +172,11 @@ fn forwarding_a_chunk_does_not_allocate() {
                 }
             }
             // The poll that removes the usage event returns the chunk after it, so there is one poll less.
-            assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
+            assert_eq!(
+                costs.len() + usize::from(usage_injected),
+                chunks.len(),
+                "{name}"
+            );
             // In a stream, at most two polls may allocate: when the event with the finish reason waits for
             // the usage event, and when the usage event is removed.
             let costs = &costs[..costs.len() - 2 * usize::from(usage_injected)];
@@ -165,8 +186,11 @@ fn forwarding_a_chunk_does_not_allocate() {
 }
 
 /// A thousand backend names, which all routing decisions of the test share.
-static NAMES: LazyLock<Arc<[BackendId]>> =
-    LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
+static NAMES: LazyLock<Arc<[BackendId]>> = LazyLock::new(|| {
+    (0..1_000)
+        .map(|index| BackendId::new(&format!("vllm-{index}")))
+        .collect()
+});
 
 /// Builds a routing decision among this number of backends, all without metrics.
 fn decision(backends: usize) -> Arc<RoutingDecision> {
@@ -223,7 +247,11 @@ fn the_decision_log_has_bounded_memory() {
 fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
     let now = Instant::now();
     let mut record = record(now);
-    record.options = RequestOptions { stream: true, usage_injected, ..RequestOptions::default() };
+    record.options = RequestOptions {
+        stream: true,
+        usage_injected,
+        ..RequestOptions::default()
+    };
     let live = ExchangeRegistry::new(ObservationSettings::default(), now);
     let mut exchange = Exchange::open(record, Arc::new(NoOp), &live);
     let mut headers = HeaderMap::new();
@@ -231,11 +259,18 @@ fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames,
     exchange.on_request_sent(Arc::new(NoOp));
     exchange.on_head(200, &headers);
     assert_eq!(exchange.may_change_length(), usage_injected);
-    ObservedBody::new(PrefetchedBody::new(Frames(chunks.iter().cloned().collect())), exchange, ())
+    ObservedBody::new(
+        PrefetchedBody::new(Frames(chunks.iter().cloned().collect())),
+        exchange,
+        (),
+    )
 }
 
 fn record(now: Instant) -> RequestRecord {
-    RequestRecord { api: Some(Api::Chat), ..begun(now) }
+    RequestRecord {
+        api: Some(Api::Chat),
+        ..begun(now)
+    }
 }
 
 struct Frames(VecDeque<Bytes>);

@@ -64,7 +64,9 @@ async fn connection(
             ended: clock::now(),
             left: None,
         };
-        let is_left = play(&plans[plan], &mut done, &mut reader, &mut writer).await.is_err();
+        let is_left = play(&plans[plan], &mut done, &mut reader, &mut writer)
+            .await
+            .is_err();
         done.ended = clock::now();
         done.left = is_left.then_some(done.ended);
         let goes_on = plans[plan].case.close == Close::Whole;
@@ -85,7 +87,13 @@ async fn play(
     writer: &mut OwnedWriteHalf,
 ) -> Result<(), ()> {
     let mut send = async |bytes: &[u8]| writer.write_all(bytes).await.map_err(|_| ());
-    let Case { status, content_type, stream, close, .. } = &plan.case;
+    let Case {
+        status,
+        content_type,
+        stream,
+        close,
+        ..
+    } = &plan.case;
     // The response head is sent at once. The pauses of the plan, which stand for the engine, come after it.
     let head = format!(
         "HTTP/1.1 {status} OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -119,7 +127,9 @@ async fn stay(pause: Duration, reader: &mut OwnedReadHalf) -> Result<(), ()> {
 }
 
 fn plan_of(head: &str) -> usize {
-    let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: accuracy-"));
+    let id = head
+        .lines()
+        .find_map(|line| line.strip_prefix("x-request-id: accuracy-"));
     id.unwrap().parse().unwrap()
 }
 

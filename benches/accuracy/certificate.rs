@@ -77,18 +77,34 @@ impl Certificate {
             ("outcome", &line["outcome"], json!(fields.outcome)),
             ("termination", &line["termination"], json!(fields.ending)),
             ("finish reasons", &line["finish"], json!(finish)),
-            ("events with output", &line["output_events"], json!(fields.output_events)),
+            (
+                "events with output",
+                &line["output_events"],
+                json!(fields.output_events),
+            ),
             ("tokens in", &line["input_tokens"], json!(usage.input)),
             // No output tokens are compared if their number is an estimate: the gateway corrects an estimate
             // by what it learned from other streams.
             (
                 "tokens out",
-                if is_estimated { &Value::Null } else { &line["output_tokens"] },
+                if is_estimated {
+                    &Value::Null
+                } else {
+                    &line["output_tokens"]
+                },
                 json!(counted),
             ),
             ("cached tokens", &line["cached_tokens"], json!(usage.cached)),
-            ("reasoning tokens", &line["reasoning_tokens"], json!(usage.reasoning)),
-            ("source of the count", &line["usage"], json!(fields.usage_source)),
+            (
+                "reasoning tokens",
+                &line["reasoning_tokens"],
+                json!(usage.reasoning),
+            ),
+            (
+                "source of the count",
+                &line["usage"],
+                json!(fields.usage_source),
+            ),
         ] {
             self.check(name, *reported == truth, || {
                 format!("{id}: {reported} reported, {truth} true; {:?}", case.close)
@@ -108,7 +124,11 @@ impl Certificate {
     ) {
         let known = self.facts.iter().position(|fact| fact.name == name);
         let at = known.unwrap_or_else(|| {
-            self.facts.push(Fact { name, checked: 0, wrong: Vec::new() });
+            self.facts.push(Fact {
+                name,
+                checked: 0,
+                wrong: Vec::new(),
+            });
             self.facts.len() - 1
         });
         self.facts[at].checked += 1;
@@ -131,16 +151,25 @@ impl Certificate {
     pub(crate) fn limit_violations(&mut self) -> Vec<String> {
         let mut limit_violations = Vec::new();
         for fact in &self.facts {
-            limit_violations
-                .extend(fact.wrong.iter().take(MAX_PRINTED).map(|w| format!("{}: {w}", fact.name)));
+            limit_violations.extend(
+                fact.wrong
+                    .iter()
+                    .take(MAX_PRINTED)
+                    .map(|w| format!("{}: {w}", fact.name)),
+            );
             let more = fact.wrong.len().saturating_sub(MAX_PRINTED);
-            bar(&mut limit_violations, more == 0, || format!("{}: {more} more", fact.name));
+            bar(&mut limit_violations, more == 0, || {
+                format!("{}: {more} more", fact.name)
+            });
         }
         for index in LIMITED_QUANTITIES {
             let share = quantile(&mut self.times[index].shares, 0.99);
             // The share is NaN, and the limit missed, if the time was never compared.
             bar(&mut limit_violations, share <= 1.0, || {
-                format!("{}: p99 error is {share:.2} of the allowed error", TIMES[index].0)
+                format!(
+                    "{}: p99 error is {share:.2} of the allowed error",
+                    TIMES[index].0
+                )
             });
         }
         limit_violations
@@ -149,9 +178,21 @@ impl Certificate {
     /// The Markdown tables of the errors of the times and of the checked properties, and a line about aborted
     /// requests.
     pub(crate) fn tables(&mut self) -> String {
-        let head = ["quantity", "requests", "p50", "p99", "max", "within 1 ms or 1 %"];
+        let head = [
+            "quantity",
+            "requests",
+            "p50",
+            "p99",
+            "max",
+            "within 1 ms or 1 %",
+        ];
         let mut rows = vec![head.map(String::from)];
-        rows.extend(TIMES.iter().zip(&mut self.times).map(|((name, _), errors)| errors.row(name)));
+        rows.extend(
+            TIMES
+                .iter()
+                .zip(&mut self.times)
+                .map(|((name, _), errors)| errors.row(name)),
+        );
         let mut facts = vec![["fact", "checked", "right"].map(String::from)];
         for fact in &self.facts {
             let right = percent(fact.checked - fact.wrong.len(), fact.checked);
@@ -169,7 +210,10 @@ impl Certificate {
     }
 
     fn add(&mut self, metric: &'static str, label: &str, value: &str, count: u64) {
-        *self.totals.entry((metric, format!("{label}=\"{value}\""))).or_default() += count;
+        *self
+            .totals
+            .entry((metric, format!("{label}=\"{value}\"")))
+            .or_default() += count;
     }
 
     fn compare_times(&mut self, id: &str, line: &Value, truth: Times) {
@@ -183,7 +227,9 @@ impl Certificate {
                 let error = (reported - truth).abs();
                 let errors = &mut self.times[index];
                 errors.errors.push(error);
-                errors.shares.push(error / (truth * MAX_RELATIVE_ERROR).max(MAX_ABSOLUTE_ERROR_MS));
+                errors
+                    .shares
+                    .push(error / (truth * MAX_RELATIVE_ERROR).max(MAX_ABSOLUTE_ERROR_MS));
             }
         }
     }
@@ -195,7 +241,14 @@ impl Errors {
             [0.5, 0.99, 1.0].map(|q| format!("{:.3} ms", quantile(&mut self.errors, q)));
         let within = self.shares.iter().filter(|share| **share <= 1.0).count();
         let count = self.shares.len();
-        [name.into(), count.to_string(), p50, p99, max, percent(within, count)]
+        [
+            name.into(),
+            count.to_string(),
+            p50,
+            p99,
+            max,
+            percent(within, count),
+        ]
     }
 }
 
@@ -218,8 +271,10 @@ fn millis(duration: Duration) -> f64 {
 
 /// Formats a Markdown table. The first row is the header.
 fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut lines: Vec<String> =
-        rows.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect();
+    let mut lines: Vec<String> = rows
+        .iter()
+        .map(|row| format!("| {} |\n", row.join(" | ")))
+        .collect();
     lines.insert(1, format!("|{}\n", "---|".repeat(N)));
     lines.concat()
 }

@@ -46,5 +46,9 @@ pub(crate) async fn ask(address: SocketAddr, index: usize, plan: &Plan) -> Seen 
     }
     let ended = clock::now();
     connection.abort();
-    Seen { plan: index, sent_at, ended }
+    Seen {
+        plan: index,
+        sent_at,
+        ended,
+    }
 }

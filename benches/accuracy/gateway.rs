@@ -22,8 +22,10 @@ pub(crate) struct Gateway {
 }
 
 /// Gauges of the gateway that must return to zero when all requests have ended.
-pub(crate) const IN_FLIGHT: [&str; 2] =
-    ["tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight"];
+pub(crate) const IN_FLIGHT: [&str; 2] = [
+    "tokenweir_requests_in_flight",
+    "tokenweir_backend_requests_in_flight",
+];
 
 /// Maximum time for the start of the gateway, and for its gauges to return to zero.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +38,13 @@ impl Gateway {
         fs::write(&file, config).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokenweir"))
             .args(["serve", "--log-format", "json"])
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"])
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+                "--config",
+            ])
             .arg(file)
             .env_clear()
             .stdout(access_log)
@@ -45,7 +53,12 @@ impl Gateway {
             .unwrap();
         let stderr = child.stderr.take().unwrap();
         let access_log = child.stdout.take().map(|stdout| {
-            thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).collect())
+            thread::spawn(move || {
+                BufReader::new(stdout)
+                    .lines()
+                    .map_while(Result::ok)
+                    .collect()
+            })
         });
         let (line_sender, lines) = mpsc::channel();
         thread::spawn(move || {
@@ -68,7 +81,12 @@ impl Gateway {
             rest[..rest.find(['/', '"']).unwrap()].parse().unwrap()
         };
         let (clients, admin) = (address("clients"), address("admin"));
-        Self { child: Process(child), clients, admin, access_log }
+        Self {
+            child: Process(child),
+            clients,
+            admin,
+            access_log,
+        }
     }
 
     /// The metrics page of the gateway as soon as no request is in flight, or after [`WAIT_TIMEOUT`].
@@ -86,7 +104,9 @@ impl Gateway {
     /// Fetches the current metrics page of the gateway.
     pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n")
+            .unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
         page
@@ -100,7 +120,10 @@ impl Gateway {
     /// Sends the gateway a signal by its name, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process().to_string();
-        let is_signalled = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        let is_signalled = Command::new("kill")
+            .args([&format!("-{name}"), &id])
+            .status()
+            .unwrap();
         assert!(is_signalled.success(), "the gateway had exited before");
     }
 
@@ -108,7 +131,10 @@ impl Gateway {
     pub(crate) fn stop(mut self) -> Vec<String> {
         self.signal("TERM");
         self.child.0.wait().unwrap();
-        self.access_log.take().map(|log| log.join().unwrap()).unwrap_or_default()
+        self.access_log
+            .take()
+            .map(|log| log.join().unwrap())
+            .unwrap_or_default()
     }
 }
 
@@ -122,7 +148,9 @@ impl Drop for Process {
 
 /// Whether a metrics page shows no request in flight.
 pub(crate) fn is_at_rest(page: &str) -> bool {
-    IN_FLIGHT.iter().all(|gauge| sum(page, gauge, "") == Some(0.0))
+    IN_FLIGHT
+        .iter()
+        .all(|gauge| sum(page, gauge, "") == Some(0.0))
 }
 
 /// The sum of the time series of the metric `name` whose labels contain `label`. `None` if there is no such

@@ -19,5 +19,9 @@ pub(crate) fn exit_code(limit_violations: &[String]) -> ExitCode {
     for violation in limit_violations {
         println!("MISSED {violation}");
     }
-    if limit_violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if limit_violations.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

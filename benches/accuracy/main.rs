@@ -79,7 +79,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let count = limits::env_number("ACCURACY_STREAMS", STREAMS);
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut run =
         runtime.block_on(async { tokio::time::timeout(RUN_TIMEOUT, run(count)).await.unwrap() });
     let mut certificate = certify(&run);
@@ -92,7 +95,9 @@ async fn run(count: usize) -> Run {
     let plans: Arc<[Plan]> = plan::plans(count, SEED).into();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let address = backend::start(plans.clone(), sender).await;
-    let gateway = tokio::task::spawn_blocking(move || start(address)).await.unwrap();
+    let gateway = tokio::task::spawn_blocking(move || start(address))
+        .await
+        .unwrap();
     let next = Arc::new(AtomicUsize::new(0));
     let noise = Noise::listen();
     let begun = clock::now();
@@ -103,7 +108,9 @@ async fn run(count: usize) -> Run {
             let mut seen = Vec::new();
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(plan) = plans.get(index) else { return seen };
+                let Some(plan) = plans.get(index) else {
+                    return seen;
+                };
                 seen.push(client::ask(address, index, plan).await);
             }
         });
@@ -120,8 +127,19 @@ async fn run(count: usize) -> Run {
         (metrics, gateway.stop())
     };
     let (metrics, lines) = tokio::task::spawn_blocking(stop).await.unwrap();
-    let access_log = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    Run { plans, played, seen, took, noise, metrics, access_log }
+    let access_log = lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    Run {
+        plans,
+        played,
+        seen,
+        took,
+        noise,
+        metrics,
+        access_log,
+    }
 }
 
 /// Starts the gateway in front of the backend. With `continuous_usage: 0`, the gateway requests usage at the
@@ -137,7 +155,10 @@ fn certify(run: &Run) -> Certificate {
     let mut certificate = Certificate::default();
     let mut lines: HashMap<&str, Vec<&Value>> = HashMap::new();
     for line in &run.access_log {
-        lines.entry(line["request_id"].as_str().unwrap()).or_default().push(line);
+        lines
+            .entry(line["request_id"].as_str().unwrap())
+            .or_default()
+            .push(line);
     }
     let played: HashMap<usize, &Played> = run.played.iter().map(|p| (p.plan, p)).collect();
     for seen in &run.seen {
@@ -150,19 +171,26 @@ fn certify(run: &Run) -> Certificate {
             certificate.compare(&Exchange { plan, played, seen }, line);
         }
     }
-    certificate.check("no line without a request", lines.is_empty(), || format!("{lines:?}"));
+    certificate.check("no line without a request", lines.is_empty(), || {
+        format!("{lines:?}")
+    });
     certificate.compare_sums(&run.metrics);
     for gauge in IN_FLIGHT {
         let left = sum(&run.metrics, gauge, "");
-        certificate
-            .check("gauges at zero at the end", left == Some(0.0), || format!("{gauge} {left:?}"));
+        certificate.check("gauges at zero at the end", left == Some(0.0), || {
+            format!("{gauge} {left:?}")
+        });
     }
     certificate
 }
 
 /// A text with the setup of the run and the noise of the machine.
 fn describe(run: &mut Run) -> String {
-    let events: usize = run.plans.iter().map(|plan| plan.case.stream.events.len()).sum();
+    let events: usize = run
+        .plans
+        .iter()
+        .map(|plan| plan.case.stream.events.len())
+        .sum();
     let seconds = run.took.as_secs_f64();
     let cores = std::thread::available_parallelism().unwrap();
     let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(&mut run.noise, q));

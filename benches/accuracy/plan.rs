@@ -61,7 +61,14 @@ fn plan(index: usize, rng: &mut Rng) -> Plan {
     };
     let writes = writes(&case, rng);
     let think = Duration::from_millis(rng.u64(..250));
-    Plan { id: format!("accuracy-{index}"), path, request: request(&case), think, case, writes }
+    Plan {
+        id: format!("accuracy-{index}"),
+        path,
+        request: request(&case),
+        think,
+        case,
+        writes,
+    }
 }
 
 /// Whether requests of an API can ask for usage. If the client does not, the gateway does.
@@ -73,9 +80,19 @@ pub(crate) fn has_usage_option(api: Api) -> bool {
 /// cease to read the stream are excluded.
 fn is_measurable(case: &Case) -> bool {
     let outputs = outputs(case);
-    let mut events = case.stream.events.iter().map(|event| (event.complete_at, &event.meaning));
+    let mut events = case
+        .stream
+        .events
+        .iter()
+        .map(|event| (event.complete_at, &event.meaning));
     let is_readable = |(at, meaning): (usize, &Meaning)| {
-        let Meaning { is_malformed, error, usage, is_usage_event, .. } = meaning;
+        let Meaning {
+            is_malformed,
+            error,
+            usage,
+            is_usage_event,
+            ..
+        } = meaning;
         let has_unasked_usage = case.is_usage_injected && usage.is_some() && !is_usage_event;
         !is_malformed && !has_unasked_usage && (error.is_none() || at > outputs[1])
     };
@@ -84,7 +101,11 @@ fn is_measurable(case: &Case) -> bool {
 
 /// Returns the position in the response body after each event with output.
 fn outputs(case: &Case) -> Vec<usize> {
-    let events = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
+    let events = case
+        .stream
+        .events
+        .iter()
+        .filter(|event| event.meaning.output.is_some());
     events.map(|event| event.complete_at).collect()
 }
 
@@ -94,18 +115,27 @@ fn writes(case: &Case, rng: &mut Rng) -> Vec<Write> {
     let mut writes = Vec::new();
     let (mut from, mut pause) = (0, Duration::from_micros(rng.u64(20_000..300_000)));
     let events = case.stream.events.iter().map(|event| event.complete_at);
-    let ends: Vec<usize> = events.filter(|end| *end < case.arrived).chain([case.arrived]).collect();
+    let ends: Vec<usize> = events
+        .filter(|end| *end < case.arrived)
+        .chain([case.arrived])
+        .collect();
     for (number, &end) in ends.iter().enumerate() {
         match rng.u32(..10) {
             0..2 if number + 1 < ends.len() => continue,
             2..4 => {
                 let middle = rng.usize(from..end);
-                writes.push(Write { pause, body: from..middle });
+                writes.push(Write {
+                    pause,
+                    body: from..middle,
+                });
                 (from, pause) = (middle, Duration::from_millis(rng.u64(..3)));
             }
             _ => {}
         }
-        writes.push(Write { pause, body: from..end });
+        writes.push(Write {
+            pause,
+            body: from..end,
+        });
         (from, pause) = (end, Duration::from_micros(rng.u64(2_000..60_000)));
     }
     writes

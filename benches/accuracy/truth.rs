@@ -42,14 +42,28 @@ impl Exchange<'_> {
     /// Returns the events with output that arrived at the gateway.
     fn outputs(&self) -> Vec<Output> {
         let case = &self.plan.case;
-        let writes = self.plan.writes.iter().filter(|write| !write.body.is_empty());
+        let writes = self
+            .plan
+            .writes
+            .iter()
+            .filter(|write| !write.body.is_empty());
         let writes: Vec<_> = writes.zip(&self.played.writes).collect();
-        let events = case.stream.events.iter().filter(|event| event.complete_at <= case.arrived);
+        let events = case
+            .stream
+            .events
+            .iter()
+            .filter(|event| event.complete_at <= case.arrived);
         let output = |event: &Event| {
             let tokens = event.meaning.output?.tokens;
             // The time of the event is that of the write that completes it.
-            let &(_, &at) = writes.iter().find(|(write, _)| write.body.end >= event.complete_at)?;
-            Some(Output { at, choice: event.meaning.choices.saturating_sub(1), tokens })
+            let &(_, &at) = writes
+                .iter()
+                .find(|(write, _)| write.body.end >= event.complete_at)?;
+            Some(Output {
+                at,
+                choice: event.meaning.choices.saturating_sub(1),
+                tokens,
+            })
         };
         events.filter_map(output).collect()
     }
@@ -59,7 +73,11 @@ impl Exchange<'_> {
     pub(crate) fn times(&self, fields: &RecordFields) -> Times {
         let since = |later: Instant, earlier: Instant| later.saturating_duration_since(earlier);
         let is_left = self.plan.case.close == Close::Left;
-        let ended = if is_left { self.seen.ended } else { self.played.ended };
+        let ended = if is_left {
+            self.seen.ended
+        } else {
+            self.played.ended
+        };
         let duration = Some(since(ended, self.seen.sent_at));
         let outputs = self.outputs();
         let (Some(first), Some(last)) = (outputs.first(), outputs.last()) else {
@@ -67,8 +85,9 @@ impl Exchange<'_> {
         };
         let gaps = gaps(&outputs);
         let choices = fields.finish_reasons.len();
-        let tokens =
-            fields.output_tokens.filter(|_| fields.usage_source == "exact" && choices == 1);
+        let tokens = fields
+            .output_tokens
+            .filter(|_| fields.usage_source == "exact" && choices == 1);
         let steps = tokens.and_then(|tokens| u32::try_from(tokens.checked_sub(1)?).ok());
         let tpot = steps.and_then(|steps| since(last.at, first.at).checked_div(steps));
         let ttft = Some(since(first.at, self.seen.sent_at));

@@ -15,15 +15,23 @@ impl Baseline {
     /// Reads the baseline. Without a file, it is empty.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string(file()).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| line.trim_start().split_once(' '));
-        Self(lines.map(|(count, name)| (name.to_owned(), count.parse().unwrap())).collect())
+        let lines = text
+            .lines()
+            .filter_map(|line| line.trim_start().split_once(' '));
+        Self(
+            lines
+                .map(|(count, name)| (name.to_owned(), count.parse().unwrap()))
+                .collect(),
+        )
     }
 
     /// Compares the counts with the baseline. Returns a Markdown table, and how many counts are over the
     /// limit.
     pub(crate) fn compare(&self, counts: &BTreeMap<String, f64>) -> (String, usize) {
-        let (mut table, mut worse) =
-            (String::from("| instructions | now | baseline | |\n|---|--:|--:|--:|\n"), 0);
+        let (mut table, mut worse) = (
+            String::from("| instructions | now | baseline | |\n|---|--:|--:|--:|\n"),
+            0,
+        );
         for (name, now) in counts {
             let Some(before) = self.0.get(name) else {
                 let _ = writeln!(table, "| {name} | {now:.0} | none | |");
@@ -37,8 +45,10 @@ impl Baseline {
                 ""
             };
             let change = 100.0 * (ratio - 1.0);
-            let _ =
-                writeln!(table, "| {name} | {now:.0} | {before:.0} | {change:+.1} %{verdict} |");
+            let _ = writeln!(
+                table,
+                "| {name} | {now:.0} | {before:.0} | {change:+.1} %{verdict} |"
+            );
         }
         (table, worse)
     }

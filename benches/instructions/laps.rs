@@ -47,7 +47,11 @@ fn mark() {
 /// the lap.
 pub(crate) fn read(folder: &Path) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
-    for (index, line) in fs::read_to_string(folder.join(NAMES)).unwrap().lines().enumerate() {
+    for (index, line) in fs::read_to_string(folder.join(NAMES))
+        .unwrap()
+        .lines()
+        .enumerate()
+    {
         let (items, name) = line.split_once('\t').unwrap();
         let items: f64 = items.parse().unwrap();
         // Dumps are numbered from one. Each lap has two dumps: one at its begin, and one at its end, which
@@ -61,6 +65,9 @@ pub(crate) fn read(folder: &Path) -> BTreeMap<String, f64> {
 /// The number of instructions that a dump file of callgrind states.
 fn total(dump: &Path) -> f64 {
     let dump = fs::read_to_string(dump).unwrap();
-    let total = dump.lines().find_map(|line| line.strip_prefix("totals: ")).unwrap();
+    let total = dump
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: "))
+        .unwrap();
     total.trim().parse().unwrap()
 }

@@ -15,7 +15,10 @@
 
 mod baseline;
 #[path = "../support/engine.rs"]
-#[expect(dead_code, reason = "this bench runs its backend in a task of its own thread")]
+#[expect(
+    dead_code,
+    reason = "this bench runs its backend in a task of its own thread"
+)]
 mod engine;
 mod laps;
 mod peers;
@@ -60,14 +63,21 @@ fn main() -> ExitCode {
         baseline::write(&counts);
         return ExitCode::SUCCESS;
     }
-    if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if worse == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Runs this program again under valgrind, which writes the dumps of the counts to `folder`.
 fn count(folder: &Path) {
     let status = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind"])
-        .arg(format!("--callgrind-out-file={}", folder.join(laps::DUMP).display()))
+        .arg(format!(
+            "--callgrind-out-file={}",
+            folder.join(laps::DUMP).display()
+        ))
         .arg(format!("--dump-before={}*", laps::MARK))
         .arg(std::env::current_exe().unwrap())
         .arg("--bench")

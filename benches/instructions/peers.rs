@@ -34,7 +34,10 @@ impl Peers {
         // The first event is omitted. It has no output, so the gateway buffers it until the next event, for
         // which the backend would wait forever.
         let events = work::chunks(RECORDED_STREAM).split_off(1);
-        Rc::new(Self { events, taken: Notify::new() })
+        Rc::new(Self {
+            events,
+            taken: Notify::new(),
+        })
     }
 
     /// Returns the number of events of a stream.
@@ -74,7 +77,10 @@ impl Peers {
                 self.play(&mut stream, 1 << (digit - b'0')).await?;
                 continue;
             }
-            let path = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+            let path = request
+                .split(|byte| *byte == b' ')
+                .nth(1)
+                .unwrap_or_default();
             let page = engine::page(&String::from_utf8_lossy(path), "tiny", METRICS);
             let answer = page.unwrap_or_else(|| engine::whole(engine::CHAT));
             stream.write_all(answer.as_bytes()).await?;
@@ -103,7 +109,11 @@ impl Peers {
 /// Whether the whole request has arrived: a request ends with a closing bracket only if it has its whole
 /// body.
 fn is_whole(request: &[u8]) -> bool {
-    let end: &[u8] = if request.starts_with(b"POST") { b"]}" } else { b"\r\n\r\n" };
+    let end: &[u8] = if request.starts_with(b"POST") {
+        b"]}"
+    } else {
+        b"\r\n\r\n"
+    };
     request.ends_with(end)
 }
 
@@ -117,7 +127,10 @@ impl Client {
     pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(1 << 14) })
+        Ok(Self {
+            stream,
+            buffer: Vec::with_capacity(1 << 14),
+        })
     }
 
     /// Sends `count` small requests one after the other and reads the responses.
@@ -149,6 +162,9 @@ impl Client {
     }
 
     async fn read(&mut self) {
-        assert!(self.stream.read_buf(&mut self.buffer).await.unwrap() > 0, "a truncated response");
+        assert!(
+            self.stream.read_buf(&mut self.buffer).await.unwrap() > 0,
+            "a truncated response"
+        );
     }
 }

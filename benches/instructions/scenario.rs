@@ -41,7 +41,10 @@ pub(crate) fn run(folder: &Path) {
         (0..pieces).for_each(|_| (part.work)());
         laps.end(&part.name, (pieces * part.items) as f64);
     }
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         for is_on in [false, true] {
             traffic(folder, is_on, &mut laps).await;
@@ -59,9 +62,14 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     let file = folder.join("gateway.yaml");
     fs::write(&file, configuration(gateway, backend, is_on)).unwrap();
     let cli = cli::parse(
-        ["tokenweir", "serve", "--config"].map(Into::into).into_iter().chain([file.into()]),
+        ["tokenweir", "serve", "--config"]
+            .map(Into::into)
+            .into_iter()
+            .chain([file.into()]),
     );
-    let cli::CliCommand::Serve(serve) = cli.unwrap().command else { unreachable!("it serves") };
+    let cli::CliCommand::Serve(serve) = cli.unwrap().command else {
+        unreachable!("it serves")
+    };
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = spawn_local(serve_until(*serve, async { drop(stopped.await) }));
     let telemetry = if is_on { "all telemetry" } else { "none" };
@@ -73,7 +81,10 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
         Laps::begin();
         client.requests(REQUESTS).await;
         sleep(BATCH_LINGER).await;
-        laps.end(&format!("a small request, {telemetry}"), sign * REQUESTS as f64);
+        laps.end(
+            &format!("a small request, {telemetry}"),
+            sign * REQUESTS as f64,
+        );
         for (name, together) in EVENT_GROUPS {
             Laps::begin();
             for _ in 0..STREAMS {
@@ -90,7 +101,10 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
 
 /// Returns an address whose port is free now.
 fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// Connects to the address as soon as it accepts connections.

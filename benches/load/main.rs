@@ -75,7 +75,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let files = tokenweir::commands::raise_file_limit().unwrap();
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     if std::env::var(BACKEND).is_ok() {
         println!("{}", runtime.block_on(backend::start(1))[0]);
         // Runs until it is killed.
@@ -96,11 +99,19 @@ struct Backend {
 impl Backend {
     fn start() -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("--bench").env(BACKEND, "1").stdout(Stdio::piped());
+        command
+            .arg("--bench")
+            .env(BACKEND, "1")
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { _process: Process(child), address: line.trim().parse().unwrap() }
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Self {
+            _process: Process(child),
+            address: line.trim().parse().unwrap(),
+        }
     }
 }
 
@@ -128,7 +139,12 @@ async fn run() -> Vec<String> {
         gateway.stop();
     }
     let gateway = start(backend.address);
-    slow(&gateway, env_number("LOAD_SLOW", SLOW), &mut limit_violations).await;
+    slow(
+        &gateway,
+        env_number("LOAD_SLOW", SLOW),
+        &mut limit_violations,
+    )
+    .await;
     gateway.stop();
     limit_violations
 }
@@ -168,10 +184,17 @@ async fn held(
         after / 1_024.0
     );
     bar(limit_violations, held.whole == count, || {
-        format!("{kind:?}: only {} of {count} streams are complete", held.whole)
+        format!(
+            "{kind:?}: only {} of {count} streams are complete",
+            held.whole
+        )
     });
-    bar(limit_violations, held.open == count, || format!("{kind:?}: {} open at once", held.open));
-    bar(limit_violations, each <= MAX_KIB_PER_STREAM, || format!("{kind:?}: {each:.1} KiB each"));
+    bar(limit_violations, held.open == count, || {
+        format!("{kind:?}: {} open at once", held.open)
+    });
+    bar(limit_violations, each <= MAX_KIB_PER_STREAM, || {
+        format!("{kind:?}: {each:.1} KiB each")
+    });
     at_rest(gateway, limit_violations);
 }
 
@@ -212,21 +235,33 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
         disturbed.0,
         disturbed.1 / calm.1
     );
-    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB per client"));
+    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || {
+        format!("{each:.1} KiB per client")
+    });
     bar(
         limit_violations,
         disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0),
-        || format!("normal clients wait {:.2} times as long", disturbed.1 / calm.1),
+        || {
+            format!(
+                "normal clients wait {:.2} times as long",
+                disturbed.1 / calm.1
+            )
+        },
     );
     tokio::time::sleep(REST).await;
-    println!("  memory {REST:?} after: {:.0} MiB", resident(gateway) / 1_024.0);
+    println!(
+        "  memory {REST:?} after: {:.0} MiB",
+        resident(gateway) / 1_024.0
+    );
     at_rest(gateway, limit_violations);
 }
 
 fn at_rest(gateway: &Gateway, limit_violations: &mut Vec<String>) {
-    bar(limit_violations, is_at_rest(&gateway.metrics_at_rest()), || {
-        "requests are in flight at the end".to_owned()
-    });
+    bar(
+        limit_violations,
+        is_at_rest(&gateway.metrics_at_rest()),
+        || "requests are in flight at the end".to_owned(),
+    );
 }
 
 /// Returns the resident memory of the gateway in KiB.

@@ -41,7 +41,10 @@ impl Slow {
 /// Starts `count` slow readers and `count` slow uploads. A reader reads one byte per second of a stream that
 /// the backend sends at full speed. An upload pauses in its request body.
 pub(crate) async fn begin(gateway: &Gateway, count: usize) -> Slow {
-    let mut slow = Slow { tasks: JoinSet::new(), open: Arc::default() };
+    let mut slow = Slow {
+        tasks: JoinSet::new(),
+        open: Arc::default(),
+    };
     for _ in 0..count {
         for is_reader in [true, false] {
             let (to, open) = (gateway.clients, slow.open.clone());

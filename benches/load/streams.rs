@@ -78,7 +78,13 @@ pub(crate) async fn hold(gateway: &Gateway, kind: Kind, count: usize, chunks: us
         }
     }
     let resident = resident(gateway);
-    let mut held = Held { whole: 0, wrong: Vec::new(), open, resident, first: Vec::new() };
+    let mut held = Held {
+        whole: 0,
+        wrong: Vec::new(),
+        open,
+        resident,
+        first: Vec::new(),
+    };
     while let Some(result) = reading.join_next().await {
         match result.unwrap() {
             Ok(first) => {
@@ -143,11 +149,15 @@ async fn follow(
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| format!("stream {mark}, {chunks_received} chunks: {error}"))?;
-        text.push_str(&String::from_utf8_lossy(&frame.into_data().unwrap_or_default()));
+        text.push_str(&String::from_utf8_lossy(
+            &frame.into_data().unwrap_or_default(),
+        ));
         while let Some((event, rest)) = text.split_once("\n\n") {
             if event.contains("\"content\":\" at ") {
                 if !event.contains(&format!(" {mark}-{chunks_received}\"")) {
-                    return Err(format!("stream {mark} wants chunk {chunks_received}: {event}"));
+                    return Err(format!(
+                        "stream {mark} wants chunk {chunks_received}: {event}"
+                    ));
                 }
                 if chunks_received == 0 {
                     first = since(begun);
@@ -161,5 +171,7 @@ async fn follow(
             }
         }
     }
-    Err(format!("stream {mark} ended after {chunks_received} chunks"))
+    Err(format!(
+        "stream {mark} ended after {chunks_received} chunks"
+    ))
 }

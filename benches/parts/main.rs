@@ -37,9 +37,14 @@ fn measure(work: &mut dyn FnMut(), time: Duration) -> Duration {
 /// Prints the minimum and median time per item of each part whose name contains the first argument, or of all
 /// parts.
 fn main() {
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let filter = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with("--"));
     for mut part in work::all(&[2, 16, 1_000]) {
-        if filter.as_ref().is_some_and(|filter| !part.name.contains(filter)) {
+        if filter
+            .as_ref()
+            .is_some_and(|filter| !part.name.contains(filter))
+        {
             continue;
         }
         measure(&mut part.work, WARM_UP);

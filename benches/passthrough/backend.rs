@@ -68,7 +68,11 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
         } else if body.contains("\"stream\":true") {
             play(&mut stream, &Script::of(&body)).await?;
         } else {
-            let answer = if path == "/v1/traces" { "" } else { engine::CHAT };
+            let answer = if path == "/v1/traces" {
+                ""
+            } else {
+                engine::CHAT
+            };
             stream.write_all(engine::whole(answer).as_bytes()).await?;
         }
     }
@@ -101,7 +105,11 @@ async fn play(stream: &mut TcpStream, script: &Script) -> io::Result<()> {
         }
     }
     let last = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-    let end = format!("{}{}0\r\n\r\n", framed(&format!("{last}\n\n")), framed("data: [DONE]\n\n"));
+    let end = format!(
+        "{}{}0\r\n\r\n",
+        framed(&format!("{last}\n\n")),
+        framed("data: [DONE]\n\n")
+    );
     stream.write_all(end.as_bytes()).await
 }
 

@@ -35,14 +35,19 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
             }
         }
     };
-    let first = timeout(PATIENCE, first).await.map_or(PATIENCE, |()| clock::now() - begun);
+    let first = timeout(PATIENCE, first)
+        .await
+        .map_or(PATIENCE, |()| clock::now() - begun);
     *LEFT.lock().unwrap() = None;
     let left = clock::now();
     drop(client);
     while LEFT.lock().unwrap().is_none() && clock::now() - left < PATIENCE {
         sleep(Duration::from_millis(1)).await;
     }
-    let seen = LEFT.lock().unwrap().map_or(PATIENCE, |seen| seen.saturating_duration_since(left));
+    let seen = LEFT
+        .lock()
+        .unwrap()
+        .map_or(PATIENCE, |seen| seen.saturating_duration_since(left));
     let (mut changed, mut hidden) = (0, 0);
     for (number, stream) in STREAMS.iter().enumerate() {
         changed += usize::from(body(subject, number).await.as_deref() != Some(stream.as_bytes()));
@@ -50,7 +55,12 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     for number in BROKEN {
         hidden += usize::from(body(subject, number).await.is_some());
     }
-    [changed as f64, hidden as f64, first.as_secs_f64() * 1e3, seen.as_secs_f64() * 1e3]
+    [
+        changed as f64,
+        hidden as f64,
+        first.as_secs_f64() * 1e3,
+        seen.as_secs_f64() * 1e3,
+    ]
 }
 
 /// Requests the script with this number. Returns the response body. `None`: the response is broken,
@@ -67,7 +77,12 @@ async fn body(subject: &Subject, number: usize) -> Option<Bytes> {
     let response = timeout(PATIENCE, async {
         let response = client.request(request).await.ok()?;
         let is_success = response.status().is_success();
-        response.into_body().collect().await.ok().filter(|_| is_success)
+        response
+            .into_body()
+            .collect()
+            .await
+            .ok()
+            .filter(|_| is_success)
     });
     Some(response.await.ok()??.to_bytes())
 }

@@ -38,19 +38,27 @@ pub(crate) struct Seen {
 /// A request for a stream of `chunks` chunks, one every `every_us` microseconds. The second chunk follows the
 /// first after `silent_us` microseconds.
 pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String {
-    streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), 0)
+    streamed(
+        &format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"),
+        0,
+    )
 }
 
 /// A request for a complete response, not a stream, with a prompt of `prompt` bytes.
 pub(crate) fn whole(prompt: usize) -> String {
-    post(&format!("{{\"model\":\"tiny\",{}}}", messages("Hello", prompt)))
+    post(&format!(
+        "{{\"model\":\"tiny\",{}}}",
+        messages("Hello", prompt)
+    ))
 }
 
 /// A request for the stream that the script describes, with a prompt of `prompt` bytes. The backend executes
 /// the script.
 pub(crate) fn streamed(script: &str, prompt: usize) -> String {
     let messages = messages(script, prompt);
-    post(&format!("{{\"model\":\"tiny\",\"stream\":true,{messages}}}"))
+    post(&format!(
+        "{{\"model\":\"tiny\",\"stream\":true,{messages}}}"
+    ))
 }
 
 fn messages(script: &str, prompt: usize) -> String {
@@ -71,7 +79,10 @@ pub(crate) async fn open(to: SocketAddr, request: &str) -> TcpStream {
     let mut stream = send(to, request).await;
     let mut buffer = Vec::with_capacity(1 << 10);
     while stamp(&buffer).is_none() {
-        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated stream");
+        assert!(
+            stream.read_buf(&mut buffer).await.unwrap() > 0,
+            "a truncated stream"
+        );
     }
     stream
 }
@@ -84,7 +95,10 @@ pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
     stream.write_all(request.as_bytes()).await.unwrap();
     let (mut seen, mut buffer) = (Seen::default(), Vec::with_capacity(1 << 16));
     loop {
-        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated stream");
+        assert!(
+            stream.read_buf(&mut buffer).await.unwrap() > 0,
+            "a truncated stream"
+        );
         let now = clock::now();
         let mut read = 0;
         while let Some((at, end)) = stamp(&buffer[read..]) {
@@ -116,7 +130,10 @@ pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec
         stream.write_all(request.as_bytes()).await.unwrap();
         buffer.clear();
         while !is_whole(&buffer) {
-            assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated response");
+            assert!(
+                stream.read_buf(&mut buffer).await.unwrap() > 0,
+                "a truncated response"
+            );
         }
         let ended = clock::now();
         times.push(ended.duration_since(begun).as_secs_f64() * 1e6);
@@ -131,9 +148,13 @@ fn is_whole(response: &[u8]) -> bool {
     if response.ends_with(b"\"total_tokens\":12}}") {
         return true;
     }
-    let Some(end) = memchr::memmem::find(response, b"\r\n\r\n") else { return false };
+    let Some(end) = memchr::memmem::find(response, b"\r\n\r\n") else {
+        return false;
+    };
     let head = String::from_utf8_lossy(&response[..end]).to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
     length.and_then(|length| length.parse().ok()) == Some(response.len() - end - 4)
 }
 
@@ -143,6 +164,10 @@ fn stamp(bytes: &[u8]) -> Option<(Option<u64>, usize)> {
     let begin = memchr::memmem::find(bytes, STAMP)? + STAMP.len();
     let digits = bytes.get(begin..begin + 16)?;
     let is_whole = digits.iter().all(u8::is_ascii_digit);
-    let at = || digits.iter().fold(0, |at, digit| at * 10 + u64::from(digit - b'0'));
+    let at = || {
+        digits
+            .iter()
+            .fold(0, |at, digit| at * 10 + u64::from(digit - b'0'))
+    };
     Some((is_whole.then(at), begin + 16))
 }

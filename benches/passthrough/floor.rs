@@ -39,8 +39,9 @@ pub(crate) fn run(backends: &str, is_one_core: bool) {
     runtime.block_on(async {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let upstream: Upstream =
-            Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        let upstream: Upstream = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .build(connector);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap());
         loop {
@@ -70,5 +71,8 @@ async fn pass(
         .path_and_query(request.uri().path())
         .build()
         .unwrap();
-    Ok(upstream.request(request).await?.map(|body| body.map_frame(|frame| frame)))
+    Ok(upstream
+        .request(request)
+        .await?
+        .map(|body| body.map_frame(|frame| frame)))
 }

@@ -83,7 +83,11 @@ async fn streamed(
     let before = subject.cpu();
     for seen in watch(subject.address, streams, pause / streams as u32, request).await {
         // Chunked framing can split the digits of a write time. Then the client does not count the chunk.
-        assert!(seen.chunks + chunks / 100 >= chunks, "{} of {chunks} arrived", seen.chunks);
+        assert!(
+            seen.chunks + chunks / 100 >= chunks,
+            "{} of {chunks} arrived",
+            seen.chunks
+        );
     }
     spent(subject, before, streams * chunks)
 }
@@ -122,13 +126,35 @@ pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f
 async fn second(to: SocketAddr) -> [f64; 7] {
     let (streams, chunks, every_us, apart_us) = SHORT;
     let request = clients::stream(chunks, every_us, 0);
-    let seen = watch(to, streams, Duration::from_micros(apart_us as u64), &request).await;
-    let longer = |seen: &Seen| seen.transit.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let mut gaps = seen.iter().flat_map(|seen| -> Vec<f64> { longer(seen) }).collect::<Vec<_>>();
+    let seen = watch(
+        to,
+        streams,
+        Duration::from_micros(apart_us as u64),
+        &request,
+    )
+    .await;
+    let longer = |seen: &Seen| {
+        seen.transit
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .collect()
+    };
+    let mut gaps = seen
+        .iter()
+        .flat_map(|seen| -> Vec<f64> { longer(seen) })
+        .collect::<Vec<_>>();
     let mut whole = clients::repeat(to, &clients::whole(0), clock::now() + WHOLE).await;
     let [ttft_p50, ttft_p99, transit_p50, transit_p99] = quantiles(seen);
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(&mut whole, share));
-    [ttft_p50, ttft_p99, transit_p50, transit_p99, p50, p99, quantile(&mut gaps, 0.99)]
+    [
+        ttft_p50,
+        ttft_p99,
+        transit_p50,
+        transit_p99,
+        p50,
+        p99,
+        quantile(&mut gaps, 0.99),
+    ]
 }
 
 /// CPU time of a prompt byte in ns and the median time to the first chunk in µs, for the first and then the
@@ -192,7 +218,10 @@ fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
 /// p50 and p99 of the time to the first chunk, then of the transit of a chunk, in µs.
 fn quantiles(mut seen: Vec<Seen>) -> [f64; 4] {
     let mut ttfts: Vec<f64> = seen.iter().map(|seen| seen.ttft).collect();
-    let mut transits: Vec<f64> = seen.iter_mut().flat_map(|seen| seen.transit.drain(..)).collect();
+    let mut transits: Vec<f64> = seen
+        .iter_mut()
+        .flat_map(|seen| seen.transit.drain(..))
+        .collect();
     let [a, b] = [0.5, 0.99].map(|share| quantile(&mut ttfts, share));
     let [c, d] = [0.5, 0.99].map(|share| quantile(&mut transits, share));
     [a, b, c, d]

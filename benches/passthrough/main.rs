@@ -74,10 +74,19 @@ fn main() -> ExitCode {
     tokenweir::commands::raise_file_limit();
     let backends =
         env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let backends = runtime.block_on(backend::start(backends));
-    let missed: usize = sections().map(|section| measure(section, &backends, &runtime)).sum();
-    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let missed: usize = sections()
+        .map(|section| measure(section, &backends, &runtime))
+        .sum();
+    if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn env_value(name: &str) -> Option<String> {
@@ -87,13 +96,16 @@ fn env_value(name: &str) -> Option<String> {
 fn sections() -> impl Iterator<Item = Section> {
     let only = env_value("PASSTHROUGH");
     let is_asked = move |section: &Section| {
-        only.as_ref().is_none_or(|list| list.split(',').any(|name| name == section.as_str()))
+        only.as_ref()
+            .is_none_or(|list| list.split(',').any(|name| name == section.as_str()))
     };
     let has_long = env_value("PASSTHROUGH_LONG").is_some();
-    Section::ALL.into_iter().filter(move |section| match section {
-        Section::Long => has_long,
-        section => is_asked(section),
-    })
+    Section::ALL
+        .into_iter()
+        .filter(move |section| match section {
+            Section::Long => has_long,
+            section => is_asked(section),
+        })
 }
 
 /// Measures a section in all rounds and prints it. Returns the number of missed limits.

@@ -28,23 +28,39 @@ pub(crate) fn check(section: Section, ratios: &[(&'static str, Ratio)]) -> (Stri
     }
     let (mut text, mut worse) = (String::new(), 0);
     for (name, now) in ratios {
-        let before = recorded.lines().find_map(|line| recorded_ratio(line, section, name));
+        let before = recorded
+            .lines()
+            .find_map(|line| recorded_ratio(line, section, name));
         let is_worse = before.is_some_and(|[median, greatest]| {
             // A median that is not above the greatest recorded round is noise.
             now.median > greatest.max(MAX_FACTOR * median)
         });
         worse += usize::from(is_worse);
-        let verdict = if is_worse { ": MORE THAN 10 % WORSE" } else { "" };
+        let verdict = if is_worse {
+            ": MORE THAN 10 % WORSE"
+        } else {
+            ""
+        };
         let before = before.map_or("none".into(), |[median, _]| format!("{median:.3}"));
-        let _ = writeln!(text, "{name}: {:.3} × hyper, recorded {before}{verdict}", now.median);
+        let _ = writeln!(
+            text,
+            "{name}: {:.3} × hyper, recorded {before}{verdict}",
+            now.median
+        );
     }
     (text, worse)
 }
 
 fn lines(section: Section, ratios: &[(&'static str, Ratio)]) -> String {
     let line = |(name, ratio): &(&str, Ratio)| {
-        let Ratio { median, range: [least, greatest] } = ratio;
-        format!("{median:.3} {least:.3} {greatest:.3} {} {name}\n", section.as_str())
+        let Ratio {
+            median,
+            range: [least, greatest],
+        } = ratio;
+        format!(
+            "{median:.3} {least:.3} {greatest:.3} {} {name}\n",
+            section.as_str()
+        )
     };
     ratios.iter().map(line).collect()
 }
@@ -52,7 +68,10 @@ fn lines(section: Section, ratios: &[(&'static str, Ratio)]) -> String {
 /// The recorded lines of all sections except this one.
 fn others(section: Section, recorded: &str) -> String {
     let is_other = |line: &&str| line.split(' ').nth(3) != Some(section.as_str());
-    recorded.lines().filter(is_other).fold(String::new(), |text, line| text + line + "\n")
+    recorded
+        .lines()
+        .filter(is_other)
+        .fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// The recorded median of a figure and its greatest recorded ratio. `None`: the line is about another section

@@ -41,12 +41,17 @@ pub(crate) static LEFT: Mutex<Option<Instant>> = Mutex::new(None);
 pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()> {
     stream.write_all(STREAM_HEAD.as_bytes()).await?;
     if let Some(text) = STREAMS.get(number) {
-        return stream.write_all(format!("{}0\r\n\r\n", framed(text)).as_bytes()).await;
+        return stream
+            .write_all(format!("{}0\r\n\r\n", framed(text)).as_bytes())
+            .await;
     }
     let event = if number == UNKNOWN {
         UNKNOWN_EVENT
     } else {
-        STREAMS[0].split_inclusive("\n\n").next().unwrap_or_default()
+        STREAMS[0]
+            .split_inclusive("\n\n")
+            .next()
+            .unwrap_or_default()
     };
     stream.write_all(framed(event).as_bytes()).await?;
     if number == UNKNOWN {

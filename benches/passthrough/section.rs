@@ -56,57 +56,142 @@ pub(crate) enum Bar {
 }
 
 const fn figure(name: &'static str, decimals: usize, bars: &'static [Bar]) -> Figure {
-    Figure { name, decimals, bars }
+    Figure {
+        name,
+        decimals,
+        bars,
+    }
 }
 
 const BEHAVIOR: &[Figure] = &[
     figure("streams with changed bytes, of 6", 0, &[Bar::AtMost(0.0)]),
-    figure("broken streams that look complete, of 2", 0, &[Bar::AtMost(0.0)]),
-    figure("first event of an unknown channel after, ms", 1, &[Bar::AtMost(50.0)]),
-    figure("the backend sees that the client left after, ms", 1, &[Bar::AtMost(50.0)]),
+    figure(
+        "broken streams that look complete, of 2",
+        0,
+        &[Bar::AtMost(0.0)],
+    ),
+    figure(
+        "first event of an unknown channel after, ms",
+        1,
+        &[Bar::AtMost(50.0)],
+    ),
+    figure(
+        "the backend sees that the client left after, ms",
+        1,
+        &[Bar::AtMost(50.0)],
+    ),
 ];
 // For these CPU times, `ratios.txt` also has limits, relative to those of the reference proxy.
 const CHUNKS: &[Figure] = &[
-    figure("CPU a chunk, 200 streams at 20 ms, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
-    figure("CPU a chunk, flat out, µs", 2, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
+    figure(
+        "CPU a chunk, 200 streams at 20 ms, µs",
+        2,
+        &[Bar::TimesAtMost(Kind::Off, 1.15)],
+    ),
+    figure(
+        "CPU a chunk, flat out, µs",
+        2,
+        &[Bar::TimesAtMost(Kind::Off, 1.15)],
+    ),
     figure("CPU per chunk, full speed, backend ahead, µs", 2, &[]),
 ];
 const REQUESTS: &[Figure] = &[
-    figure("CPU per small request, µs", 1, &[Bar::TimesAtMost(Kind::Off, 1.15)]),
+    figure(
+        "CPU per small request, µs",
+        1,
+        &[Bar::TimesAtMost(Kind::Off, 1.15)],
+    ),
     figure("small requests/s on one core", 0, &[]),
 ];
 const LATENCY: &[Figure] = &[
-    figure("added TTFT p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure("added TTFT p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
-    figure("added chunk transit p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
-    figure("added chunk transit p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
-    figure("added time of a small request p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure(
+        "added TTFT p50 per second, µs",
+        0,
+        &[Bar::Over(Kind::Floor, 40.0)],
+    ),
+    figure(
+        "added TTFT p99 per second, µs",
+        0,
+        &[Bar::WithinTimes(Kind::Floor, 1.2)],
+    ),
+    figure(
+        "added chunk transit p50 per second, µs",
+        0,
+        &[Bar::Over(Kind::Floor, 40.0)],
+    ),
+    figure(
+        "added chunk transit p99 per second, µs",
+        0,
+        &[Bar::WithinTimes(Kind::Floor, 1.2)],
+    ),
+    figure(
+        "added time of a small request p50 per second, µs",
+        0,
+        &[Bar::Over(Kind::Floor, 40.0)],
+    ),
     figure("added time of a small request p99 per second, µs", 0, &[]),
-    figure("added gap between chunks p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
+    figure(
+        "added gap between chunks p99 per second, µs",
+        0,
+        &[Bar::WithinTimes(Kind::Floor, 1.2)],
+    ),
 ];
 const MEMORY: &[Figure] = &[
     figure("memory after the start, MiB", 1, &[Bar::AtMost(12.0)]),
     figure("memory per stream with 1,000 streams, KiB", 1, &[]),
-    figure("memory per stream with 5,000 streams, KiB", 1, &[Bar::AtMost(12.0)]),
-    figure("memory not freed after the streams, %", 0, &[Bar::AtMost(20.0)]),
+    figure(
+        "memory per stream with 5,000 streams, KiB",
+        1,
+        &[Bar::AtMost(12.0)],
+    ),
+    figure(
+        "memory not freed after the streams, %",
+        0,
+        &[Bar::AtMost(20.0)],
+    ),
 ];
 const PROMPTS: &[Figure] = &[
-    figure("CPU per byte of a 220 KB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
-    figure("CPU per byte of a 2 MB prompt, ns", 2, &[Bar::Over(Kind::Floor, 0.3)]),
-    figure("TTFT p50, 220 KB, 100 streams open, µs", 0, &[Bar::Over(Kind::Floor, 1_000.0)]),
-    figure("TTFT p50, 2 MB, 100 streams open, µs", 0, &[Bar::Over(Kind::Floor, 1_000.0)]),
+    figure(
+        "CPU per byte of a 220 KB prompt, ns",
+        2,
+        &[Bar::Over(Kind::Floor, 0.3)],
+    ),
+    figure(
+        "CPU per byte of a 2 MB prompt, ns",
+        2,
+        &[Bar::Over(Kind::Floor, 0.3)],
+    ),
+    figure(
+        "TTFT p50, 220 KB, 100 streams open, µs",
+        0,
+        &[Bar::Over(Kind::Floor, 1_000.0)],
+    ),
+    figure(
+        "TTFT p50, 2 MB, 100 streams open, µs",
+        0,
+        &[Bar::Over(Kind::Floor, 1_000.0)],
+    ),
 ];
-const IDLE: &[Figure] =
-    &[figure("CPU of a core, idle with 16 backends, %", 2, &[Bar::AtMost(0.5)])];
+const IDLE: &[Figure] = &[figure(
+    "CPU of a core, idle with 16 backends, %",
+    2,
+    &[Bar::AtMost(0.5)],
+)];
 const FLEET: &[Figure] = &[
     figure("CPU per small request, 1 backend, µs", 1, &[]),
     figure("CPU per small request, 1,000 backends, µs", 1, &[]),
     figure("the second ÷ the first", 2, &[Bar::AtMost(1.1)]),
 ];
-const CORES: &[Figure] =
-    &[figure("small requests per CPU time, two cores ÷ one core, × 2", 2, &[Bar::AtLeast(1.8)])];
-const LONG: &[Figure] =
-    &[figure("memory after 10 million requests ÷ after 1 million", 2, &[Bar::AtMost(1.05)])];
+const CORES: &[Figure] = &[figure(
+    "small requests per CPU time, two cores ÷ one core, × 2",
+    2,
+    &[Bar::AtLeast(1.8)],
+)];
+const LONG: &[Figure] = &[figure(
+    "memory after 10 million requests ÷ after 1 million",
+    2,
+    &[Bar::AtMost(1.05)],
+)];
 
 impl Section {
     /// The subjects that the section measures: those that `only` names, separated by commas, or by default
@@ -115,9 +200,14 @@ impl Section {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
-            Self::Behavior | Self::Chunks | Self::Requests | Self::Memory => {
-                &[Kind::Floor, Kind::Nginx, Kind::Haproxy, Kind::Off, Kind::Metrics, Kind::All]
-            }
+            Self::Behavior | Self::Chunks | Self::Requests | Self::Memory => &[
+                Kind::Floor,
+                Kind::Nginx,
+                Kind::Haproxy,
+                Kind::Off,
+                Kind::Metrics,
+                Kind::All,
+            ],
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The other proxies neither scrape nor select backends, so sections about that leave them out.
@@ -127,7 +217,11 @@ impl Section {
             Some(list) => list.split(',').any(|name| name == kind.as_str()) && suits(*kind),
             None => compared.contains(kind),
         };
-        Kind::ALL.into_iter().filter(is_asked).filter(|kind| kind.is_installed()).collect()
+        Kind::ALL
+            .into_iter()
+            .filter(is_asked)
+            .filter(|kind| kind.is_installed())
+            .collect()
     }
 
     /// The quantities, in the order of the values that [`Section::round`] returns.
@@ -160,7 +254,11 @@ impl Section {
         for kind in kinds {
             let values = AssertUnwindSafe(self.measure(*kind, backends)).catch_unwind();
             let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
-            assert!(values.is_some() || kind.is_other(), "{} failed", kind.as_str());
+            assert!(
+                values.is_some() || kind.is_other(),
+                "{} failed",
+                kind.as_str()
+            );
             figures.push(values.unwrap_or_else(|| vec![f64::NAN; self.figures().len()]));
         }
         figures

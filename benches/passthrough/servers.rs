@@ -10,7 +10,9 @@ const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Whether a program is installed.
 pub(crate) fn is_installed(program: &str) -> bool {
-    search_path().split(':').any(|folder| Path::new(folder).join(program).is_file())
+    search_path()
+        .split(':')
+        .any(|folder| Path::new(folder).join(program).is_file())
 }
 
 /// The text of the configuration file and the arguments with which another proxy or router runs in the
@@ -116,7 +118,10 @@ http {{
 
 /// An address whose port is free now.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// The folders in which the programs of the servers are searched, separated by colons.

@@ -41,7 +41,10 @@ named_enum! {
 impl Kind {
     /// Whether the measured proxy is this gateway.
     pub(crate) const fn is_gateway(self) -> bool {
-        matches!(self, Self::Off | Self::Metrics | Self::Log | Self::Traces | Self::All)
+        matches!(
+            self,
+            Self::Off | Self::Metrics | Self::Log | Self::Traces | Self::All
+        )
     }
 
     /// Whether the measured proxy is one of another project.
@@ -76,7 +79,9 @@ fn pinned_cores() -> (String, String) {
 /// Moves this process to the core of clients and backends, if `taskset` is installed.
 pub(crate) fn pin_to_the_other_core() {
     let id = std::process::id().to_string();
-    let moved = Command::new("taskset").args(["-a", "-c", "-p", &pinned_cores().1, &id]).output();
+    let moved = Command::new("taskset")
+        .args(["-a", "-c", "-p", &pinned_cores().1, &id])
+        .output();
     if !moved.is_ok_and(|output| output.status.success()) {
         eprintln!("taskset is not available: subjects and load share the cores");
     }
@@ -92,13 +97,19 @@ impl Subject {
     pub(crate) async fn on_cores(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
         let backends = backends.to_vec();
         // A blocking task, because the backends must answer on this thread while the subject starts.
-        spawn_blocking(move || Self::of_kind(cores, kind, &backends)).await.unwrap()
+        spawn_blocking(move || Self::of_kind(cores, kind, &backends))
+            .await
+            .unwrap()
     }
 
     fn of_kind(cores: usize, kind: Kind, backends: &[SocketAddr]) -> Self {
         if kind == Kind::Floor {
             let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
-            let backends = backends.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+            let backends = backends
+                .iter()
+                .map(SocketAddr::to_string)
+                .collect::<Vec<_>>()
+                .join(",");
             command.arg("--bench").env(floor::BACKENDS, backends);
             command.env(floor::CORES, cores.to_string());
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
@@ -112,12 +123,19 @@ impl Subject {
         if let Some((configuration, arguments)) = setup {
             fs::write(&file, configuration).unwrap();
             let mut command = on_its_cores(cores, Path::new(kind.as_str()));
-            command.args(arguments.split(' ')).stdout(log).stderr(Stdio::null());
+            command
+                .args(arguments.split(' '))
+                .stdout(log)
+                .stderr(Stdio::null());
             return Self::of_other(kind, command.current_dir(folder), addresses[0]);
         }
         fs::write(&file, configuration(kind, backends)).unwrap();
         let mut command = on_its_cores(cores, &program());
-        command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
+        command
+            .args(["serve", "--config"])
+            .arg(file)
+            .stdout(log)
+            .stderr(Stdio::piped());
         Self::of(&mut command, |line| {
             let (_, rest) = line.split_once("\"clients\":\"http://")?;
             rest[..rest.find("/v1")?].parse().ok()
@@ -128,10 +146,21 @@ impl Subject {
     fn of_other(kind: Kind, command: &mut Command, address: SocketAddr) -> Self {
         // LiteLLM would wait for a price list from the network, and refuses to start without API keys.
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
-        command.env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true");
-        let mut subject = Self { child: command.spawn().unwrap(), address };
+        command.env(
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY",
+            "true",
+        );
+        let mut subject = Self {
+            child: command.spawn().unwrap(),
+            address,
+        };
         while !answers(subject.address).unwrap_or(false) {
-            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", kind.as_str());
+            assert_eq!(
+                subject.child.try_wait().unwrap(),
+                None,
+                "{} has ended",
+                kind.as_str()
+            );
             thread::sleep(Duration::from_millis(50));
         }
         subject
@@ -162,8 +191,15 @@ impl Subject {
     pub(crate) fn resident(&self) -> f64 {
         let resident = |process| -> f64 {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-            let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-            line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+            let line = status
+                .lines()
+                .find(|line| line.starts_with("VmRSS:"))
+                .unwrap();
+            line.split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<f64>()
+                .unwrap()
         };
         self.processes().into_iter().map(resident).sum()
     }
@@ -173,7 +209,9 @@ impl Subject {
         let id = self.child.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         let children = children.unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        let children = children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok());
         std::iter::once(id).chain(children).collect()
     }
 }
@@ -182,7 +220,9 @@ impl Drop for Subject {
     fn drop(&mut self) {
         // The process can have exited already. SIGTERM instead of SIGKILL, because nginx must handle the
         // signal to end its workers.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status();
         thread::sleep(Duration::from_millis(100));
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -212,7 +252,11 @@ fn on_its_cores(cores: usize, program: &Path) -> Command {
     let mut command = if has_taskset {
         let mut taskset = Command::new("taskset");
         let (subject, other) = pinned_cores();
-        let used = if cores == 1 { subject } else { format!("{subject},{other}") };
+        let used = if cores == 1 {
+            subject
+        } else {
+            format!("{subject},{other}")
+        };
         taskset.args(["-c", &used]).arg(program);
         taskset
     } else {

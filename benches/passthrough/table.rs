@@ -17,7 +17,11 @@ impl Measured {
     /// Begins without values, for the subjects that `only` names, separated by commas, or for the default
     /// subjects of the section.
     pub(crate) fn new(section: Section, only: Option<&str>) -> Self {
-        let subjects = section.subjects(only).into_iter().map(|kind| (kind, Vec::new())).collect();
+        let subjects = section
+            .subjects(only)
+            .into_iter()
+            .map(|kind| (kind, Vec::new()))
+            .collect();
         Self { section, subjects }
     }
 
@@ -39,7 +43,11 @@ impl Measured {
         for (kind, _) in &self.subjects {
             let _ = write!(text, " {} |", kind.as_str());
         }
-        let _ = writeln!(text, " must reach |\n|---|{}---|", "--:|".repeat(self.subjects.len()));
+        let _ = writeln!(
+            text,
+            " must reach |\n|---|{}---|",
+            "--:|".repeat(self.subjects.len())
+        );
         for (index, figure) in self.section.figures().iter().enumerate() {
             let _ = write!(text, "| {} |", figure.name);
             for (kind, _) in &self.subjects {
@@ -50,7 +58,10 @@ impl Measured {
                     write!(text, " {value:.*} |", figure.decimals)
                 };
             }
-            let verdicts = figure.bars.iter().filter_map(|bar| self.verdict(*bar, index));
+            let verdicts = figure
+                .bars
+                .iter()
+                .filter_map(|bar| self.verdict(*bar, index));
             let (texts, reached): (Vec<String>, Vec<bool>) = verdicts.unzip();
             missed += reached.iter().filter(|reached| !**reached).count();
             let _ = writeln!(text, " {} |", texts.join("; "));
@@ -67,17 +78,30 @@ impl Measured {
             median(pairs.map(|(all, other)| compare(all, other)))
         };
         let (value, what, is_most, bar) = match bar {
-            Bar::AtMost(most) => (median(self.rounds(Kind::All, index)), String::new(), true, most),
-            Bar::AtLeast(least) => {
-                (median(self.rounds(Kind::All, index)), String::new(), false, least)
-            }
+            Bar::AtMost(most) => (
+                median(self.rounds(Kind::All, index)),
+                String::new(),
+                true,
+                most,
+            ),
+            Bar::AtLeast(least) => (
+                median(self.rounds(Kind::All, index)),
+                String::new(),
+                false,
+                least,
+            ),
             Bar::Over(kind, most) => {
                 let over = against(kind, &|all, other| all - other);
                 (over, format!(" more than {}", kind.as_str()), true, most)
             }
             Bar::WithinTimes(kind, most) => {
                 let over = against(kind, &|all, other| most.mul_add(-other, all));
-                (over, format!(" more than {most} × {}", kind.as_str()), true, 0.0)
+                (
+                    over,
+                    format!(" more than {most} × {}", kind.as_str()),
+                    true,
+                    0.0,
+                )
             }
             Bar::TimesAtMost(kind, most) => {
                 let times = against(kind, &|all, other| all / other);
@@ -85,8 +109,10 @@ impl Measured {
             }
         };
         let reached = if is_most { value <= bar } else { value >= bar };
-        let [sign, verdict] =
-            [["≥", "≤"][usize::from(is_most)], ["MISSED", "ok"][usize::from(reached)]];
+        let [sign, verdict] = [
+            ["≥", "≤"][usize::from(is_most)],
+            ["MISSED", "ok"][usize::from(reached)],
+        ];
         let text = format!("{value:.2}{what} {sign} {bar}: {verdict}");
         (!value.is_nan()).then_some((text, reached))
     }
@@ -96,10 +122,13 @@ impl Measured {
         let figures = self.section.figures().iter().enumerate();
         let costs = figures.filter(|(_, figure)| figure.name.starts_with("CPU"));
         let ratio = |(index, figure): (usize, &Figure)| {
-            let pairs = self.rounds(Kind::All, index).zip(self.rounds(Kind::Floor, index));
+            let pairs = self
+                .rounds(Kind::All, index)
+                .zip(self.rounds(Kind::Floor, index));
             let ratios: Vec<f64> = pairs.map(|(all, floor)| all / floor).collect();
-            let range =
-                ratios.iter().fold([f64::MAX, 0.0], |[least, greatest]: [f64; 2], ratio| {
+            let range = ratios
+                .iter()
+                .fold([f64::MAX, 0.0], |[least, greatest]: [f64; 2], ratio| {
                     [least.min(*ratio), greatest.max(*ratio)]
                 });
             let median = median(ratios.into_iter());
@@ -111,7 +140,10 @@ impl Measured {
     /// The values of the quantity with this index for the subject `kind`, one per round.
     fn rounds(&self, kind: Kind, index: usize) -> impl Iterator<Item = f64> {
         let subject = self.subjects.iter().find(move |(other, _)| *other == kind);
-        subject.into_iter().flat_map(|(_, rounds)| rounds).map(move |values| values[index])
+        subject
+            .into_iter()
+            .flat_map(|(_, rounds)| rounds)
+            .map(move |values| values[index])
     }
 }
 

@@ -57,7 +57,12 @@ enum Plan {
 impl Clients {
     pub(crate) fn start(to: SocketAddr, most: usize) -> Self {
         let is_over = AtomicBool::new(false);
-        let shared = Arc::new(Shared { to, sent: Mutex::default(), most, is_over });
+        let shared = Arc::new(Shared {
+            to,
+            sent: Mutex::default(),
+            most,
+            is_over,
+        });
         let mut tasks = JoinSet::new();
         for seed in 0..CLIENTS {
             tasks.spawn(one(shared.clone(), Rng::with_seed(seed)));
@@ -129,7 +134,11 @@ impl Shared {
 fn request(plan: Plan, random: &mut Rng) -> String {
     let (stream, tokens) = (random.u8(0..4) > 0, random.u32(1..40));
     let prompt = "word ".repeat(random.usize(1..200));
-    let model = if plan == Plan::Faulty { "faulty" } else { "sim-model" };
+    let model = if plan == Plan::Faulty {
+        "faulty"
+    } else {
+        "sim-model"
+    };
     let fault = FAULTS[random.usize(..FAULTS.len())];
     let body = format!(
         "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":{tokens},\"fault\":\"{fault}\",\
@@ -150,20 +159,32 @@ async fn ask(
     // is sent in any case.
     let mut stream = match idle_connection.filter(|_| plan == Plan::Whole) {
         Some(stream) => stream,
-        None => TcpStream::connect(to).await.map_err(|error| error.to_string())?,
+        None => TcpStream::connect(to)
+            .await
+            .map_err(|error| error.to_string())?,
     };
-    stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .map_err(|error| error.to_string())?;
     let (mut answer, mut reads) = (Vec::with_capacity(16 << 10), 0);
     loop {
         if plan == Plan::Leaves(reads) {
             return Ok(None);
         }
-        let count = stream.read_buf(&mut answer).await.map_err(|error| error.to_string())?;
+        let count = stream
+            .read_buf(&mut answer)
+            .await
+            .map_err(|error| error.to_string())?;
         reads += 1;
         if is_whole(&answer) {
             let is_ok = answer.starts_with(b"HTTP/1.1 200 ");
             let shown = || String::from_utf8_lossy(&answer[..answer.len().min(300)]).into_owned();
-            return if is_ok { Ok(Some(stream)) } else { Err(shown()) };
+            return if is_ok {
+                Ok(Some(stream))
+            } else {
+                Err(shown())
+            };
         }
         if count == 0 {
             return Err(format!("cut after {} bytes", answer.len()));
@@ -173,9 +194,14 @@ async fn ask(
 
 /// Whether the bytes contain a whole response.
 fn is_whole(answer: &[u8]) -> bool {
-    let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return false };
+    let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else {
+        return false;
+    };
     let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
-    match head.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+    match head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+    {
         Some(length) => answer.len() >= end + 4 + length.trim().parse::<usize>().unwrap(),
         None => answer.ends_with(b"\r\n0\r\n\r\n"),
     }
@@ -201,7 +227,13 @@ impl Sent {
 
 impl fmt::Display for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { whole, left, faulty, malformed, wrong } = self;
+        let Self {
+            whole,
+            left,
+            faulty,
+            malformed,
+            wrong,
+        } = self;
         write!(
             f,
             "{} requests: {whole} whole ({wrong} wrong), {left} left, {faulty} with a fault, \

@@ -8,8 +8,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// The names of the faults that a request can select.
-pub(crate) const FAULTS: [&str; 7] =
-    ["close", "reset", "garbage", "status", "cut", "error_event", "odd_chunks"];
+pub(crate) const FAULTS: [&str; 7] = [
+    "close",
+    "reset",
+    "garbage",
+    "status",
+    "cut",
+    "error_event",
+    "odd_chunks",
+];
 
 const METRICS: &str = "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n\
                        vllm:kv_cache_usage_perc 0.0\n";
@@ -36,7 +43,10 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
 
 /// Does what the fault in the request states, and closes the connection.
 async fn fail(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
-    let fault = body.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    let fault = body
+        .split("\"fault\":\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
     let answer = match fault {
         Some("reset") => return stream.set_zero_linger(),
         Some("garbage") => "220 ready\r\n\r\n".to_owned(),

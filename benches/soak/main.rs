@@ -64,7 +64,10 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     limits::exit_code(&runtime.block_on(run()))
 }
 
@@ -78,15 +81,28 @@ impl Simulator {
     /// Starts two simulated backends whose clock runs 20 times as fast.
     fn start() -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-        command.args(["sim", "--listen", "127.0.0.1:0", "--backends", "2", "--time-scale", "20"]);
+        command.args([
+            "sim",
+            "--listen",
+            "127.0.0.1:0",
+            "--backends",
+            "2",
+            "--time-scale",
+            "20",
+        ]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let lines = BufReader::new(child.stderr.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let address = |line: String| {
             let (_, rest) = line.split_once("http://")?;
             rest.split(',').next()?.parse().ok()
         };
         let addresses = lines.filter_map(address).take(2).collect();
-        Self { _process: Process(child), addresses }
+        Self {
+            _process: Process(child),
+            addresses,
+        }
     }
 }
 
@@ -118,7 +134,11 @@ async fn run() -> Vec<String> {
     let trend = watch(&gateway, &clients, begun, seconds).await;
     let sent = clients.stop().await;
     let mut limit_violations = Vec::new();
-    trend.print(seconds >= MIN_TREND_SECONDS, MAX_GROWTH, &mut limit_violations);
+    trend.print(
+        seconds >= MIN_TREND_SECONDS,
+        MAX_GROWTH,
+        &mut limit_violations,
+    );
     let took = clock::now().saturating_duration_since(begun);
     println!("{sent} in {:.0} s", took.as_secs_f64());
     let _ = gateway.metrics_at_rest();
@@ -129,10 +149,14 @@ async fn run() -> Vec<String> {
          files after"
     );
     let is_small = memory_after <= trend.warm_mib() + MAX_GROWTH_AFTER_DRAIN_MIB;
-    bar(&mut limit_violations, is_small, || format!("{memory_after:.1} MiB after the load"));
-    bar(&mut limit_violations, files_after <= files + MAX_ADDITIONAL_FILES, || {
-        format!("{files_after} open files after the load, {files} before")
+    bar(&mut limit_violations, is_small, || {
+        format!("{memory_after:.1} MiB after the load")
     });
+    bar(
+        &mut limit_violations,
+        files_after <= files + MAX_ADDITIONAL_FILES,
+        || format!("{files_after} open files after the load, {files} before"),
+    );
     account(gateway, &collector, &sent, &mut limit_violations).await;
     limit_violations
 }
@@ -141,7 +165,10 @@ async fn run() -> Vec<String> {
 async fn until_models_are_known(gateway: &Gateway) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !clients::knows_both_models(gateway.clients).await {
-        assert!(clock::now() < deadline, "the gateway does not list the models");
+        assert!(
+            clock::now() < deadline,
+            "the gateway does not list the models"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -164,7 +191,10 @@ async fn watch(
         trend.add(clients.sent(), mib, files);
         if second.is_multiple_of(60) {
             let minutes = clock::now().saturating_duration_since(begun).as_secs() / 60;
-            println!("{minutes} min: {} requests, {mib:.1} MiB, {files} files", clients.sent());
+            println!(
+                "{minutes} min: {} requests, {mib:.1} MiB, {files} files",
+                clients.sent()
+            );
         }
         if second.is_multiple_of(reload) {
             gateway.signal("HUP");
@@ -190,14 +220,21 @@ async fn account(
         page
     };
     let page = tokio::task::spawn_blocking(stop).await.unwrap();
-    bar(limit_violations, is_at_rest(&page), || "requests are in flight at the end".to_owned());
+    bar(limit_violations, is_at_rest(&page), || {
+        "requests are in flight at the end".to_owned()
+    });
     let counted = sum(&page, "tokenweir_requests_total", "").unwrap_or_default() as usize;
     bar(limit_violations, counted == sent.all(), || {
-        format!("{} requests were sent, but {counted} have an outcome", sent.all())
+        format!(
+            "{} requests were sent, but {counted} have an outcome",
+            sent.all()
+        )
     });
     let panics =
         sum(&page, "tokenweir_requests_rejected_total", "\"internal\"").unwrap_or_default();
-    bar(limit_violations, panics < 0.5, || format!("{panics} requests caused a panic"));
+    bar(limit_violations, panics < 0.5, || {
+        format!("{panics} requests caused a panic")
+    });
     let count = |result: &str| {
         let label = format!("result=\"{result}\"");
         sum(&page, "tokenweir_otel_spans_total", &label).unwrap_or_default() as u64
@@ -209,15 +246,22 @@ async fn account(
         "{counted} requests have an outcome; spans: {queued} queued, {exported} exported, {failed} \
          failed, {dropped} dropped before the last batch; the collector got {received} in all"
     );
-    bar(limit_violations, received + failed + dropped >= queued.saturating_sub(dropped), || {
-        format!("{queued} spans were queued, but the collector received {received}")
+    bar(
+        limit_violations,
+        received + failed + dropped >= queued.saturating_sub(dropped),
+        || format!("{queued} spans were queued, but the collector received {received}"),
+    );
+    bar(limit_violations, sent.wrong == 0, || {
+        format!("{} wrong responses", sent.wrong)
     });
-    bar(limit_violations, sent.wrong == 0, || format!("{} wrong responses", sent.wrong));
 }
 
 /// Memory of the gateway in MiB, and the number of its open files.
 fn size(gateway: &Gateway) -> (f64, f64) {
     let page = gateway.metrics();
     let bytes = sum(&page, "process_resident_memory_bytes", "").unwrap();
-    (bytes / f64::from(1 << 20), sum(&page, "process_open_fds", "").unwrap())
+    (
+        bytes / f64::from(1 << 20),
+        sum(&page, "process_open_fds", "").unwrap(),
+    )
 }

@@ -78,7 +78,10 @@ fn chance(y: &[f64]) -> f64 {
     let count = y.len() as f64;
     let mut sum = 0.0;
     for (at, first) in y.iter().enumerate() {
-        sum += y[at + 1..].iter().map(|second| sign(second - first)).sum::<f64>();
+        sum += y[at + 1..]
+            .iter()
+            .map(|second| sign(second - first))
+            .sum::<f64>();
     }
     let deviation = (count * (count - 1.0) * (2.0 * count + 5.0) / 18.0).sqrt();
     let z = (sum.abs() - 1.0).max(0.0) / deviation.max(f64::MIN_POSITIVE);
@@ -93,6 +96,12 @@ fn sign(number: f64) -> f64 {
 fn normal_tail(z: f64) -> f64 {
     let z = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
-    let terms = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
+    let terms = [
+        1.061_405_429,
+        -1.453_152_027,
+        1.421_413_741,
+        -0.284_496_736,
+        0.254_829_592,
+    ];
     terms.iter().fold(0.0, |sum, term| (sum + term) * t) * (-z * z).exp()
 }

@@ -38,7 +38,9 @@ pub(crate) fn page(path: &str, model: &str, metrics: &str) -> Option<String> {
     Some(match path {
         "/health" => whole(""),
         "/version" => whole(r#"{"version":"0.33.0"}"#),
-        "/v1/models" => whole(&format!(r#"{{"data":[{{"id":"{model}","owned_by":"vllm"}}]}}"#)),
+        "/v1/models" => whole(&format!(
+            r#"{{"data":[{{"id":"{model}","owned_by":"vllm"}}]}}"#
+        )),
         "/metrics" => whole(metrics),
         _ => return None,
     })
@@ -46,7 +48,11 @@ pub(crate) fn page(path: &str, model: &str, metrics: &str) -> Option<String> {
 
 /// Builds a complete response with this JSON body.
 pub(crate) fn whole(body: &str) -> String {
-    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+    let kind = if body.starts_with('{') {
+        "application/json"
+    } else {
+        "text/plain"
+    };
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
 }

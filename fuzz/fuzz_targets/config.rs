@@ -7,7 +7,9 @@ use std::path::Path;
 use tokenweir::config::{Config, Overrides};
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
     let file = Path::new("fuzz.yaml");
     match Config::parse(text, file, Overrides::default()) {
         Ok(loaded) => {

@@ -6,12 +6,14 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use tokenweir::admin;
-use tokenweir_gateway::backend::{Backend, PoolSettings};
-use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
-use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
-use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir_gateway::backend::{Backend, PoolSettings};
+use tokenweir_gateway::status::StatusSnapshot;
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, ExpositionFormat, Prometheus,
+};
 use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
 use tokenweir_protocol::clock;
 use tokenweir_routing::PromptFingerprint;
@@ -27,7 +29,10 @@ fuzz_target!(|pages: &[u8]| {
     for (page, number) in pages.split(|byte| *byte == 0).zip(0_u64..) {
         let load = EngineLoad::read(page);
         bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
-        let prompt = Arc::new(PromptFingerprint { bytes: 700 * number, ..Default::default() });
+        let prompt = Arc::new(PromptFingerprint {
+            bytes: 700 * number,
+            ..Default::default()
+        });
         let requirements = BackendRequirements {
             is_stream: number % 2 == 0,
             ..BackendRequirements::none(&prompt, number)
@@ -39,14 +44,27 @@ fuzz_target!(|pages: &[u8]| {
             lease.backend_feedback().on_first_output(clock::now());
         }
     }
-    let statuses =
-        pool.backends().iter().map(|it| admin::backend_status(it, clock::now())).collect();
-    let status = StatusSnapshot { backends: statuses, ..StatusSnapshot::default() };
+    let statuses = pool
+        .backends()
+        .iter()
+        .map(|it| admin::backend_status(it, clock::now()))
+        .collect();
+    let status = StatusSnapshot {
+        backends: statuses,
+        ..StatusSnapshot::default()
+    };
     serde_json::to_string(&status).expect("JSON");
     let metrics = Prometheus::new(BucketOverrides::default(), Vec::new());
     let page = metrics.page(&status, ExpositionFormat::OpenMetrics);
-    for line in page.lines().filter(|line| line.contains("_total") && !line.starts_with('#')) {
+    for line in page
+        .lines()
+        .filter(|line| line.contains("_total") && !line.starts_with('#'))
+    {
         assert!(!line.ends_with("NaN"), "{line}");
     }
-    assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::Routing), 0, "a panic was caught");
+    assert_eq!(
+        PanicCounts::snapshot().for_task(BackgroundTask::Routing),
+        0,
+        "a panic was caught"
+    );
 });

@@ -57,14 +57,20 @@ static POSITIONS: LazyLock<Vec<Position<'static>>> = LazyLock::new(|| {
         let elements = segment[name.len()..].len() / 2;
         std::iter::once(Some(name)).chain(std::iter::repeat_n(None, elements))
     };
-    PATHS.map(|path| path.split('.').flat_map(steps).collect()).into()
+    PATHS
+        .map(|path| path.split('.').flat_map(steps).collect())
+        .into()
 });
 
 fuzz_target!(|input: &[u8]| {
-    let Some((document, pieces)) = cut(input) else { return };
+    let Some((document, pieces)) = cut(input) else {
+        return;
+    };
     let (whole, state) = scan(std::iter::once(document));
     assert_eq!(scan(pieces), (whole, state));
-    let Some(tree) = Tree::read(document) else { return };
+    let Some(tree) = Tree::read(document) else {
+        return;
+    };
     // The scanner knows the end of a number or of `null`, `true` or `false` at the root only when another
     // byte follows.
     let is_open = matches!(tree, Tree::Null | Tree::Bool(_) | Tree::Number(_));
@@ -104,7 +110,9 @@ fn agree(document: &[u8], tree: &Tree) {
     list(tree, &mut Vec::new(), &mut expected_reports);
     let mut expected_reports = expected_reports.into_iter();
     JsonScanner::default().scan(&TABLE, document, |path, value, _| {
-        let (expected, tree) = expected_reports.next().expect("no more reports than values");
+        let (expected, tree) = expected_reports
+            .next()
+            .expect("no more reports than values");
         assert_eq!(path, expected);
         let is_same = match (value, tree) {
             (JsonValue::Null, Some(Tree::Null))
@@ -146,7 +154,9 @@ fn list<'a>(
         }
         Tree::Array(elements) => {
             position.push(None);
-            elements.iter().for_each(|element| list(element, position, expected_reports));
+            elements
+                .iter()
+                .for_each(|element| list(element, position, expected_reports));
             position.pop();
         }
         _ => return,

@@ -19,18 +19,25 @@ fuzz_target!(|input: &[u8]| {
     // Parses each half of the input as a batch of events, and then the whole input, so that events of one
     // batch refer to blocks of another.
     for payload in [&input[..input.len() / 2], &input[input.len() / 2..], input] {
-        let Ok(batch) = EventBatch::parse(payload) else { continue };
+        let Ok(batch) = EventBatch::parse(payload) else {
+            continue;
+        };
         let mut count = 0;
         for event in batch {
             count += 1;
             assert!(count <= payload.len(), "an event has at least one byte");
             let Ok(event) = event else { break };
-            let Ok(chain) = contents.apply(&event) else { break };
+            let Ok(chain) = contents.apply(&event) else {
+                break;
+            };
             if let Some(chain) = chain {
                 index.on_stored(&chain);
             }
             if let KvEvent::Stored(stored) = &event {
-                assert_eq!(stored.block_hashes.iter().count(), stored.block_hashes.len());
+                assert_eq!(
+                    stored.block_hashes.iter().count(),
+                    stored.block_hashes.len()
+                );
                 assert!(stored.block_hashes.len() <= payload.len());
             }
             assert!(contents.len() <= MAX_BLOCKS && contents.bytes() <= MAX_BYTES);

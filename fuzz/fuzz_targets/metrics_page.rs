@@ -42,15 +42,34 @@ fuzz_target!(|page: &[u8]| {
         load.awake,
         load.started,
     ];
-    assert!(counts.into_iter().flatten().all(|count| count.is_finite() && count >= 0.0));
+    assert!(
+        counts
+            .into_iter()
+            .flatten()
+            .all(|count| count.is_finite() && count >= 0.0)
+    );
     let usages = [load.kv_usage, load.min_kv_usage];
-    assert!(usages.into_iter().flatten().all(|usage| (0.0..=1.0).contains(&usage)));
+    assert!(
+        usages
+            .into_iter()
+            .flatten()
+            .all(|usage| (0.0..=1.0).contains(&usage))
+    );
     assert_ne!(load.capacity(), Some(0));
     let mut longer = Vec::new();
-    for (line, other) in page.split(|byte| *byte == b'\n').zip(OTHER_LINES.into_iter().cycle()) {
+    for (line, other) in page
+        .split(|byte| *byte == b'\n')
+        .zip(OTHER_LINES.into_iter().cycle())
+    {
         longer.extend_from_slice(&[line, b"\n", other.as_bytes(), b"\n"].concat());
     }
     // The name of the server software is not compared, because some of the added lines identify other
     // software.
-    assert_eq!(EngineLoad { server: load.server, ..EngineLoad::read(&longer) }, load);
+    assert_eq!(
+        EngineLoad {
+            server: load.server,
+            ..EngineLoad::read(&longer)
+        },
+        load
+    );
 });

@@ -38,8 +38,12 @@ struct ObservationSettings {
 type ObservationResult = (ObservedResponse, [Option<Instant>; 5], Vec<u8>);
 
 fuzz_target!(|input: &[u8]| {
-    let Some((&settings, input)) = input.split_first() else { return };
-    let Some((answer, pieces)) = cut(input) else { return };
+    let Some((&settings, input)) = input.split_first() else {
+        return;
+    };
+    let Some((answer, pieces)) = cut(input) else {
+        return;
+    };
     let settings = usize::from(settings);
     let settings = ObservationSettings {
         api: Api::ALL[settings / 4 % Api::ALL.len()],
@@ -62,7 +66,10 @@ fn observe<'a>(
     let mut observer = ResponseObserver::new(settings.api);
     observer.on_head(settings.media_type, false);
     if settings.takes_usage_event {
-        let options = RequestOptions { usage_injected: true, ..RequestOptions::default() };
+        let options = RequestOptions {
+            usage_injected: true,
+            ..RequestOptions::default()
+        };
         // An empty fingerprint means that the server has none, so the gateway inserts none into other events.
         observer.remove_injected_usage(&options, Some(Bytes::new()));
     }
@@ -74,11 +81,26 @@ fn observe<'a>(
     }
     observer.on_end(*NOW, &mut timings);
     forwarded.extend(observer.flush());
-    let Timings { first_event, first_output, first_answer, last_output, terminal, .. } = timings;
-    let timestamps = [first_event, first_output, first_answer, last_output, terminal];
+    let Timings {
+        first_event,
+        first_output,
+        first_answer,
+        last_output,
+        terminal,
+        ..
+    } = timings;
+    let timestamps = [
+        first_event,
+        first_output,
+        first_answer,
+        last_output,
+        terminal,
+    ];
     // The times of chunks are not compared: each read is a chunk, so these times depend on the split.
-    let observed =
-        ObservedResponse { chunk_timings: Default::default(), ..*observer.into_observed() };
+    let observed = ObservedResponse {
+        chunk_timings: Default::default(),
+        ..*observer.into_observed()
+    };
     (observed, timestamps, forwarded)
 }
 
@@ -86,8 +108,13 @@ fn observe<'a>(
 fn check(observed: &ObservedResponse) {
     assert!(observed.output_events <= observed.events);
     assert!(observed.finish_reasons.len() <= MAX_CHOICES);
-    let error = observed.error.iter().flat_map(|error| [&error.code, &error.kind]);
-    let stored = [&observed.response_id, &observed.response_model].into_iter().chain(error);
+    let error = observed
+        .error
+        .iter()
+        .flat_map(|error| [&error.code, &error.kind]);
+    let stored = [&observed.response_id, &observed.response_model]
+        .into_iter()
+        .chain(error);
     assert!(stored.flatten().all(|text| text.len() <= MAX_TEXT));
 }
 

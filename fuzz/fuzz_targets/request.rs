@@ -59,7 +59,10 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
         ..fields.clone()
     };
     assert_eq!(fields, expected);
-    assert_eq!(fields.usage_splice.is_some(), fields.stream && can_request_usage(tree));
+    assert_eq!(
+        fields.usage_splice.is_some(),
+        fields.stream && can_request_usage(tree)
+    );
     if let Some(splice) = &fields.usage_splice {
         let edited = Splice::apply([splice], body);
         let again = RequestFields::parse(&edited).expect("an edited body is JSON");
@@ -78,7 +81,10 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
         };
         assert_eq!(again, moved);
         let edited = Tree::read(&edited).expect("an edited body is JSON");
-        assert_eq!(edited.at("stream_options.include_usage"), [&Tree::Bool(true)]);
+        assert_eq!(
+            edited.at("stream_options.include_usage"),
+            [&Tree::Bool(true)]
+        );
         assert_eq!(without_usage(edited), without_usage(tree.clone()));
     }
     assert_eq!(fields.model_slot.is_some(), fields.model.is_some());
@@ -92,11 +98,17 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
 
 /// The names of those fields in the request that control the engine.
 fn control_names(fields: &RequestFields) -> Vec<&'static str> {
-    fields.controls.iter().map(|used| used.control.name).collect()
+    fields
+        .controls
+        .iter()
+        .map(|used| used.control.name)
+        .collect()
 }
 
 fn without_model(body: Tree) -> Tree {
-    let Tree::Object(mut members) = body else { return body };
+    let Tree::Object(mut members) = body else {
+        return body;
+    };
     members.retain(|(name, _)| name != "model");
     Tree::Object(members)
 }
@@ -118,8 +130,13 @@ fn can_request_usage(tree: &Tree) -> bool {
 /// The body without its usage request: removes `include_usage`, and `stream_options` if it has no other
 /// member.
 fn without_usage(body: Tree) -> Tree {
-    let Tree::Object(mut members) = body else { return body };
-    for (_, options) in members.iter_mut().filter(|(name, _)| name == "stream_options") {
+    let Tree::Object(mut members) = body else {
+        return body;
+    };
+    for (_, options) in members
+        .iter_mut()
+        .filter(|(name, _)| name == "stream_options")
+    {
         if let Tree::Object(options) = options {
             options.retain(|(name, _)| name != "include_usage");
         }
@@ -131,11 +148,19 @@ fn without_usage(body: Tree) -> Tree {
 }
 
 fn text<'a>(tree: &'a Tree, path: &str) -> Option<&'a str> {
-    if let [Tree::Text(text)] = tree.at(path)[..] { Some(text) } else { None }
+    if let [Tree::Text(text)] = tree.at(path)[..] {
+        Some(text)
+    } else {
+        None
+    }
 }
 
 /// The value at a path of the document, if there is exactly one and it is an integer from 0 to 2⁶³ − 1.
 fn count(tree: &Tree, path: &str) -> Option<u64> {
-    let [Tree::Number(number)] = tree.at(path)[..] else { return None };
-    number.as_u64().filter(|count| i64::try_from(*count).is_ok())
+    let [Tree::Number(number)] = tree.at(path)[..] else {
+        return None;
+    };
+    number
+        .as_u64()
+        .filter(|count| i64::try_from(*count).is_ok())
 }

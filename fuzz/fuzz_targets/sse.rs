@@ -19,7 +19,9 @@ enum StreamItem {
 const MAX_TYPE: usize = 64;
 
 fuzz_target!(|input: &[u8]| {
-    let Some((stream, pieces)) = cut(input) else { return };
+    let Some((stream, pieces)) = cut(input) else {
+        return;
+    };
     assert_eq!(decode(pieces), read(stream));
 });
 
@@ -65,9 +67,10 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
             [] => {
                 let (kind, data) = (std::mem::take(&mut kind), std::mem::take(&mut data));
                 items.push(match data.strip_suffix(b"\n") {
-                    Some(data) => {
-                        StreamItem::Event { kind: stored_type(kind), data: data.to_vec() }
-                    }
+                    Some(data) => StreamItem::Event {
+                        kind: stored_type(kind),
+                        data: data.to_vec(),
+                    },
                     None => StreamItem::Blank,
                 });
             }
@@ -96,12 +99,16 @@ fn split_line(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return (text, None);
     };
-    let after = text[end..].strip_prefix(b"\r\n").unwrap_or(&text[end + 1..]);
+    let after = text[end..]
+        .strip_prefix(b"\r\n")
+        .unwrap_or(&text[end + 1..]);
     (&text[..end], Some(after))
 }
 
 fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
-    let Some(colon) = line.iter().position(|byte| *byte == b':') else { return (line, b"") };
+    let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+        return (line, b"");
+    };
     let value = &line[colon + 1..];
     (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
 }

@@ -33,13 +33,23 @@ impl Tree {
     /// All values at a path of names joined by `.`. There are several if an object has a name twice.
     pub fn at(&self, path: &str) -> Vec<&Self> {
         path.split('.').fold(vec![self], |values, name| {
-            values.into_iter().flat_map(|tree| tree.members(name)).collect()
+            values
+                .into_iter()
+                .flat_map(|tree| tree.members(name))
+                .collect()
         })
     }
 
     fn members(&self, wanted: &str) -> impl Iterator<Item = &Self> {
-        let members = if let Self::Object(members) = self { members.as_slice() } else { &[] };
-        members.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| value)
+        let members = if let Self::Object(members) = self {
+            members.as_slice()
+        } else {
+            &[]
+        };
+        members
+            .iter()
+            .filter(move |(name, _)| name == wanted)
+            .map(|(_, value)| value)
     }
 }
 
@@ -75,7 +85,9 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Tree, E> {
-        Number::from_f64(value).map(Tree::Number).ok_or_else(|| E::custom("not finite"))
+        Number::from_f64(value)
+            .map(Tree::Number)
+            .ok_or_else(|| E::custom("not finite"))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Tree, E> {

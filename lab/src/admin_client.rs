@@ -10,5 +10,9 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 /// it is set.
 pub(crate) fn admin_client(admin: &BackendAddress) -> Result<TargetClient, SecretError> {
     let token = resolve_optional_secret(&Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()))?;
-    Ok(TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), admin.clone(), token))
+    Ok(TargetClient::new(
+        HttpClient::new(HttpClientTimeouts::default()),
+        admin.clone(),
+        token,
+    ))
 }

@@ -15,9 +15,15 @@ pub(crate) fn simulated(
     if !config.enabled {
         return None;
     }
-    let limits = LatencyLimits { ttft: Some(objectives.ttft), tpot: Some(objectives.tpot) };
+    let limits = LatencyLimits {
+        ttft: Some(objectives.ttft),
+        tpot: Some(objectives.tpot),
+    };
     Some(SimulatedAdmission {
-        thresholds: SaturationThresholds { limits, ..config.marks() },
+        thresholds: SaturationThresholds {
+            limits,
+            ..config.marks()
+        },
         max_wait: config.max_wait,
         objective: Some(Duration::from_secs_f64(objectives.ttft)),
         has_tenants: true,

@@ -52,14 +52,19 @@ mod tests {
     fn the_compose_file_uses_existing_bench_flags() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docker/compose.yml");
         let composition = std::fs::read_to_string(file).unwrap();
-        let commands =
-            composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
-        let own = commands.filter(|command| command.starts_with("bench")).map(|command| {
-            let words = command.trim_end_matches(']').split(',');
-            let words = words.map(|word| word.trim().trim_matches('"'));
-            Cli::try_parse_from(["tokenweir-lab"].into_iter().chain(words)).map(drop)
-        });
-        let results: Vec<_> = own.map(|parsed| parsed.map_err(|error| error.to_string())).collect();
+        let commands = composition
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("command: ["));
+        let own = commands
+            .filter(|command| command.starts_with("bench"))
+            .map(|command| {
+                let words = command.trim_end_matches(']').split(',');
+                let words = words.map(|word| word.trim().trim_matches('"'));
+                Cli::try_parse_from(["tokenweir-lab"].into_iter().chain(words)).map(drop)
+            });
+        let results: Vec<_> = own
+            .map(|parsed| parsed.map_err(|error| error.to_string()))
+            .collect();
         assert_eq!(results, [Ok(())]);
     }
 }

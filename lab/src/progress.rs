@@ -28,7 +28,13 @@ impl ProgressLine {
         });
         let bar = ProgressBar::new();
         let done = AtomicUsize::new(0);
-        Self { bar, label, total, done, update_interval }
+        Self {
+            bar,
+            label,
+            total,
+            done,
+            update_interval,
+        }
     }
 
     /// Counts a completed step, and updates the line if enough steps have been completed.
@@ -38,7 +44,11 @@ impl ProgressLine {
             return;
         }
         self.bar.show(None, || match self.total {
-            Some(total) => format!("{:>3} % of {total} {}", done * 100 / total.max(1), self.label),
+            Some(total) => format!(
+                "{:>3} % of {total} {}",
+                done * 100 / total.max(1),
+                self.label
+            ),
             None => format!("{}: {done} requests tried", self.label),
         });
     }
@@ -55,7 +65,9 @@ const BAR_WIDTH_CHARS: usize = 24;
 
 impl ProgressBar {
     pub(crate) fn new() -> Self {
-        Self { is_shown: std::io::stderr().is_terminal() }
+        Self {
+            is_shown: std::io::stderr().is_terminal(),
+        }
     }
 
     /// Draws the bar, followed by `text`. `share`: the completed share, from 0 to 1. `None`: the share is

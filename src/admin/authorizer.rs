@@ -82,7 +82,9 @@ impl AdminAuthorizer {
         let host = request_host(uri, headers);
         // A client that sends no Host is not a browser.
         let is_trusted = self.token_digest.is_some()
-            || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
+            || host
+                .as_deref()
+                .is_none_or(|host| self.is_trusted_host(host));
         // KEDA sends its calls to the scaler as POST. They change nothing.
         if *method == Method::POST && !uri.path().starts_with(SCALER_PATH) {
             if self.is_read_only {
@@ -99,7 +101,9 @@ impl AdminAuthorizer {
     /// Whether a host is an IP address, `localhost` or a name of `access.admin_hosts`. No foreign
     /// web page can have such a host.
     fn is_trusted_host(&self, host: &str) -> bool {
-        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
         let name = authority.host().trim_matches(['[', ']']);
         let is_name = |trusted: &str| name.eq_ignore_ascii_case(trusted);
         name.parse::<IpAddr>().is_ok()
@@ -135,7 +139,10 @@ fn is_metrics_path(path: &str) -> bool {
 /// Returns the host and the port to which a request is addressed. `None`: the request names no
 /// host.
 fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
-    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let host = headers
+        .get(HOST)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     // HTTP/2 has the authority in the URI.
     host.or_else(|| uri.authority().map(ToString::to_string))
 }
@@ -143,8 +150,13 @@ fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
 /// Whether a POST request comes from a program without an `Origin` header, or from a page whose
 /// origin is the trusted host of the request.
 fn is_same_origin(host: Option<&str>, headers: &HeaderMap, is_trusted: bool) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return true };
-    let origin = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    let Some(origin) = headers.get(ORIGIN) else {
+        return true;
+    };
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| Some(origin.split_once("://")?.1));
     origin.is_some() && origin == host && is_trusted
 }
 
@@ -162,7 +174,12 @@ pub(super) async fn authorize(
         };
     }
     let problem = "unauthorized: send Authorization: Bearer TOKEN, with access.admin_token\n";
-    (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+    (
+        StatusCode::UNAUTHORIZED,
+        [(WWW_AUTHENTICATE, "Bearer")],
+        problem,
+    )
+        .into_response()
 }
 
 #[cfg(test)]
@@ -183,7 +200,9 @@ mod tests {
         let mut headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
         headers.extend(origin.map(|origin| (ORIGIN, HeaderValue::from_str(origin).unwrap())));
         let uri = Uri::from_static("/-/drain");
-        authorizer(has_token).rejection_reason(&Method::POST, &uri, &headers).is_none()
+        authorizer(has_token)
+            .rejection_reason(&Method::POST, &uri, &headers)
+            .is_none()
     }
 
     fn is_get_accepted(path: &'static str, host: &str, has_token: bool) -> bool {
@@ -207,7 +226,10 @@ mod tests {
         for address in ["0.0.0.0:9090", "[::]:9090", "10.0.0.7:9090"] {
             let open = settings(address, "{}");
             for path in ["/-/drain", "/-/undrain", "/-/reload"] {
-                assert_eq!(rejection(&open, Method::POST, path), Some(READ_ONLY_MESSAGE));
+                assert_eq!(
+                    rejection(&open, Method::POST, path),
+                    Some(READ_ONLY_MESSAGE)
+                );
             }
             for path in ["/metrics", "/readyz", "/livez", "/status", "/"] {
                 assert_eq!(rejection(&open, Method::GET, path), None, "{path}");
@@ -216,31 +238,57 @@ mod tests {
             assert_eq!(rejection(&closed, Method::POST, "/-/drain"), None);
         }
         for address in ["127.0.0.1:9090", "[::1]:9090"] {
-            assert_eq!(rejection(&settings(address, "{}"), Method::POST, "/-/drain"), None);
+            assert_eq!(
+                rejection(&settings(address, "{}"), Method::POST, "/-/drain"),
+                None
+            );
         }
     }
 
     #[test]
     fn without_a_token_untrusted_host_names_are_rejected() {
-        for path in
-            ["/status", "/config", "/streams", "/decisions/a", "/diagnose", "/", "/page/a.js"]
-        {
+        for path in [
+            "/status",
+            "/config",
+            "/streams",
+            "/decisions/a",
+            "/diagnose",
+            "/",
+            "/page/a.js",
+        ] {
             assert!(!is_get_accepted(path, "evil.example:9090", false), "{path}");
-            assert!(!is_get_accepted(path, "localhost.evil.example", false), "{path}");
+            assert!(
+                !is_get_accepted(path, "localhost.evil.example", false),
+                "{path}"
+            );
             assert!(!is_get_accepted(path, "not a host", false), "{path}");
-            for host in ["localhost:9090", "LOCALHOST", "127.0.0.1:9090", "[::1]:9090", "10.0.0.7"]
-            {
+            for host in [
+                "localhost:9090",
+                "LOCALHOST",
+                "127.0.0.1:9090",
+                "[::1]:9090",
+                "10.0.0.7",
+            ] {
                 assert!(is_get_accepted(path, host, false), "{path} {host}");
             }
-            assert!(is_get_accepted(path, "gateway.example:9090", false), "{path}");
-            assert!(is_get_accepted(path, "evil.example:9090", true), "{path}: it has the token");
+            assert!(
+                is_get_accepted(path, "gateway.example:9090", false),
+                "{path}"
+            );
+            assert!(
+                is_get_accepted(path, "evil.example:9090", true),
+                "{path}: it has the token"
+            );
         }
     }
 
     #[test]
     fn probes_and_metrics_need_no_trusted_host() {
         for path in ["/livez", "/readyz", "/metrics"] {
-            assert!(is_get_accepted(path, "tokenweir-admin.default.svc:9090", false), "{path}");
+            assert!(
+                is_get_accepted(path, "tokenweir-admin.default.svc:9090", false),
+                "{path}"
+            );
         }
     }
 
@@ -248,10 +296,21 @@ mod tests {
     fn programs_and_the_own_origin_may_post() {
         assert!(is_post_accepted(None, "gateway:9090", false));
         for host in ["localhost:9090", "127.0.0.1:9090", "[::1]:9090", "10.0.0.7"] {
-            assert!(is_post_accepted(Some(&format!("http://{host}")), host, false), "{host}");
+            assert!(
+                is_post_accepted(Some(&format!("http://{host}")), host, false),
+                "{host}"
+            );
         }
-        assert!(is_post_accepted(Some("https://other.example"), "other.example", true));
-        assert!(is_post_accepted(Some("https://gateway.example"), "gateway.example", false));
+        assert!(is_post_accepted(
+            Some("https://other.example"),
+            "other.example",
+            true
+        ));
+        assert!(is_post_accepted(
+            Some("https://gateway.example"),
+            "gateway.example",
+            false
+        ));
     }
 
     #[test]
@@ -269,10 +328,27 @@ mod tests {
 
     #[test]
     fn foreign_origins_and_rebound_names_cannot_post() {
-        for origin in ["http://evil.example", "http://127.0.0.1:8080", "null", "", "http://"] {
-            assert!(!is_post_accepted(Some(origin), "127.0.0.1:9090", true), "{origin}");
+        for origin in [
+            "http://evil.example",
+            "http://127.0.0.1:8080",
+            "null",
+            "",
+            "http://",
+        ] {
+            assert!(
+                !is_post_accepted(Some(origin), "127.0.0.1:9090", true),
+                "{origin}"
+            );
         }
-        assert!(!is_post_accepted(Some("http://evil.example:9090"), "evil.example:9090", false));
-        assert!(!is_post_accepted(Some("http://localhost.evil"), "localhost.evil", false));
+        assert!(!is_post_accepted(
+            Some("http://evil.example:9090"),
+            "evil.example:9090",
+            false
+        ));
+        assert!(!is_post_accepted(
+            Some("http://localhost.evil"),
+            "localhost.evil",
+            false
+        ));
     }
 }

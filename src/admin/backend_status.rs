@@ -34,7 +34,9 @@ pub(super) fn backend_statuses(
         readiness.backends.iter().map(to_status).collect();
     for backend in pool.retiring_backends() {
         let mut leaving = backend_status(&backend, now);
-        if let Some(current) = statuses.iter_mut().find(|status| status.backend == leaving.backend)
+        if let Some(current) = statuses
+            .iter_mut()
+            .find(|status| status.backend == leaving.backend)
         {
             current.facts.in_flight += leaving.facts.in_flight;
             current.facts.stalled += leaving.facts.stalled;
@@ -77,7 +79,9 @@ fn backend_facts(backend: &Backend, state: &BackendState, now: Instant) -> Backe
     let health = &backend.health;
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
-    let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
+    let age = state
+        .sample
+        .map(|sample| now.saturating_duration_since(sample.scraped_at));
     BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
@@ -89,10 +93,20 @@ fn backend_facts(backend: &Backend, state: &BackendState, now: Instant) -> Backe
         drain: health.drain().map(|drain| drain_summary(&drain, now)),
         weight: backend.weight(),
         version: state.version.as_deref().map(Into::into),
-        front_end: state.front_end.map(|front_end| front_end.as_str().to_owned()),
+        front_end: state
+            .front_end
+            .map(|front_end| front_end.as_str().to_owned()),
         max_model_len: longest_contexts(state.models()),
-        unserved: health.unserved(now).into_iter().map(str::to_owned).collect(),
-        models: state.models().iter().map(|model| model.id.to_string()).collect(),
+        unserved: health
+            .unserved(now)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        models: state
+            .models()
+            .iter()
+            .map(|model| model.id.to_string())
+            .collect(),
         kv_usage: load.kv_usage,
         kv_capacity_tokens: load.capacity(),
         waiting: load.waiting,
@@ -140,7 +154,9 @@ fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
 /// context length, are left out.
 fn longest_contexts(models: &[ServedModel]) -> BTreeMap<String, u32> {
     let base_models = models.iter().filter(|model| model.parent.is_none());
-    base_models.filter_map(|model| Some((model.id.to_string(), model.max_len?))).collect()
+    base_models
+        .filter_map(|model| Some((model.id.to_string(), model.max_len?)))
+        .collect()
 }
 
 /// Returns why health checks exclude a backend from routing. `None`: the backend is up, awake and
@@ -160,7 +176,11 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {
-        let names = if is_available { &mut signals.available } else { &mut signals.missing };
+        let names = if is_available {
+            &mut signals.available
+        } else {
+            &mut signals.missing
+        };
         names.push(signal.name);
     }
     signals

@@ -64,7 +64,8 @@ impl ActiveConfiguration {
 
     /// Counts a reload that failed because of `problem`. The previous configuration stays active.
     pub fn record_failed_reload(&self, problem: &str) {
-        self.reload_problem.store(Some(Arc::new(problem.to_owned())));
+        self.reload_problem
+            .store(Some(Arc::new(problem.to_owned())));
         lock(&self.reloads).failed();
     }
 
@@ -76,7 +77,9 @@ impl ActiveConfiguration {
     /// Why the last reload failed, or why a discovery file cannot be used. `None`: the last reload
     /// succeeded, and all discovery files can be used.
     pub fn reload_problem(&self) -> Option<Arc<String>> {
-        self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
+        self.reload_problem
+            .load_full()
+            .or_else(|| self.discovery_problem.load_full())
     }
 
     /// Stores why a discovery file cannot be used. `None`: all discovery files can be used.
@@ -87,7 +90,10 @@ impl ActiveConfiguration {
     /// Requests a reload and waits for its result: a summary of the changes, or the problem.
     pub async fn request_reload(&self) -> Result<String, String> {
         let (result_sender, result) = oneshot::channel();
-        let sent = self.reload_requests.send(ReloadRequest(result_sender)).await;
+        let sent = self
+            .reload_requests
+            .send(ReloadRequest(result_sender))
+            .await;
         let unavailable = || Err("the gateway shuts down and does not reload".to_owned());
         if sent.is_err() {
             return unavailable();

@@ -50,18 +50,25 @@ pub(super) async fn set_drained<const IS_DRAINED: bool>(
     headers: HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    let DrainQuery { backend, reason, duration, migrate } =
-        match check_request(&headers, query, IS_DRAINED) {
-            Ok(request) => request,
-            Err((status, problem)) => return error_response(status, &problem),
-        };
+    let DrainQuery {
+        backend,
+        reason,
+        duration,
+        migrate,
+    } = match check_request(&headers, query, IS_DRAINED) {
+        Ok(request) => request,
+        Err((status, problem)) => return error_response(status, &problem),
+    };
     let initiator = DrainInitiator::Operator {
         peer: peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical()),
         has_token: admin.authorizer.token_digest.is_some(),
     };
     let pool = &admin.proxy.pool;
     let changed = if IS_DRAINED {
-        pool.drain(&backend, Drain::begin(initiator, reason.map(Into::into), duration))
+        pool.drain(
+            &backend,
+            Drain::begin(initiator, reason.map(Into::into), duration),
+        )
     } else {
         pool.undrain(&backend, initiator)
     };
@@ -99,17 +106,29 @@ fn check_request(
     let rejected = |rejection: QueryRejection| {
         bad_request(format!("{}; {QUERY_HELP}", rejection.body_text()).into())
     };
-    let Query(DrainQuery { backend, reason, duration, migrate }) = query.map_err(rejected)?;
+    let Query(DrainQuery {
+        backend,
+        reason,
+        duration,
+        migrate,
+    }) = query.map_err(rejected)?;
     if !is_drained && (reason.is_some() || duration.is_some() || migrate) {
         let problem = "`reason`, `for` and `migrate` are parameters of /-/drain only";
         return Err(bad_request(problem.into()));
     }
     let reason = reason.as_deref().map(checked_reason).transpose();
-    let reason = reason.map_err(|problem| bad_request(problem.into()))?.flatten();
+    let reason = reason
+        .map_err(|problem| bad_request(problem.into()))?
+        .flatten();
     if duration.is_some_and(|duration| duration.is_zero()) {
         return Err(bad_request("`for` must be longer than zero".into()));
     }
-    Ok(DrainQuery { backend, reason, duration, migrate })
+    Ok(DrainQuery {
+        backend,
+        reason,
+        duration,
+        migrate,
+    })
 }
 
 /// The allowed query parameters, for error messages.

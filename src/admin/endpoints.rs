@@ -51,7 +51,10 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
     let is_compressed = accepts_gzip(&joined(&headers, &ACCEPT_ENCODING));
     let write = move || {
         cpu_time::measure(TelemetryPart::MetricsPage, || {
-            let page = admin.proxy.telemetry.page(&admin.status_snapshot(clock::now()), format)?;
+            let page = admin
+                .proxy
+                .telemetry
+                .page(&admin.status_snapshot(clock::now()), format)?;
             Some(if is_compressed { compress(&page) } else { page })
         })
     };
@@ -64,7 +67,10 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
         // The thread panicked, or the process ends.
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
-    let types = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
+    let types = [
+        (CONTENT_TYPE, format.content_type()),
+        (VARY, "accept, accept-encoding"),
+    ];
     let coding = is_compressed.then_some([(CONTENT_ENCODING, "gzip")]);
     (types, coding, page).into_response()
 }
@@ -72,7 +78,10 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
 /// Joins all values of a request header that is a list, such as `Accept`, with commas. Values that
 /// are not visible ASCII are left out.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     values.collect::<Vec<_>>().join(",")
 }
 
@@ -132,7 +141,10 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
 /// reload of the keys file. `None`: no API keys are configured.
 fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
-    let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
+    let open: BTreeMap<_, _> = keys
+        .open()
+        .map(|(name, open)| (name.to_string(), open))
+        .collect();
     let problem = access.reload_error().map(|problem| problem.to_string());
     Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
 }
@@ -166,7 +178,9 @@ pub(super) async fn get_decision(
     State(admin): State<Arc<Admin>>,
     request_id: Result<Path<String>, PathRejection>,
 ) -> Response {
-    let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
+    let decision = request_id
+        .ok()
+        .and_then(|Path(id)| admin.decisions.get(&id));
     without_caching(match decision {
         Some(decision) => {
             let mut detail = admin.decisions.detail(&decision);

@@ -26,8 +26,14 @@ pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 
 /// Responds with the live page if the client accepts `text/html`, else with the list of endpoints.
 pub(super) async fn get_index(headers: HeaderMap) -> Response {
-    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    if accepted.into_iter().any(|accepted| accepted.to_ascii_lowercase().contains("text/html")) {
+    let accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    if accepted
+        .into_iter()
+        .any(|accepted| accepted.to_ascii_lowercase().contains("text/html"))
+    {
         static_html(include_str!("page/index.html"))
     } else {
         ([(VARY, "accept")], ENDPOINT_LIST).into_response()

@@ -6,6 +6,8 @@ use axum::response::Response;
 
 /// Adds the header `Cache-Control: no-store` to a response.
 pub(super) fn without_caching(mut response: Response) -> Response {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -25,14 +25,23 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/streams", get(streams::get_streams))
         .route("/decisions", get(endpoints::list_decisions))
         .route("/decisions/{*request_id}", get(endpoints::get_decision))
-        .route(&[authorizer::SCALER_PATH, "{method}"].concat(), post(scaler::call))
+        .route(
+            &[authorizer::SCALER_PATH, "{method}"].concat(),
+            post(scaler::call),
+        )
         .route(runbooks::RUNBOOKS_PATH, get(runbooks::get_runbooks))
         .route("/", get(page::get_index))
         .route("/page/{name}", get(page::get_asset))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, ["not found; ", page::ENDPOINT_LIST].concat())
+            (
+                StatusCode::NOT_FOUND,
+                ["not found; ", page::ENDPOINT_LIST].concat(),
+            )
         })
         .layer(Extension(scaler_streams))
-        .layer(middleware::from_fn_with_state(authorizer, authorizer::authorize))
+        .layer(middleware::from_fn_with_state(
+            authorizer,
+            authorizer::authorize,
+        ))
         .with_state(admin)
 }

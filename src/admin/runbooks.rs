@@ -60,15 +60,20 @@ fn render_sections(page: &mut String, title: &str, sections: &[&str]) {
 /// Converts a Markdown paragraph to HTML: text between backticks becomes code, and asterisks are
 /// removed.
 fn with_code(text: &str) -> String {
-    let parts = text.split('`').enumerate().map(|(index, part)| match index % 2 {
-        0 => escape(&part.replace(['*'], "")),
-        _ => format!("<code>{}</code>", escape(part)),
-    });
+    let parts = text
+        .split('`')
+        .enumerate()
+        .map(|(index, part)| match index % 2 {
+            0 => escape(&part.replace(['*'], "")),
+            _ => format!("<code>{}</code>", escape(part)),
+        });
     parts.collect()
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -78,11 +83,21 @@ mod tests {
     #[test]
     fn each_alert_and_verdict_has_an_anchor() {
         let page = render(PAGE);
-        assert_eq!(page.matches("<h3 id=").count(), PAGE.matches("\n### ").count());
+        assert_eq!(
+            page.matches("<h3 id=").count(),
+            PAGE.matches("\n### ").count()
+        );
         assert!(page.contains("<h3 id=\"tokenweirdown\">TokenweirDown</h3>"));
         for verdict in tokenweir_diagnose::verdict_descriptions() {
-            assert!(page.contains(&format!("<h3 id=\"{}\">", verdict.name)), "{}", verdict.name);
+            assert!(
+                page.contains(&format!("<h3 id=\"{}\">", verdict.name)),
+                "{}",
+                verdict.name
+            );
         }
-        assert!(!page.contains("**") && !page.contains("```"), "no Markdown is left");
+        assert!(
+            !page.contains("**") && !page.contains("```"),
+            "no Markdown is left"
+        );
     }
 }

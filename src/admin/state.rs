@@ -73,14 +73,23 @@ impl StatusBlock for LatestDiagnosis {
 impl Admin {
     /// Seconds since the metrics page was last read. `None`: never.
     pub(super) fn metrics_read_seconds_ago(&self, now: Instant) -> Option<f64> {
-        self.metrics_read_at.get().map(|at| now.saturating_duration_since(at).as_secs_f64())
+        self.metrics_read_at
+            .get()
+            .map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
     /// Returns the state of the gateway at `now`. Buffered records are counted first, so that every
     /// request that ended before the call is included, here and in the metrics.
     pub fn status_snapshot(&self, now: Instant) -> StatusSnapshot {
-        let ProxyState { pool, access, admission, body_memory, open_streams, telemetry, .. } =
-            &self.proxy;
+        let ProxyState {
+            pool,
+            access,
+            admission,
+            body_memory,
+            open_streams,
+            telemetry,
+            ..
+        } = &self.proxy;
         telemetry.settle();
         let draining = self.proxy.draining.get();
         let readiness = pool.readiness(now);
@@ -109,16 +118,31 @@ impl Admin {
             ..StatusSnapshot::default()
         };
         let diagnosis = self.diagnosis.load_full();
-        status.blocks.add(LatestDiagnosis { diagnosis: diagnosis.clone() });
-        self.status_sources.iter().for_each(|fill| fill(&mut status, now));
-        let OpenStreamsSnapshot { late_outputs, late_answers, .. } = open_streams.snapshot(0, now);
-        let late = LateStreams { first_output: late_outputs, first_answer: late_answers };
+        status.blocks.add(LatestDiagnosis {
+            diagnosis: diagnosis.clone(),
+        });
+        self.status_sources
+            .iter()
+            .for_each(|fill| fill(&mut status, now));
+        let OpenStreamsSnapshot {
+            late_outputs,
+            late_answers,
+            ..
+        } = open_streams.snapshot(0, now);
+        let late = LateStreams {
+            first_output: late_outputs,
+            first_answer: late_answers,
+        };
         status.harm = Harm::of(&self.recent_requests.last_minute(now), late);
         (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,
             unready_reason: status.unready_reason.as_deref(),
             is_panic: status.panic_mode,
-            backend_states: status.backends.iter().map(|backend| &*backend.facts.state).collect(),
+            backend_states: status
+                .backends
+                .iter()
+                .map(|backend| &*backend.facts.state)
+                .collect(),
             harm: status.harm.clone(),
             verdicts: &diagnosis.verdicts,
         });
@@ -128,7 +152,9 @@ impl Admin {
     /// Returns the number of requests for a model: those that wait in this gateway, and those in
     /// the backends. `None`: neither the configuration nor a backend names the model.
     pub(super) fn model_requests(&self, model: &str) -> Option<u64> {
-        let ProxyState { pool, admission, .. } = &self.proxy;
+        let ProxyState {
+            pool, admission, ..
+        } = &self.proxy;
         if !pool.routes().is_expected(Some(model)) {
             return None;
         }
@@ -146,44 +172,66 @@ impl Admin {
             return Some(readiness.summary());
         }
         let panics = Self::panics_in_window(now);
-        let requests = || self.recent_requests.last_windows(REQUEST_WINDOWS, now).requests;
+        let requests = || {
+            self.recent_requests
+                .last_windows(REQUEST_WINDOWS, now)
+                .requests
+        };
         (!panics.is_empty() && is_panicking(&panics, requests()))
             .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
     }
 
     /// Returns the number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
-        now.checked_sub(PANIC_WINDOW).map(supervise::panics_since).unwrap_or_default()
+        now.checked_sub(PANIC_WINDOW)
+            .map(supervise::panics_since)
+            .unwrap_or_default()
     }
 }
 
 /// Returns the age of the oldest open request in seconds, or 0 if no request is open.
 fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
-    oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
+    oldest.map_or(0.0, |started| {
+        now.saturating_duration_since(started).as_secs_f64()
+    })
 }
 
 /// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: there are no
 /// recent panics.
 pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
-    let texts = panics.iter().map(|(task, count)| format!("{count} in {}", task.as_str()));
+    let texts = panics
+        .iter()
+        .map(|(task, count)| format!("{count} in {}", task.as_str()));
     texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether panics ended at least [`MIN_PANICS`] requests, and at least half of the recent `requests`.
 fn is_panicking(panics: &[(BackgroundTask, usize)], requests: u64) -> bool {
-    let of_requests = panics.iter().find(|(task, _)| *task == BackgroundTask::Request);
+    let of_requests = panics
+        .iter()
+        .find(|(task, _)| *task == BackgroundTask::Request);
     of_requests.is_some_and(|(_, count)| {
         *count >= MIN_PANICS && u64::try_from(2 * count).is_ok_and(|twice| twice >= requests)
     })
 }
 
 fn tenant_labels(access: &AccessControl) -> Vec<String> {
-    access.keys().iter().flat_map(|keys| keys.labels()).map(ToString::to_string).collect()
+    access
+        .keys()
+        .iter()
+        .flat_map(|keys| keys.labels())
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
     let waiting = admission.waiting_by_class().into_iter();
-    waiting.map(|(class, waiting)| QueueSummary { class: class.to_string(), waiting }).collect()
+    waiting
+        .map(|(class, waiting)| QueueSummary {
+            class: class.to_string(),
+            waiting,
+        })
+        .collect()
 }
 
 /// Returns the number of waiting requests for each value of the `model` label. A model whose time
@@ -194,12 +242,23 @@ fn model_queues(
     admission: &AdmissionController,
     now: Instant,
 ) -> Vec<ModelQueueStatus> {
-    let seeded = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
-    let names = seeded.map(|model| model.name.to_string()).chain([ModelLabel::OTHER.to_owned()]);
-    let mut queues: BTreeMap<String, ModelQueueStatus> =
-        names.map(|name| (name, ModelQueueStatus::default())).collect();
+    let seeded = pool
+        .labelled_models(now)
+        .into_iter()
+        .filter(|model| model.is_seeded);
+    let names = seeded
+        .map(|model| model.name.to_string())
+        .chain([ModelLabel::OTHER.to_owned()]);
+    let mut queues: BTreeMap<String, ModelQueueStatus> = names
+        .map(|name| (name, ModelQueueStatus::default()))
+        .collect();
     for waiting in admission.waiting_models() {
-        let label = pool.routes().lookup(waiting.model.as_deref()).label.as_str().to_owned();
+        let label = pool
+            .routes()
+            .lookup(waiting.model.as_deref())
+            .label
+            .as_str()
+            .to_owned();
         let queue = queues.entry(label).or_default();
         let seconds = waiting.without_backend_since.map(|since| {
             let seconds = now.saturating_duration_since(since).as_secs_f64();
@@ -208,7 +267,10 @@ fn model_queues(
         queue.waiting += waiting.requests;
         queue.seconds_without_backend = seconds.or(queue.seconds_without_backend);
     }
-    queues.into_iter().map(|(model, queue)| ModelQueueStatus { model, ..queue }).collect()
+    queues
+        .into_iter()
+        .map(|(model, queue)| ModelQueueStatus { model, ..queue })
+        .collect()
 }
 
 #[cfg(test)]
@@ -217,11 +279,22 @@ mod tests {
 
     #[test]
     fn panics_count_if_they_end_most_requests() {
-        let panics = |count| [(BackgroundTask::Request, count), (BackgroundTask::Routing, 1)];
+        let panics = |count| {
+            [
+                (BackgroundTask::Request, count),
+                (BackgroundTask::Routing, 1),
+            ]
+        };
         assert!(is_panicking(&panics(5), 10));
-        assert!(!is_panicking(&panics(4), 4), "a few requests that a client repeats");
+        assert!(
+            !is_panicking(&panics(4), 4),
+            "a few requests that a client repeats"
+        );
         assert!(!is_panicking(&panics(5), 11), "most requests are served");
-        assert!(!is_panicking(&[(BackgroundTask::Routing, 50)], 10), "they end no request");
+        assert!(
+            !is_panicking(&[(BackgroundTask::Routing, 50)], 10),
+            "they end no request"
+        );
         assert_eq!(recent_panics(&panics(5)), "5 in request, 1 in routing");
     }
 }

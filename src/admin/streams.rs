@@ -58,7 +58,10 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .map(|entered| rounded_seconds(now.saturating_duration_since(entered))),
         backends_by_condition: condition_counts(&backends),
         backends,
-        totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
+        totals: RequestTotals {
+            output_tokens: totals.output_tokens + snapshot.tokens,
+            ..totals
+        },
         streams: stream_summary(&snapshot, now),
         last_minute,
         harm: status.harm.clone(),
@@ -83,7 +86,11 @@ fn backend_documents(
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
     let minute = |backend: &BackendStatusSnapshot| {
-        last_minute.by_backend.get(&backend.backend).cloned().unwrap_or_default()
+        last_minute
+            .by_backend
+            .get(&backend.backend)
+            .cloned()
+            .unwrap_or_default()
     };
     let recent_requests = |backend: &BackendStatusSnapshot| {
         (minute(backend).requests + u64::from(backend.facts.in_flight)) as f64
@@ -91,7 +98,12 @@ fn backend_documents(
     let total: f64 = backends.iter().map(recent_requests).sum();
     let document = |backend: &BackendStatusSnapshot| {
         let BackendMinute {
-            attempts, failed_attempts, client_errors, streams, ttft_seconds, ..
+            attempts,
+            failed_attempts,
+            client_errors,
+            streams,
+            ttft_seconds,
+            ..
         } = minute(backend);
         let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
         let mut summary = BackendSummary {
@@ -130,7 +142,10 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
             last_output_age_seconds: stream.since_last_output.map(rounded_seconds),
         }
     };
-    let phases = snapshot.phases.iter().map(|(phase, count)| (phase.as_str().to_owned(), *count));
+    let phases = snapshot
+        .phases
+        .iter()
+        .map(|(phase, count)| (phase.as_str().to_owned(), *count));
     StreamsSummary {
         count: snapshot.count,
         phases: phases.collect(),
@@ -140,7 +155,9 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
 
 fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
     let facts = &request.facts;
-    let age = request.ended.map(|ended| now.saturating_duration_since(ended));
+    let age = request
+        .ended
+        .map(|ended| now.saturating_duration_since(ended));
     EndedRequest {
         number: request.number,
         request_id: facts.request_id.to_string(),

@@ -68,7 +68,13 @@ impl Application {
         let path = RequestPath::build(loaded, logs, &listeners.overload_guard, &env).await?;
         let admin = path.admin(&listeners, configuration, config, &env)?;
         path.register_outbound(&listeners.tls.credentials);
-        let RequestPath { pipeline, extras, proxy, keys_watcher, .. } = path;
+        let RequestPath {
+            pipeline,
+            extras,
+            proxy,
+            keys_watcher,
+            ..
+        } = path;
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
@@ -95,7 +101,13 @@ impl Application {
             extras,
             set_log_level: Box::new(logs.level_setter()),
         };
-        Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
+        Ok(Self {
+            summary,
+            server,
+            workers,
+            reloader,
+            _background_tasks: background_tasks,
+        })
     }
 
     /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics.
@@ -184,7 +196,15 @@ impl RequestPath {
         proxy.state.recording = pipeline.recording.clone();
         let extras = Arc::new(Extras::start(config, &proxy, options, &env)?);
         extras.request.attach(&mut proxy.state.extensions);
-        Ok(Self { sources, secret_files, keys_watcher, pipeline, health_checks, extras, proxy })
+        Ok(Self {
+            sources,
+            secret_files,
+            keys_watcher,
+            pipeline,
+            health_checks,
+            extras,
+            proxy,
+        })
     }
 
     fn admin(
@@ -196,7 +216,10 @@ impl RequestPath {
     ) -> Result<Arc<Admin>, ApplicationError> {
         let proxy = &self.proxy.state;
         let mut status_sources = listeners.status_sources();
-        status_sources.extend(self.extras.status_sources(self.pipeline.status_sources.clone()));
+        status_sources.extend(
+            self.extras
+                .status_sources(self.pipeline.status_sources.clone()),
+        );
         Ok(Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, env)?,
             proxy: proxy.clone(),

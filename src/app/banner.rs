@@ -8,6 +8,7 @@ use super::telemetry_pipeline::TelemetryWorkers;
 use crate::admin;
 use crate::config::Config;
 use std::fmt::Write;
+#[cfg(feature = "tools")]
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -21,8 +22,10 @@ const MAX_LISTED_MODELS: usize = 20;
 /// The addresses and settings that the start banner shows in addition to the state of the backends.
 pub(crate) struct StartSummary {
     /// The address of the client listener.
+    #[cfg(feature = "tools")]
     pub(crate) listen: SocketAddr,
     /// The address of the admin listener.
+    #[cfg(feature = "tools")]
     pub(crate) admin: SocketAddr,
     client_url: String,
     admin_url: String,
@@ -50,7 +53,9 @@ impl StartSummary {
         let client_scheme = scheme(listeners.tls.client_acceptor.is_some());
         let admin_scheme = scheme(listeners.tls.admin_acceptor.is_some());
         Self {
+            #[cfg(feature = "tools")]
             listen,
+            #[cfg(feature = "tools")]
             admin,
             client_url: format!("{client_scheme}://{listen}/v1"),
             admin_url: format!("{admin_scheme}://{admin}"),
@@ -98,14 +103,20 @@ fn log_fields(summary: &StartSummary) {
             reason = facts.reason.as_deref().map(sanitize::line),
             version = facts.version.as_deref().map(sanitize::line),
             models = sanitize::line(&list_models(&facts.models)),
-            metrics = facts.scrape_error.as_deref().or(facts.scrape_age_seconds.map(|_| "ok")),
+            metrics = facts
+                .scrape_error
+                .as_deref()
+                .or(facts.scrape_age_seconds.map(|_| "ok")),
             kv_capacity_tokens = facts.kv_capacity_tokens,
             "backend at start"
         );
     }
     let readiness = summary.pool.readiness(now);
     if !readiness.is_ready {
-        tracing::warn!(states = readiness.summary(), "gateway not ready: health checks continue");
+        tracing::warn!(
+            states = readiness.summary(),
+            "gateway not ready: health checks continue"
+        );
     }
 }
 
@@ -119,7 +130,11 @@ fn render(summary: &StartSummary) -> String {
         usize::MAX => "no limit of connections".into(),
         max => format!("{max} connections, each with a request"),
     };
-    let token = if summary.has_admin_token { "a token is required" } else { "no token" };
+    let token = if summary.has_admin_token {
+        "a token is required"
+    } else {
+        "no token"
+    };
     let paths = "a page, /metrics /status /decisions /config /readyz";
     let mut lines = vec![
         ("clients", summary.client_url.clone()),
@@ -152,10 +167,18 @@ fn render(summary: &StartSummary) -> String {
 
 /// Lists the first [`MAX_LISTED_MODELS`] models and the number of further models as text.
 fn list_models(models: &[String]) -> String {
-    let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(String::as_str).collect();
+    let shown: Vec<&str> = models
+        .iter()
+        .take(MAX_LISTED_MODELS)
+        .map(String::as_str)
+        .collect();
     let shown = shown.join(", ");
     let omitted = models.len().saturating_sub(MAX_LISTED_MODELS);
-    if omitted == 0 { shown } else { format!("{shown} and {omitted} more") }
+    if omitted == 0 {
+        shown
+    } else {
+        format!("{shown} and {omitted} more")
+    }
 }
 
 /// Renders the banner line of one backend: its name, URL and health, and then its models or the
@@ -165,13 +188,20 @@ fn describe_backend(status: &BackendStatusSnapshot) -> String {
     // A backend without a configured name has its address as its name.
     let has_name = !facts.url.ends_with(&format!("//{backend}"));
     let name = has_name.then(|| backend.clone());
-    let mut parts: Vec<String> =
-        name.into_iter().chain([facts.url.clone(), facts.health.clone()]).collect();
+    let mut parts: Vec<String> = name
+        .into_iter()
+        .chain([facts.url.clone(), facts.health.clone()])
+        .collect();
     if let Some(reason) = &facts.reason {
         parts.push(reason.clone());
         return parts.join("  ");
     }
-    parts.extend(facts.version.as_ref().map(|version| format!("vLLM {version}")));
+    parts.extend(
+        facts
+            .version
+            .as_ref()
+            .map(|version| format!("vLLM {version}")),
+    );
     if !facts.models.is_empty() {
         parts.push(format!("serves {}", list_models(&facts.models)));
     }

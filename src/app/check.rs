@@ -34,13 +34,20 @@ pub struct ConfigCheck {
 /// Checks a file of the kind `checked`: a configuration, a keys file or a list of backends. `env`
 /// returns the value of an environment variable.
 pub fn check(file: &Path, checked: CheckedFile, env: impl Environment) -> ConfigCheck {
-    let mut check = ConfigCheck { file: file.to_owned(), ..ConfigCheck::default() };
+    let mut check = ConfigCheck {
+        file: file.to_owned(),
+        ..ConfigCheck::default()
+    };
     match checked {
         CheckedFile::Keys => {
-            check.set(config::load_all_keys(file), |keys| plural(keys.tenants.len(), "tenant"));
+            check.set(config::load_all_keys(file), |keys| {
+                plural(keys.tenants.len(), "tenant")
+            });
         }
         CheckedFile::Backends => {
-            check.set(config::all_backends_in(file), |backends| plural(backends.len(), "backend"));
+            check.set(config::all_backends_in(file), |backends| {
+                plural(backends.len(), "backend")
+            });
         }
         CheckedFile::Config | CheckedFile::ConfigSyntax => {
             let loaded = check.set(Config::load_all(file), |loaded| {
@@ -74,7 +81,12 @@ pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Ve
     let mut found: Vec<ConfigError> = loaded.require_support().err().into_iter().collect();
     found.extend(input_obstacles(loaded));
     found.extend(output_obstacles(loaded));
-    found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
+    found.extend(
+        loaded
+            .tracing_settings(&env)
+            .err()
+            .map(|error| at("tracing", &error)),
+    );
     found.extend(extras::obstacle(config, &env).map(|(path, error)| at(path, &error)));
     match config.proxy_settings(None, &env).err() {
         None | Some(config::ProxySettingsError::Secret(_)) => {}
@@ -89,7 +101,11 @@ fn input_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
     // An error inside the named file keeps its location there. If the file cannot be read, the error
     // gets the location of the key that names the file.
     let in_file = |path: &str, error: ConfigError| {
-        if error.is_unreadable() { loaded.error_at(path, &error.to_string()) } else { error }
+        if error.is_unreadable() {
+            loaded.error_at(path, &error.to_string())
+        } else {
+            error
+        }
     };
     let mut found = Vec::new();
     if let Some(file) = &config.access.keys_file
@@ -118,7 +134,9 @@ fn input_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
 fn output_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let mut found = Vec::new();
     for OutputFile { path, file } in loaded.config.output_files() {
-        let Err(error) = check_appendable(file) else { continue };
+        let Err(error) = check_appendable(file) else {
+            continue;
+        };
         let problem = format!("cannot write {}: {error}", file.display());
         found.push(if is_missing(&error) {
             loaded.missing_file_at(path, &problem, file)
@@ -199,7 +217,10 @@ impl ConfigCheck {
             self.obstacles.retain(is_here);
             return;
         }
-        self.notes = notes(&loaded, |name| if is_machine_checked { env(name) } else { None });
+        self.notes = notes(
+            &loaded,
+            |name| if is_machine_checked { env(name) } else { None },
+        );
         if is_machine_checked {
             self.notes.extend(ports_in_use(&loaded.config));
         }
@@ -276,6 +297,8 @@ impl fmt::Display for ConfigCheck {
             0 => write!(f, "{}: ok, {}", self.file.display(), self.content)?,
             count => write!(f, "{}: {}", self.file.display(), plural(count, "error"))?,
         }
-        self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
+        self.notes
+            .iter()
+            .try_for_each(|note| write!(f, "\nnote: {note}"))
     }
 }

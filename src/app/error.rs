@@ -19,5 +19,10 @@ struct PartError {
 pub(super) fn in_part<E: Into<ApplicationError>>(
     problem: impl Into<String>,
 ) -> impl FnOnce(E) -> ApplicationError {
-    |source: E| Box::new(PartError { problem: problem.into(), source: source.into() })
+    |source: E| {
+        Box::new(PartError {
+            problem: problem.into(),
+            source: source.into(),
+        })
+    }
 }

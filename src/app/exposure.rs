@@ -5,8 +5,11 @@ use crate::config::{Contradiction, ListedSecret, LoadedConfig};
 use tokenweir_settings::Environment;
 
 /// The configuration keys of the secrets that must be hard to guess.
-const GUESSED_SECRETS: [&str; 3] =
-    ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
+const GUESSED_SECRETS: [&str; 3] = [
+    "access.admin_token",
+    "access.cache_salt_secret",
+    "identities.secret",
+];
 
 /// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret causes a warning.
 const MIN_SECRET_CHARS: usize = 16;
@@ -21,7 +24,10 @@ pub(super) fn warnings(loaded: &LoadedConfig, env: impl Environment) -> Vec<Stri
         if !GUESSED_SECRETS.contains(&path.as_str()) {
             continue;
         }
-        if secret.resolve(&env).is_ok_and(|value| value.as_bytes().len() < MIN_SECRET_CHARS) {
+        if secret
+            .resolve(&env)
+            .is_ok_and(|value| value.as_bytes().len() < MIN_SECRET_CHARS)
+        {
             warnings.push(format!(
                 "{path} has less than {MIN_SECRET_CHARS} characters and can be guessed: use `openssl rand -hex 32`"
             ));
@@ -56,14 +62,26 @@ mod tests {
     fn warnings_of(text: &str) -> Vec<String> {
         let loaded = parse(text).unwrap();
         let env = |name: &str| (name == "T").then(|| "16 or more characters".replace(' ', "-"));
-        warnings(&loaded, |name| if name == "SHORT" { Some("admin".to_owned()) } else { env(name) })
+        warnings(&loaded, |name| {
+            if name == "SHORT" {
+                Some("admin".to_owned())
+            } else {
+                env(name)
+            }
+        })
     }
 
     #[test]
     fn a_guessable_secret_causes_a_warning() {
         let found = warnings_of("access: { admin_token: { env: SHORT } }\n");
-        assert!(found[0].starts_with("access.admin_token has less than 16"), "{found:?}");
-        assert_eq!(warnings_of("access: { admin_token: { env: ABSENT } }\n"), Vec::<String>::new());
+        assert!(
+            found[0].starts_with("access.admin_token has less than 16"),
+            "{found:?}"
+        );
+        assert_eq!(
+            warnings_of("access: { admin_token: { env: ABSENT } }\n"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -74,6 +92,9 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[1].contains("[::]:9090 has no token"), "{found:?}");
         let closed = "access: { keys_file: keys.yaml, admin_token: { env: T } }\n";
-        assert_eq!(warnings_of(&format!("{open}{closed}")), Vec::<String>::new());
+        assert_eq!(
+            warnings_of(&format!("{open}{closed}")),
+            Vec::<String>::new()
+        );
     }
 }

@@ -59,8 +59,11 @@ const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
 const QUALITY: TextConsumer = TextConsumer::new(1);
 
 /// What options add to an entry of the decision log.
-pub const DECISION_PARTS: &[DecisionPart] =
-    &[prefill_legs::add_to_decision, continuation::add_to_decision, resume::add_to_decision];
+pub const DECISION_PARTS: &[DecisionPart] = &[
+    prefill_legs::add_to_decision,
+    continuation::add_to_decision,
+    resume::add_to_decision,
+];
 
 /// The options of the path of a request.
 #[derive(Default)]
@@ -162,10 +165,16 @@ impl OutputTargets {
             lines.push(("capture", format!("to {file}, without texts of requests")));
         }
         if let Some(target) = &self.payloads {
-            lines.push(("payloads", format!("PROMPTS AND RESPONSES of {target} (log.payloads)")));
+            lines.push((
+                "payloads",
+                format!("PROMPTS AND RESPONSES of {target} (log.payloads)"),
+            ));
         }
         if let Some(target) = &self.quality {
-            lines.push(("quality", format!("PROMPTS AND RESPONSES of {target} (quality)")));
+            lines.push((
+                "quality",
+                format!("PROMPTS AND RESPONSES of {target} (quality)"),
+            ));
         }
         lines
     }
@@ -176,7 +185,11 @@ impl OutputTargets {
 fn payload_target(config: &Config) -> Option<String> {
     let payloads = &config.log.payloads;
     let file = payloads.file.as_ref()?;
-    Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
+    Some(format!(
+        "{} % of requests to {}",
+        payloads.sample * 1e2,
+        file.display()
+    ))
 }
 
 /// Returns the file and the judge of quality monitoring and the share of sampled requests, as text.
@@ -319,7 +332,9 @@ impl SecretSettings {
         config: &Config,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
-        Ok(Self { webhooks: config.webhook_settings(&host_name(), env)? })
+        Ok(Self {
+            webhooks: config.webhook_settings(&host_name(), env)?,
+        })
     }
 }
 
@@ -345,7 +360,10 @@ impl ExtraSinks {
             return None;
         }
         let max_text_bytes = config.log.payloads.excerpt_bytes();
-        Some(TextSampling { samples: self.samples.clone(), max_text_bytes })
+        Some(TextSampling {
+            samples: self.samples.clone(),
+            max_text_bytes,
+        })
     }
 
     /// Adds the trace capture. It starts only if a file is configured.
@@ -353,14 +371,17 @@ impl ExtraSinks {
         let settings = &config.trace_capture;
         let mut running = None;
         if let Some(file) = &settings.file {
-            let problem =
-                format!("cannot write the capture file {} (trace_capture.file)", file.display());
+            let problem = format!(
+                "cannot write the capture file {} (trace_capture.file)",
+                file.display()
+            );
             let max_bytes = config.log.max_file_bytes as u64;
             let started = TraceCapture::start(file, max_bytes, settings.sample);
             let (capture, guard) = started.map_err(in_part(problem))?;
             running = Some(self.add(capture, guard));
         }
-        self.status_sources.push(trace_capture::rows::status_source(running));
+        self.status_sources
+            .push(trace_capture::rows::status_source(running));
         Ok(())
     }
 
@@ -370,11 +391,18 @@ impl ExtraSinks {
         let max_bytes = config.log.max_file_bytes as u64;
         let started = PayloadLog::start(settings, max_bytes, PAYLOAD_LOG);
         let started = started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
-        let Some((payload_log, guard)) = started else { return Ok(()) };
+        let Some((payload_log, guard)) = started else {
+            return Ok(());
+        };
         let payload_log = self.add(payload_log, guard);
-        self.status_sources.push(payload_log::rows::status_source(payload_log));
+        self.status_sources
+            .push(payload_log::rows::status_source(payload_log));
         let share = settings.sample;
-        self.samples.push(TextSample { consumer: PAYLOAD_LOG, share, is_by_trace: false });
+        self.samples.push(TextSample {
+            consumer: PAYLOAD_LOG,
+            share,
+            is_by_trace: false,
+        });
         Ok(())
     }
 
@@ -389,11 +417,16 @@ impl ExtraSinks {
         if let Some((quality, guard)) = started {
             if guard.is_some() {
                 let share = settings.share();
-                self.samples.push(TextSample { consumer: QUALITY, share, is_by_trace: true });
+                self.samples.push(TextSample {
+                    consumer: QUALITY,
+                    share,
+                    is_by_trace: true,
+                });
             }
             running = Some(self.add(quality, guard));
         }
-        self.status_sources.push(quality::rows::status_source(running));
+        self.status_sources
+            .push(quality::rows::status_source(running));
         Ok(())
     }
 
@@ -413,7 +446,8 @@ impl ExtraSinks {
             self.ends.push(Box::pin(guard.shutdown()));
             running = Some(log);
         }
-        self.status_sources.push(usage_log::rows::status_source(running));
+        self.status_sources
+            .push(usage_log::rows::status_source(running));
         Ok(())
     }
 

@@ -30,7 +30,14 @@ impl KeysFileWatcher {
         let mut watcher = FileWatcher::new([file.clone()]);
         watcher.skip_current();
         let keys = config::load_keys(&file, &tiers)?;
-        Ok((Self { file, watcher, tiers }, keys))
+        Ok((
+            Self {
+                file,
+                watcher,
+                tiers,
+            },
+            keys,
+        ))
     }
 
     /// Reloads the file whenever it changes, until the future is dropped. While the file is invalid
@@ -56,7 +63,10 @@ impl KeysFileWatcher {
                 return;
             }
             Err(LoadError::Unread(error)) => {
-                tracing::error!(error, "keys file cannot be read: the previous keys stay active");
+                tracing::error!(
+                    error,
+                    "keys file cannot be read: the previous keys stay active"
+                );
                 error
             }
             Err(LoadError::Invalid(error)) => {
@@ -75,13 +85,20 @@ pub(super) fn build_access(
     env: impl Environment,
 ) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), ApplicationError> {
     let file = config.access.keys_file.clone();
-    let opened = file.map(|file| KeysFileWatcher::open(file, config.tiers.clone())).transpose()?;
+    let opened = file
+        .map(|file| KeysFileWatcher::open(file, config.tiers.clone()))
+        .transpose()?;
     let (watcher, keys) = opened.unzip();
-    Ok((Arc::new(config.access.access_control(keys.as_ref(), env)?), watcher))
+    Ok((
+        Arc::new(config.access.access_control(keys.as_ref(), env)?),
+        watcher,
+    ))
 }
 
 /// Starts the task that reloads the keys file when it changes.
 pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) -> SupervisedTask {
     let access = access.clone();
-    supervise::spawn(BackgroundTask::KeysFile, move || watcher.clone().watch(access.clone()))
+    supervise::spawn(BackgroundTask::KeysFile, move || {
+        watcher.clone().watch(access.clone())
+    })
 }

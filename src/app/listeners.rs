@@ -49,7 +49,15 @@ impl BoundListeners {
         let limits = config.server_limits(descriptors, backends);
         let connection_limiter = ConnectionLimiter::new(&limits, overload_guard.clone());
         let tls = ServerTls::new(&config.tls)?;
-        Ok(Self { clients, admin, descriptors, overload_guard, limits, connection_limiter, tls })
+        Ok(Self {
+            clients,
+            admin,
+            descriptors,
+            overload_guard,
+            limits,
+            connection_limiter,
+            tls,
+        })
     }
 
     /// Returns the address of the admin listener. If the configured address has port 0, the

@@ -73,7 +73,11 @@ impl ReloadTriggers {
         let sighups = SighupListener::new();
         let mut file_watcher = FileWatcher::new(file);
         file_watcher.skip_current();
-        Self { file_watcher, sighups, requests }
+        Self {
+            file_watcher,
+            sighups,
+            requests,
+        }
     }
 
     /// Waits for the next trigger. Returns the reload request of the admin listener. `None`: the
@@ -116,10 +120,15 @@ impl Reloader {
         match self.apply(&config).await {
             Ok(changed) => {
                 tracing::info!(changed = changed.join(", "), "secrets reloaded");
-                self.admin.configuration.replace(self.loaded.view(), clock::wall_time());
+                self.admin
+                    .configuration
+                    .replace(self.loaded.view(), clock::wall_time());
             }
             Err(problem) => {
-                tracing::error!(problem, "a secret is invalid: the previous secrets stay active");
+                tracing::error!(
+                    problem,
+                    "a secret is invalid: the previous secrets stay active"
+                );
                 self.admin.configuration.record_failed_reload(&problem);
             }
         }
@@ -179,7 +188,10 @@ impl Reloader {
         match reloaded.unwrap_or_else(panicked) {
             Ok(reloaded) => Ok(summarize(&reloaded)),
             Err(problem) => {
-                tracing::error!(problem, "reload failed: the previous configuration stays active");
+                tracing::error!(
+                    problem,
+                    "reload failed: the previous configuration stays active"
+                );
                 self.admin.configuration.record_failed_reload(&problem);
                 Err(problem)
             }
@@ -194,12 +206,18 @@ impl Reloader {
         let load = move || Config::load(Some(&file), overrides);
         let loaded = watcher.load(load, ConfigError::is_unreadable).await;
         let loaded = loaded.map_err(|error| error.to_string())?;
-        let required = loaded.require_backend().and_then(|()| loaded.require_support());
+        let required = loaded
+            .require_backend()
+            .and_then(|()| loaded.require_support());
         required.map_err(|error| error.to_string())?;
         let mut reloaded = self.loaded.reload(loaded);
-        reloaded.changed.extend(self.apply(&reloaded.loaded.config).await?);
+        reloaded
+            .changed
+            .extend(self.apply(&reloaded.loaded.config).await?);
         self.loaded = reloaded.loaded.clone();
-        self.admin.configuration.replace(self.loaded.view(), clock::wall_time());
+        self.admin
+            .configuration
+            .replace(self.loaded.view(), clock::wall_time());
         Ok(reloaded)
     }
 
@@ -224,7 +242,12 @@ impl Reloader {
             let secret_files = SecretFiles::new(&new, &entries);
             let backends = build_backends(&new, &entries, &options)?;
             let settings = new.proxy_settings(memory_limit::available_bytes(), variable)?;
-            Ok((secret_files, backends, settings, SecretSettings::read(&new, variable)?))
+            Ok((
+                secret_files,
+                backends,
+                settings,
+                SecretSettings::read(&new, variable)?,
+            ))
         };
         let (secret_files, (backends, tls_contexts), settings, secrets) =
             self.read_files(reading).await?;
@@ -236,17 +259,23 @@ impl Reloader {
             client = client.with_timeouts(config.timeouts);
         }
         if have_timeouts_changed || config.scrape != previous.scrape {
-            self.health_checks.reconfigure(client.clone(), config.scrape);
+            self.health_checks
+                .reconfigure(client.clone(), config.scrape);
         }
-        self.extras.reload(previous, config, secrets, &client, have_timeouts_changed);
+        self.extras
+            .reload(previous, config, secrets, &client, have_timeouts_changed);
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
         self.sources = sources;
-        self.admin.configuration.set_discovery_problem(self.sources.problem());
+        self.admin
+            .configuration
+            .set_discovery_problem(self.sources.problem());
         self.update_pool(backends, config).await;
         self.set_tls_contexts(tls_contexts);
-        self.state.proxy_context.store(Arc::new(proxy.reloaded(settings, client)));
+        self.state
+            .proxy_context
+            .store(Arc::new(proxy.reloaded(settings, client)));
         let limits = config.server_limits(self.descriptors, backend_count);
         self.state.limits.store(Arc::new(limits));
         let changed = secret_files.changes_since(&self.secret_files).collect();
@@ -270,20 +299,34 @@ impl Reloader {
     /// Replaces the backends of the pool. The streams of removed backends continue on other
     /// backends if possible.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
-        let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
+        let ProxyState {
+            overload_guard,
+            pool,
+            open_streams,
+            ..
+        } = &self.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + extras::scraped_pages(config));
         let settings = config.pool_settings();
         let previous = pool.backends();
-        self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;
+        self.health_checks
+            .update_backends(backends, &settings, NEW_BACKEND_TIMEOUT)
+            .await;
         let present = pool.backends();
-        for removed in previous.iter().filter(|it| !present.iter().any(|now| Arc::ptr_eq(it, now)))
+        for removed in previous
+            .iter()
+            .filter(|it| !present.iter().any(|now| Arc::ptr_eq(it, now)))
         {
             open_streams.move_streams(removed.identity.id.as_str());
         }
     }
 
     fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
-        self.state.proxy_context.load().backend_client.outbound_tls().set_host_contexts(contexts);
+        self.state
+            .proxy_context
+            .load()
+            .backend_client
+            .outbound_tls()
+            .set_host_contexts(contexts);
     }
 }
 

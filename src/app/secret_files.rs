@@ -50,9 +50,15 @@ impl SecretFiles {
     /// operators.
     pub(super) fn changes_since(&self, previous: &Self) -> impl Iterator<Item = String> {
         let is_changed = |file: &PathBuf, content: &Option<KeyDigest>| {
-            previous.contents.get(file).is_some_and(|before| before != content)
+            previous
+                .contents
+                .get(file)
+                .is_some_and(|before| before != content)
         };
-        let changed = self.contents.iter().filter(move |(file, content)| is_changed(file, content));
+        let changed = self
+            .contents
+            .iter()
+            .filter(move |(file, content)| is_changed(file, content));
         changed.map(|(file, _)| format!("the content of {}", file.display()))
     }
 }

@@ -94,7 +94,11 @@ impl TelemetryPipeline {
         ]);
         let has_keys = config.access.keys_file.is_some();
         let access_log = sinks.add_access_log(logs, has_keys);
-        let start_log = if config.log.access_start { access_log } else { None };
+        let start_log = if config.log.access_start {
+            access_log
+        } else {
+            None
+        };
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
@@ -110,7 +114,11 @@ impl TelemetryPipeline {
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
-            recording: RecordingSettings { start_log, propagation, text_sampling },
+            recording: RecordingSettings {
+                start_log,
+                propagation,
+                text_sampling,
+            },
             decisions,
             recent_requests,
             stored_responses,
@@ -141,7 +149,9 @@ fn build_metrics(
     config: &Config,
     semconv: Semconv,
 ) -> Result<Option<Prometheus>, ApplicationError> {
-    let Some(level) = config.metrics.level else { return Ok(None) };
+    let Some(level) = config.metrics.level else {
+        return Ok(None);
+    };
     let metrics = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level,
@@ -151,7 +161,11 @@ fn build_metrics(
         objectives: config.slos.clone(),
     });
     let has_native = config.metrics.native_histograms;
-    Ok(Some(if has_native { metrics.with_native_histograms() } else { metrics }))
+    Ok(Some(if has_native {
+        metrics.with_native_histograms()
+    } else {
+        metrics
+    }))
 }
 
 // === impl TelemetryWorkers ===
@@ -210,7 +224,8 @@ impl SinkSet {
             running = Some(spans);
         }
         let most_waiting = (settings.batch.queue + settings.batch.size) as u64;
-        self.status_sources.push(otel::rows::status_source(running.clone(), most_waiting));
+        self.status_sources
+            .push(otel::rows::status_source(running.clone(), most_waiting));
         Ok(running)
     }
 }

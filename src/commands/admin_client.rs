@@ -31,7 +31,12 @@ impl AdminClient {
         let secret = token_file.map_or(env_secret, Secret::File);
         let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
-        Ok(Self(ServerClient::new(admin.clone(), key, outbound, timeout)))
+        Ok(Self(ServerClient::new(
+            admin.clone(),
+            key,
+            outbound,
+            timeout,
+        )))
     }
 
     /// Sends a `GET` request and returns the body of a successful response. The error text states
@@ -70,7 +75,8 @@ impl AdminClient {
         if is_drained {
             self.drain(backend, None, None, false).await
         } else {
-            self.post(&format!("/-/undrain?{}", drain_query(backend, None, None))).await
+            self.post(&format!("/-/undrain?{}", drain_query(backend, None, None)))
+                .await
         }
     }
 }
@@ -100,10 +106,11 @@ fn read_body(path: &str, result: GatherResult) -> Result<Bytes, String> {
     }
     let document = serde_json::from_slice::<serde_json::Value>(&response.body).ok();
     let message = document.and_then(|document| Some(document["error"].as_str()?.to_owned()));
-    let is_text = response
-        .headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.to_str().is_ok_and(|value| value.starts_with("text/plain")));
+    let is_text = response.headers.get(CONTENT_TYPE).is_some_and(|value| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.starts_with("text/plain"))
+    });
     let text = is_text.then(|| String::from_utf8_lossy(&response.body).trim().to_owned());
     let message = message.or(text.filter(|text| !text.is_empty() && response.status != 404));
     let is_shown = |c: &char| !c.is_control() || *c == '\n';
@@ -112,7 +119,11 @@ fn read_body(path: &str, result: GatherResult) -> Result<Bytes, String> {
             "the gateway requires the admin token (access.admin_token): set \
              {ADMIN_TOKEN_VARIABLE}, or give a file with --token-file"
         ),
-        (_, Some(message)) => message.chars().filter(is_shown).take(MAX_MESSAGE_CHARS).collect(),
+        (_, Some(message)) => message
+            .chars()
+            .filter(is_shown)
+            .take(MAX_MESSAGE_CHARS)
+            .collect(),
         (404, None) => format!(
             "{} was not found: this is not the admin listener of a gateway of this version",
             path.split('?').next().unwrap_or_default()
@@ -135,7 +146,10 @@ mod tests {
         assert_eq!(drain_query("gpu 0", None, None), "backend=gpu%200");
         let duration = Some(Duration::from_mins(30));
         let query = drain_query("a", Some("new kernel & reboot"), duration);
-        assert_eq!(query, "backend=a&reason=new%20kernel%20%26%20reboot&for=1800000ms");
+        assert_eq!(
+            query,
+            "backend=a&reason=new%20kernel%20%26%20reboot&for=1800000ms"
+        );
     }
 
     #[test]

@@ -9,8 +9,9 @@ pub struct BackendList(Vec<BackendAddress>);
 impl BackendList {
     /// Parses a list. A list without a URL is an error.
     pub(crate) fn parse(text: &str) -> Result<Self, BackendAddressError> {
-        let urls =
-            text.split(|c: char| c == ',' || c.is_whitespace()).filter(|url| !url.is_empty());
+        let urls = text
+            .split(|c: char| c == ',' || c.is_whitespace())
+            .filter(|url| !url.is_empty());
         let backends: Vec<BackendAddress> =
             urls.map(BackendAddress::parse).collect::<Result<_, _>>()?;
         if backends.is_empty() {
@@ -32,9 +33,12 @@ mod tests {
     #[test]
     fn spaces_line_breaks_and_final_commas_are_ignored() {
         let expected = ["http://a:1", "http://b:2"];
-        for text in
-            ["http://a:1,http://b:2", " http://a:1, http://b:2,", "a:1\nb:2\n", "a:1,\n  b:2,\r\n"]
-        {
+        for text in [
+            "http://a:1,http://b:2",
+            " http://a:1, http://b:2,",
+            "a:1\nb:2\n",
+            "a:1,\n  b:2,\r\n",
+        ] {
             let urls = BackendList::flatten(vec![BackendList::parse(text).unwrap()]);
             assert_eq!(
                 urls.iter().map(ToString::to_string).collect::<Vec<_>>(),

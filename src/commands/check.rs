@@ -50,7 +50,11 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
         kind => kind,
     };
     let result = check::check(&args.file, checked, variable);
-    let effective = if args.print { result.effective_yaml() } else { None };
+    let effective = if args.print {
+        result.effective_yaml()
+    } else {
+        None
+    };
     match (args.format, effective) {
         (CheckFormat::Json, _) => print_line(result.to_json(args.print)),
         (CheckFormat::Human, Some(yaml)) => {
@@ -63,5 +67,9 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     if !result.is_valid() {
         return ExitCode::from(EXIT_USAGE);
     }
-    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if result.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -14,6 +14,9 @@ pub(crate) fn run() -> ExitCode {
     }
     let key = mint(random);
     print_line(format_args!("key   {key}"));
-    print_line(format_args!("hash  {}", KeyDigest::from_key(key.as_bytes())));
+    print_line(format_args!(
+        "hash  {}",
+        KeyDigest::from_key(key.as_bytes())
+    ));
     ExitCode::SUCCESS
 }

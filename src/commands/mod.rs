@@ -51,7 +51,11 @@ pub(crate) const EXIT_UNKNOWN: u8 = 3;
 /// Returns the name of the environment variable of a flag. `id` is the name of the flag, without
 /// the leading dashes.
 pub(crate) fn flag_variable_name(command: &str, id: &str) -> String {
-    let name = if command == "serve" { id.to_owned() } else { format!("{command}_{id}") };
+    let name = if command == "serve" {
+        id.to_owned()
+    } else {
+        format!("{command}_{id}")
+    };
     format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
 }
 

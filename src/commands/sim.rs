@@ -12,9 +12,14 @@ pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode 
         Err(error) => return report_error(&error),
     };
     for (index, addr) in sim.addrs().iter().enumerate() {
-        let ports = sim.backend(index).and_then(|backend| backend.kv_event_ports());
+        let ports = sim
+            .backend(index)
+            .and_then(|backend| backend.kv_event_ports());
         let kv_events = ports.map_or_else(String::new, |ports| {
-            format!(", KV events at port {}, replays at port {}", ports.live, ports.replay)
+            format!(
+                ", KV events at port {}, replays at port {}",
+                ports.live, ports.replay
+            )
         });
         let models = settings.models.join(", ");
         eprintln!("simulated vLLM backend on http://{addr}, serving {models}{kv_events}");

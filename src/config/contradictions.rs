@@ -28,7 +28,10 @@ pub struct Contradiction {
 
 impl Contradiction {
     fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), problem: problem.into() }
+        Self {
+            path: path.into(),
+            problem: problem.into(),
+        }
     }
 }
 
@@ -62,7 +65,10 @@ fn own_addresses(config: &Config) -> Vec<Contradiction> {
         } else {
             continue;
         };
-        let problem = format!("{} is the gateway's own `{key}`, not a backend", backend.url);
+        let problem = format!(
+            "{} is the gateway's own `{key}`, not a backend",
+            backend.url
+        );
         found.push(Contradiction::new(format!("backends.{index}.url"), problem));
     }
     found
@@ -75,7 +81,10 @@ fn repeated_addresses(config: &Config) -> Vec<Contradiction> {
         let earlier = config.backends[..index].iter();
         let mut same = earlier.filter(|earlier| earlier.url.is_same_local_endpoint(&backend.url));
         if let Some(earlier) = same.next() {
-            let problem = format!("{} is another name of {}: remove one", backend.url, earlier.url);
+            let problem = format!(
+                "{} is another name of {}: remove one",
+                backend.url, earlier.url
+            );
             found.push(Contradiction::new(format!("backends.{index}.url"), problem));
         }
     }
@@ -131,7 +140,10 @@ struct TimeLimit {
 
 impl TimeLimit {
     fn new(key: &'static str, time: impl Into<Option<Duration>>) -> Self {
-        Self { key, time: time.into() }
+        Self {
+            key,
+            time: time.into(),
+        }
     }
 
     /// The contradiction if this time is longer than `end`, which ends the request.
@@ -160,8 +172,10 @@ fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<C
     let first_output = TimeLimit::new("timeouts.first_output", timeouts.first_output);
     let total = TimeLimit::new("timeouts.total", timeouts.total);
     let max_wait = TimeLimit::new("admission.max_wait", config.admission.max_wait);
-    let backend_wait =
-        TimeLimit::new("admission.max_backend_wait", config.admission.max_backend_wait);
+    let backend_wait = TimeLimit::new(
+        "admission.max_backend_wait",
+        config.admission.max_backend_wait,
+    );
     let pairs = [
         (&connect, &first_output),
         (&connect, &total),
@@ -239,26 +253,58 @@ mod tests {
     use crate::config::tests::parse;
 
     fn paths(text: &str) -> Vec<String> {
-        parse(text).unwrap().contradictions().into_iter().map(|found| found.path).collect()
+        parse(text)
+            .unwrap()
+            .contradictions()
+            .into_iter()
+            .map(|found| found.path)
+            .collect()
     }
 
     #[test]
     fn contradictions_are_reported_at_set_values() {
         for (text, expected) in [
-            ("backends: [{ url: 'http://127.0.0.1:8080' }]", "backends.0.url"),
-            ("backends: [{ url: a:1 }, { url: 'localhost:9090' }]", "backends.1.url"),
-            ("listen: 0.0.0.0:8080\nbackends: [{ url: 'http://[::1]:8080' }]", "backends.0.url"),
-            ("listen: 10.0.0.1:80\nbackends: [{ url: 'http://10.0.0.1' }]", "backends.0.url"),
+            (
+                "backends: [{ url: 'http://127.0.0.1:8080' }]",
+                "backends.0.url",
+            ),
+            (
+                "backends: [{ url: a:1 }, { url: 'localhost:9090' }]",
+                "backends.1.url",
+            ),
+            (
+                "listen: 0.0.0.0:8080\nbackends: [{ url: 'http://[::1]:8080' }]",
+                "backends.0.url",
+            ),
+            (
+                "listen: 10.0.0.1:80\nbackends: [{ url: 'http://10.0.0.1' }]",
+                "backends.0.url",
+            ),
             (
                 "backends: [{ url: 'http://localhost:8000' }, { url: '127.0.0.1:8000' }]",
                 "backends.1.url",
             ),
-            ("backends: [{ url: a:1, weight: 0 }, { url: b:1, weight: 0 }]", "backends.0.weight"),
+            (
+                "backends: [{ url: a:1, weight: 0 }, { url: b:1, weight: 0 }]",
+                "backends.0.weight",
+            ),
             ("tiers: { names: [gold, silver, gold] }", "tiers.names.2"),
-            ("timeouts: { connect: 30s, first_output: 5s }", "timeouts.connect"),
-            ("timeouts: { first_output: 1m, total: 30s }", "timeouts.first_output"),
-            ("timeouts: { first_output: 30s }\nadmission: { max_wait: 1m }", "admission.max_wait"),
-            ("timeouts: { idle_connection: 1m }", "timeouts.idle_connection"),
+            (
+                "timeouts: { connect: 30s, first_output: 5s }",
+                "timeouts.connect",
+            ),
+            (
+                "timeouts: { first_output: 1m, total: 30s }",
+                "timeouts.first_output",
+            ),
+            (
+                "timeouts: { first_output: 30s }\nadmission: { max_wait: 1m }",
+                "admission.max_wait",
+            ),
+            (
+                "timeouts: { idle_connection: 1m }",
+                "timeouts.idle_connection",
+            ),
             ("limits: { keep_alive: 1s }", "limits.keep_alive"),
             (
                 "limits: { connections: 10, connections_per_client: 20 }",

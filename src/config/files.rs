@@ -46,7 +46,9 @@ pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
         let errors = found.errors.into_iter();
-        found.errors = errors.map(|error| error.with_redacted_line(&text)).collect();
+        found.errors = errors
+            .map(|error| error.with_redacted_line(&text))
+            .collect();
         found
     })
 }
@@ -56,10 +58,19 @@ fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<Ke
         yaml::parse::<KeyFile>(text, file).map_err(ConfigError::without_quotes)?;
     let tier_names: Vec<&String> = match tiers {
         Some(tiers) => tiers.names.iter().collect(),
-        None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
+        None => keys
+            .tenants
+            .iter()
+            .filter_map(|tenant| tenant.tier.as_ref())
+            .collect(),
     };
     keys.check(&tier_names).map_err(|violation| {
-        mistake(violation_at(&violation.path, violation.problem), &outline, file, text)
+        mistake(
+            violation_at(&violation.path, violation.problem),
+            &outline,
+            file,
+            text,
+        )
     })?;
     Ok(keys)
 }
@@ -104,10 +115,17 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
     let metadata = fs::metadata(file);
     // Opening a pipe would block until a reader opens it.
     if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
     }
     // As the gateway creates it: if it cannot be removed, the gateway will write into this file.
-    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(file)?;
     if metadata.is_err() {
         fs::remove_file(file)?;
     }
@@ -138,7 +156,10 @@ mod tests {
     fn load(name: &str, text: &str) -> Result<KeyFile, String> {
         let folder = TempFolder::new(&format!("keys-{name}"));
         let file = folder.write(name, text);
-        let tiers = TiersConfig { names: vec!["gold".into()], ..TiersConfig::default() };
+        let tiers = TiersConfig {
+            names: vec!["gold".into()],
+            ..TiersConfig::default()
+        };
         let loaded = load_keys(&file, &tiers);
         loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
     }
@@ -157,7 +178,10 @@ mod tests {
         assert_eq!((tenant.keys.len(), tenant.limits.concurrency), (2, Some(2)));
         assert_eq!(tenant.keys[0].hash.to_string(), HASH);
         assert_eq!(tenant.keys[1].limits.tokens_per_minute, Some(10));
-        assert_eq!((&tenant.allow[..], keys.tenants[1].allow.len()), (&[Permission::Xargs][..], 0));
+        assert_eq!(
+            (&tenant.allow[..], keys.tenants[1].allow.len()),
+            (&[Permission::Xargs][..], 0)
+        );
     }
 
     #[test]
@@ -212,7 +236,10 @@ mod tests {
             assert_eq!(found.lines().next(), Some(first), "{text}");
             assert!(found.contains(help), "{found}");
         }
-        assert!(load("empty", "").is_err(), "a file is empty for a moment while it is rewritten");
+        assert!(
+            load("empty", "").is_err(),
+            "a file is empty for a moment while it is rewritten"
+        );
     }
 
     #[test]
@@ -252,10 +279,17 @@ mod tests {
         let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
         let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
         let listed = backends_in(&file).unwrap().into_iter();
-        let backends: Vec<BackendConfig> =
-            listed.map(|backend| source.apply_defaults(backend)).collect();
-        assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
-        assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
+        let backends: Vec<BackendConfig> = listed
+            .map(|backend| source.apply_defaults(backend))
+            .collect();
+        assert_eq!(
+            (backends[0].weight, backends[0].usage),
+            (3, Some(UsageMode::Passive))
+        );
+        assert_eq!(
+            (backends[1].weight, backends[1].usage),
+            (1, Some(UsageMode::Inject))
+        );
         assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
         folder.write("list", "- url: a:1\n- url: http://A:1\n");
         let error = backends_in(&file).unwrap_err().to_string();

@@ -31,7 +31,10 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<LoadedConfig, ConfigError> {
         let Some(file) = file else {
             let loaded = Self::parse("", Path::new(""), overrides)?;
-            return Ok(LoadedConfig { file: None, ..loaded });
+            return Ok(LoadedConfig {
+                file: None,
+                ..loaded
+            });
         };
         Self::parse(&file::read(file)?, file, overrides)
     }
@@ -63,7 +66,11 @@ impl Config {
             error: locate_violation(&violation, &sources, text, file),
             paths: violation.paths,
         })?;
-        Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
+        Ok(LoadedConfig {
+            config,
+            sources,
+            file: Some(file.to_owned()),
+        })
     }
 }
 
@@ -76,9 +83,13 @@ fn locate_violation(
     file: &Path,
 ) -> ConfigError {
     let error = ConfigError::new(&violation.problem);
-    let set_path =
-        violation.paths.iter().find(|path| sources.source_of(path) != ConfigSource::Default);
-    let Some(path) = set_path.or(violation.paths.first()) else { return error };
+    let set_path = violation
+        .paths
+        .iter()
+        .find(|path| sources.source_of(path) != ConfigSource::Default);
+    let Some(path) = set_path.or(violation.paths.first()) else {
+        return error;
+    };
     match sources.source_of(path) {
         source @ (ConfigSource::Flag(_) | ConfigSource::Environment(_)) => error.at_source(source),
         ConfigSource::File | ConfigSource::Default => match sources.outline().position(path) {

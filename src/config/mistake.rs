@@ -13,6 +13,9 @@ pub(crate) struct Mistake {
 
 impl From<ConfigError> for Mistake {
     fn from(error: ConfigError) -> Self {
-        Self { error, paths: Vec::new() }
+        Self {
+            error,
+            paths: Vec::new(),
+        }
     }
 }

@@ -27,13 +27,18 @@ impl Config {
     /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may
     /// follow from an earlier mistake is left out.
     pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
-        find_all(file, |text| Self::parse_for_paths(text, file, Overrides::default()))
+        find_all(file, |text| {
+            Self::parse_for_paths(text, file, Overrides::default())
+        })
     }
 }
 
 impl<T> From<ConfigError> for Mistakes<T> {
     fn from(error: ConfigError) -> Self {
-        Self { errors: vec![error], rest: None }
+        Self {
+            errors: vec![error],
+            rest: None,
+        }
     }
 }
 
@@ -45,7 +50,10 @@ pub(super) fn find_all<T>(
 ) -> Result<T, Mistakes<T>> {
     let text = file::read(file)?;
     let mut remaining = RemainingText::new(&text);
-    let mut found = Mistakes { errors: Vec::new(), rest: None };
+    let mut found = Mistakes {
+        errors: Vec::new(),
+        rest: None,
+    };
     for _ in 0..MAX_REMOVALS {
         let mistake = match parse(&remaining.text()) {
             Ok(value) if found.errors.is_empty() => return Ok(value),
@@ -88,7 +96,9 @@ fn remove(
     };
     let is_consequence = remaining.is_damaged(&entries, entry)
         || error.kind() == ProblemKind::MissingKey && remaining.is_item_damaged(&entries, entry)
-        || paths.iter().any(|path| remaining.is_removed(&entries, path));
+        || paths
+            .iter()
+            .any(|path| remaining.is_removed(&entries, path));
     if is_consequence {
         return remaining.remove(&entries, entry);
     }
@@ -123,7 +133,9 @@ mod tests {
         let errors = loaded.err().map(|found| found.errors).unwrap_or_default();
         let first_line = |error: &ConfigError| error.to_string().lines().next().unwrap().to_owned();
         let shown = errors.iter().map(first_line);
-        shown.map(|error| error.replace(&format!("{}:", file.display()), "")).collect()
+        shown
+            .map(|error| error.replace(&format!("{}:", file.display()), ""))
+            .collect()
     }
 
     fn mistakes(name: &str, text: &str) -> Vec<String> {
@@ -132,7 +144,10 @@ mod tests {
 
     /// The line and column of each mistake.
     fn positions(found: &[String]) -> Vec<&str> {
-        found.iter().map(|error| error.split(": ").next().unwrap()).collect()
+        found
+            .iter()
+            .map(|error| error.split(": ").next().unwrap())
+            .collect()
     }
 
     /// The text has mistakes in YAML, in types and against rules, several of them in one mapping, and in both
@@ -187,14 +202,21 @@ admin: nonsense
     fn a_syntax_error_hides_no_other_section() {
         for (text, count, others) in [
             ("a: [\nb: }\n", 2, vec!["2:4"]),
-            ("log: { level: loud\ndrain: { timeout: 1 }\nwrong: 1\n", 3, vec!["2:19", "3:1"]),
+            (
+                "log: { level: loud\ndrain: { timeout: 1 }\nwrong: 1\n",
+                3,
+                vec!["2:19", "3:1"],
+            ),
             ("listen: 'a\nlimits: { body: 0 }\n", 2, vec!["2:17"]),
             ("log:\n\tlevel: debug\nwrong: 1\n", 2, vec!["3:1"]),
         ] {
             let found = mistakes("syntax", text);
             let positions = positions(&found);
             assert_eq!(positions.len(), count, "{text}{found:#?}");
-            assert!(others.iter().all(|other| positions.contains(other)), "{text}{found:#?}");
+            assert!(
+                others.iter().all(|other| positions.contains(other)),
+                "{text}{found:#?}"
+            );
         }
     }
 
@@ -219,8 +241,14 @@ admin: nonsense
 
     #[test]
     fn valid_yaml_and_json_have_no_mistakes() {
-        assert_eq!(mistakes("valid", "log: { level: debug }\n"), Vec::<String>::new());
-        assert_eq!(mistakes("json", "{\"log\": {\"level\": \"loud\", \"acess\": 1}}").len(), 2);
+        assert_eq!(
+            mistakes("valid", "log: { level: debug }\n"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            mistakes("json", "{\"log\": {\"level\": \"loud\", \"acess\": 1}}").len(),
+            2
+        );
     }
 
     #[test]
@@ -248,16 +276,24 @@ tenants:
     fn an_excerpt_shows_the_line_without_secrets() {
         let text = "admission: { max_wait: 10, max_kv_usage: 3 }\nbackends: [{ api_kye: sk-1, wieght: 2, url: a:1 }]\n";
         let folder = TempFolder::new("excerpt");
-        let found = Config::load_all(&folder.write("file", text)).unwrap_err().errors;
+        let found = Config::load_all(&folder.write("file", text))
+            .unwrap_err()
+            .errors;
         let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert!(shown[1].contains("max_wait: 10, max_kv_usage: 3 }"), "{}", shown[1]);
+        assert!(
+            shown[1].contains("max_wait: 10, max_kv_usage: 3 }"),
+            "{}",
+            shown[1]
+        );
         assert!(!shown.concat().contains("sk-1"), "{shown:#?}");
     }
 
     #[test]
     fn the_search_ends_for_a_cut_file() {
         let text = include_str!("../../config/tokenweir.yaml");
-        for end in (0..text.len().min(6_000)).step_by(37).filter(|end| text.is_char_boundary(*end))
+        for end in (0..text.len().min(6_000))
+            .step_by(37)
+            .filter(|end| text.is_char_boundary(*end))
         {
             assert!(mistakes("cut", &text[..end]).len() < MAX_REMOVALS);
         }
@@ -268,33 +304,87 @@ tenants:
         for (text, remedy) in [
             ("gpu: { interval: 10ms }", "its default is fixed now"),
             ("limits: { header: 64KiB }", "its default is fixed now"),
-            ("limits: { header_timeout: 10s }", "its default is fixed now"),
-            ("limits: { websocket_idle_timeout: 5m }", "its default is fixed now"),
-            ("discovery: [{ srv: a, interval: 5s }]", "its default is fixed now"),
-            ("discovery: [{ dns: a, port: 8000 }]", "write `dns: NAME:PORT`"),
-            ("discovery: [{ srv: a, metrics_port: 1 }]", "write `metrics_url: :PORT/PATH`"),
-            ("discovery: [{ srv: a, metrics_path: /m }]", "write `metrics_url: :PORT/PATH`"),
-            ("retry: { min_retries_per_second: 10 }", "its default is fixed now"),
-            ("retry: { first_output_buffer_timeout: 1m }", "its default is fixed now"),
-            ("circuit_breaker: { slow_start: 30s }", "its default is fixed now"),
+            (
+                "limits: { header_timeout: 10s }",
+                "its default is fixed now",
+            ),
+            (
+                "limits: { websocket_idle_timeout: 5m }",
+                "its default is fixed now",
+            ),
+            (
+                "discovery: [{ srv: a, interval: 5s }]",
+                "its default is fixed now",
+            ),
+            (
+                "discovery: [{ dns: a, port: 8000 }]",
+                "write `dns: NAME:PORT`",
+            ),
+            (
+                "discovery: [{ srv: a, metrics_port: 1 }]",
+                "write `metrics_url: :PORT/PATH`",
+            ),
+            (
+                "discovery: [{ srv: a, metrics_path: /m }]",
+                "write `metrics_url: :PORT/PATH`",
+            ),
+            (
+                "retry: { min_retries_per_second: 10 }",
+                "its default is fixed now",
+            ),
+            (
+                "retry: { first_output_buffer_timeout: 1m }",
+                "its default is fixed now",
+            ),
+            (
+                "circuit_breaker: { slow_start: 30s }",
+                "its default is fixed now",
+            ),
             ("stalls: { p99_multiplier: 10 }", "its default is fixed now"),
-            ("backends: [{ url: a:1, kv_events: { topic: t } }]", "every topic is read"),
+            (
+                "backends: [{ url: a:1, kv_events: { topic: t } }]",
+                "every topic is read",
+            ),
             (
                 "backends: [{ url: a:1, continuous_usage: 1 }]",
                 "`continuous_usage` of `models[].policy`",
             ),
-            ("quality: { baseline_window: 1day }", "24 times as long as `window`"),
-            ("quality: { max_file_bytes: 1GiB }", "`max_file_bytes` of `log`"),
-            ("log: { payloads: { max_file_bytes: 1GiB } }", "`max_file_bytes` of `log`"),
-            ("trace_capture: { max_bytes: 1GiB }", "`max_file_bytes` of `log`"),
-            ("peer_exchange: { channel: a }", "the key determines the channel"),
-            ("routing: { session_headers: [a] }", "`session_headers` of `identities`"),
-            ("access: { cache_salt: { derive: tenant } }", "`cache_salt_secret`"),
+            (
+                "quality: { baseline_window: 1day }",
+                "24 times as long as `window`",
+            ),
+            (
+                "quality: { max_file_bytes: 1GiB }",
+                "`max_file_bytes` of `log`",
+            ),
+            (
+                "log: { payloads: { max_file_bytes: 1GiB } }",
+                "`max_file_bytes` of `log`",
+            ),
+            (
+                "trace_capture: { max_bytes: 1GiB }",
+                "`max_file_bytes` of `log`",
+            ),
+            (
+                "peer_exchange: { channel: a }",
+                "the key determines the channel",
+            ),
+            (
+                "routing: { session_headers: [a] }",
+                "`session_headers` of `identities`",
+            ),
+            (
+                "access: { cache_salt: { derive: tenant } }",
+                "`cache_salt_secret`",
+            ),
             ("metrics: { enabled: false }", "`level: null`"),
             ("tracing: { tail_sampling: false }", "`sampling: head`"),
             ("tracing: { export_all: true }", "`sampling: all`"),
             ("tiers: { keys: [] }", "`access.keys_file`"),
-            ("webhooks: [{ url: a:1, url_from: { env: A } }]", "write the location as `url`"),
+            (
+                "webhooks: [{ url: a:1, url_from: { env: A } }]",
+                "write the location as `url`",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.to_string().contains(remedy), "{error}");

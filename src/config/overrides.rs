@@ -61,17 +61,27 @@ impl Overrides {
     /// Writes the overrides into a configuration that has the values of the file and the defaults.
     /// `outline` has the values of the file. Returns the source of every value.
     pub(super) fn apply(self, config: &mut Config, outline: Outline) -> ConfigSources {
-        let mut sources = ConfigSources { outline, overridden: Vec::new() };
+        let mut sources = ConfigSources {
+            outline,
+            overridden: Vec::new(),
+        };
         let backends = self.backends.map(|OverrideValue { value, source }| {
             let backends: Vec<BackendConfig> = value.into_iter().map(BackendConfig::at).collect();
-            OverrideValue { value: backends, source }
+            OverrideValue {
+                value: backends,
+                source,
+            }
         });
         sources.apply_override("backends", &mut config.backends, backends);
         sources.apply_override("listen", &mut config.listen, self.listen);
         sources.apply_override("admin", &mut config.admin, self.admin);
         sources.apply_override("routing.policy", &mut config.routing.policy, self.policy);
         sources.apply_override("usage", &mut config.usage, self.usage);
-        sources.apply_override("drain.timeout", &mut config.drain.timeout, self.drain_timeout);
+        sources.apply_override(
+            "drain.timeout",
+            &mut config.drain.timeout,
+            self.drain_timeout,
+        );
         sources.apply_override("log.level", &mut config.log.level, self.log_level);
         sources.apply_override("log.format", &mut config.log.format, self.log_format);
         sources.apply_override("log.access", &mut config.log.access, self.access_log);
@@ -107,7 +117,11 @@ impl ConfigSources {
         value: &mut T,
         override_value: Option<OverrideValue<V>>,
     ) {
-        if let Some(OverrideValue { value: new_value, source }) = override_value {
+        if let Some(OverrideValue {
+            value: new_value,
+            source,
+        }) = override_value
+        {
             *value = new_value.into();
             self.overridden.push((path, source));
         }

@@ -16,7 +16,10 @@ impl KnownBackends for Config {
         if !is_complete || ids().any(|id| id.as_str() == name) {
             return None;
         }
-        Some(format!("unknown backend `{name}`; `backends` has {}", listed(ids())))
+        Some(format!(
+            "unknown backend `{name}`; `backends` has {}",
+            listed(ids())
+        ))
     }
 }
 

@@ -25,7 +25,11 @@ impl LoadedConfig {
         let config = self.config.reloaded(&new.config);
         let changed = changed_keys(&self.config, &config);
         let unapplied = changed_keys(&config, &new.config);
-        ReloadOutcome { loaded: Self { config, ..new }, changed, unapplied }
+        ReloadOutcome {
+            loaded: Self { config, ..new },
+            changed,
+            unapplied,
+        }
     }
 }
 
@@ -42,7 +46,9 @@ fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String
     match (old, new) {
         (old, new) if old == new => {}
         (Value::Object(old_fields), Value::Object(new_fields)) => {
-            let removed = old_fields.keys().filter(|key| !new_fields.contains_key(*key));
+            let removed = old_fields
+                .keys()
+                .filter(|key| !new_fields.contains_key(*key));
             changed.extend(removed.map(|key| child_path(path, key)));
             for (key, new) in new_fields {
                 let old = old_fields.get(key).unwrap_or(&Value::Null);
@@ -68,7 +74,10 @@ fn compare_entries(
     changed: &mut Vec<String>,
 ) {
     let previous_count = changed.len();
-    for name in old_entries.keys().filter(|name| !new_entries.contains_key(*name)) {
+    for name in old_entries
+        .keys()
+        .filter(|name| !new_entries.contains_key(*name))
+    {
         changed.push(format!("{path}[{name}] removed"));
     }
     for (name, new) in new_entries {
@@ -84,12 +93,17 @@ fn compare_entries(
 
 /// The entries of a list by name. `None`: some entry has no name.
 fn index_by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
-    items.iter().map(|item| Some((entry_name(item)?, item))).collect()
+    items
+        .iter()
+        .map(|item| Some((entry_name(item)?, item)))
+        .collect()
 }
 
 /// The name of an entry of a list: its `name`, or else its `url` or `tier`.
 fn entry_name(item: &Value) -> Option<&str> {
-    ["name", "url", "tier"].iter().find_map(|key| item.get(key)?.as_str())
+    ["name", "url", "tier"]
+        .iter()
+        .find_map(|key| item.get(key)?.as_str())
 }
 
 #[cfg(test)]
@@ -107,7 +121,11 @@ mod tests {
         let new = "backends: [{ url: c:1, weight: 2 }, \
                    { url: a:1, name: x, api_key: { env: NEW } }]\n\
                    routing: { policy: p2c }\ndrain: { timeout: 1m }\n";
-        let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
+        let ReloadOutcome {
+            changed,
+            unapplied,
+            loaded,
+        } = reload(old, new);
         assert_eq!(
             changed,
             [
@@ -127,24 +145,45 @@ mod tests {
         let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn, format: json }\n";
         let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info, format: human }\n\
                    usage: passive\n";
-        let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
+        let ReloadOutcome {
+            changed,
+            unapplied,
+            loaded,
+        } = reload(old, new);
         assert_eq!(changed, ["log.level", "usage"]);
-        assert_eq!(unapplied, ["listen", "log.format", "routing.decision_log_size"]);
-        assert_eq!((loaded.config.listen.port(), loaded.config.routing.decision_log_size), (1, 5));
+        assert_eq!(
+            unapplied,
+            ["listen", "log.format", "routing.decision_log_size"]
+        );
+        assert_eq!(
+            (
+                loaded.config.listen.port(),
+                loaded.config.routing.decision_log_size
+            ),
+            (1, 5)
+        );
     }
 
     #[test]
     fn the_same_text_changes_nothing() {
         let text = "backends: [{ url: a:1 }]\nmodels: [{ name: a, served_as: b }]\n";
         let reloaded = reload(text, text);
-        assert_eq!((reloaded.changed, reloaded.unapplied), (Vec::new(), Vec::new()));
+        assert_eq!(
+            (reloaded.changed, reloaded.unapplied),
+            (Vec::new(), Vec::new())
+        );
     }
 
     #[test]
     fn another_order_of_backends_is_a_change() {
         let (old, new) = ("backends: [a:1, b:1]", "backends: [b:1, a:1]");
-        let listed =
-            |text: &str| text.replace("a:1", "{ url: a:1 }").replace("b:1", "{ url: b:1 }");
-        assert_eq!(reload(&listed(old), &listed(new)).changed, ["backends in another order"]);
+        let listed = |text: &str| {
+            text.replace("a:1", "{ url: a:1 }")
+                .replace("b:1", "{ url: b:1 }")
+        };
+        assert_eq!(
+            reload(&listed(old), &listed(new)).changed,
+            ["backends in another order"]
+        );
     }
 }

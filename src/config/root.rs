@@ -164,7 +164,10 @@ define_config! {
 impl Config {
     /// The secrets that a reload reads again, without those of discovered backends.
     pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
-        let listed = self.secrets().into_iter().filter(|listed| listed.is_reloaded);
+        let listed = self
+            .secrets()
+            .into_iter()
+            .filter(|listed| listed.is_reloaded);
         listed.map(|listed| listed.secret.location())
     }
 }

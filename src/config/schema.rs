@@ -25,19 +25,29 @@ pub fn schema() -> Schema {
 /// sections, and shortens defaults of type `f32`.
 fn adapt_schema(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
-        *text = text.replace("`None`", "`null`").replace("[`", "`").replace("`]", "`");
+        *text = text
+            .replace("`None`", "`null`")
+            .replace("[`", "`")
+            .replace("`]", "`");
     }
     // If a key may be null and has no other default, its default is null.
     let is_null =
         |kind: &Value| kind == "null" || kind.get("type").is_some_and(|kind| kind == "null");
     let has_null = |key: &str| {
-        schema.get(key).and_then(Value::as_array).is_some_and(|kinds| kinds.iter().any(is_null))
+        schema
+            .get(key)
+            .and_then(Value::as_array)
+            .is_some_and(|kinds| kinds.iter().any(is_null))
     };
     if schema.get("default").is_none() && (has_null("type") || has_null("anyOf")) {
         schema.insert("default".to_owned(), Value::Null);
     }
     // The keys of a section have their own defaults, so the section needs none.
-    if schema.get("default").and_then(Value::as_object).is_some_and(|keys| !keys.is_empty()) {
+    if schema
+        .get("default")
+        .and_then(Value::as_object)
+        .is_some_and(|keys| !keys.is_empty())
+    {
         schema.remove("default");
     }
     // An `f32` converted to `f64` has additional digits: use the shortest form of the `f32`.

@@ -21,9 +21,15 @@ fn an_exporter_assigns_indexes_and_mig_instances() {
     let text = "backends: [{ url: a:1, name: a }]\n\
                 gpu: { exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, '1.2'] }] }] }";
     let settings = parse(text).unwrap().config.gpu;
-    assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
+    assert_eq!(
+        settings.exporters[0].url.to_string(),
+        "http://h:9400/metrics"
+    );
     let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
-    assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
+    assert_eq!(
+        indexes,
+        ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap())
+    );
 }
 
 /// Texts of invalid configuration files, each with its complete error text.
@@ -67,7 +73,10 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "unknown key `url`\n  = help: the built-in patterns of `redact` remain; \
          filter the file in its place",
     ),
-    ("drain: { «grace»: ‹30s }\n", "unknown key `grace`\n  = help: valid here: delay, timeout"),
+    (
+        "drain: { «grace»: ‹30s }\n",
+        "unknown key `grace`\n  = help: valid here: delay, timeout",
+    ),
     (
         "access: { allow: [«kv_transfr»] }\n",
         "unknown value `kv_transfr`\n  = help: did you mean `kv_transfer`?",
@@ -138,8 +147,14 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "a model name has 1 to 256 bytes and no control characters",
     ),
     ("tracing:\n  ratio: «1.5»\n", "this must be between 0 and 1"),
-    ("models: [{ name: a, policy: { continuous_usage: «2» } }]\n", "this must be between 0 and 1"),
-    ("admission:\n  max_waiting: «0»\n", "this must be 1 or more, or null for no threshold"),
+    (
+        "models: [{ name: a, policy: { continuous_usage: «2» } }]\n",
+        "this must be between 0 and 1",
+    ),
+    (
+        "admission:\n  max_waiting: «0»\n",
+        "this must be 1 or more, or null for no threshold",
+    ),
     (
         "admission:\n  max_kv_usage: «1.0»\n",
         "this must be between 0.01 and 0.99, or null for no threshold",
@@ -152,10 +167,22 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "tiers: { names: [gold] }\nadmission:\n  classes: [gold, default, «gold»]\n",
         "`gold` is listed twice: remove one",
     ),
-    ("admission:\n  tenant_header: «a b»\n", "this is not a valid header name"),
-    ("identities: { session_headers: «[»'a b'] }\n", "`a b` is not a valid header name"),
-    ("trace_capture:\n  sample: «0»\n", "this must be more than 0 and at most 1"),
-    ("usage_log:\n  max_bytes: «64KiB»\n", "this must be at least 1MiB"),
+    (
+        "admission:\n  tenant_header: «a b»\n",
+        "this is not a valid header name",
+    ),
+    (
+        "identities: { session_headers: «[»'a b'] }\n",
+        "`a b` is not a valid header name",
+    ),
+    (
+        "trace_capture:\n  sample: «0»\n",
+        "this must be more than 0 and at most 1",
+    ),
+    (
+        "usage_log:\n  max_bytes: «64KiB»\n",
+        "this must be at least 1MiB",
+    ),
     (
         "usage_log:\n  push: «{» url: 'http://a:1' }\n",
         "the push reads the records from usage_log.file: set it",
@@ -164,7 +191,10 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "log:\n  max_file_bytes: «64KiB»\n",
         "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
     ),
-    ("trace_capture:\n  file: «''»\n", "write the path of a file, or null"),
+    (
+        "trace_capture:\n  file: «''»\n",
+        "write the path of a file, or null",
+    ),
     (
         "slos:\n  - { name: a, objective: «'ttfb < 1s for 99 %'» }\n",
         "`ttfb` is not a measure of an SLO; did you mean `ttft`?",
@@ -178,9 +208,15 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "there is no histogram `tokenweir_queue_seconds`; did you mean \
          `tokenweir_queue_wait_seconds`?",
     ),
-    ("admin: «127.0.0.1:8080»\n", "listen and admin cannot both be 127.0.0.1:8080"),
+    (
+        "admin: «127.0.0.1:8080»\n",
+        "listen and admin cannot both be 127.0.0.1:8080",
+    ),
     ("log:\n  access: «yes»\n", "expected true or false"),
-    ("routing:\n  decision_log_size: «100000»\n", "this must be at most 16384"),
+    (
+        "routing:\n  decision_log_size: «100000»\n",
+        "this must be at most 16384",
+    ),
     ("log: {}\n\n«log»: {}\n", "duplicate key `log`: remove one"),
     ("log: «[»level\n", "unclosed bracket '['"),
 ];
@@ -191,10 +227,22 @@ const REJECTED_SETTINGS: &[(&str, &str)] = &[
     ("tls: { key: a.pem }", "needs its certificate"),
     ("tls: { client_ca: a.pem }", "TLS is off"),
     ("tls: { admin: true }", "TLS is off"),
-    ("backend_tls: { client_cert: a.pem }", "needs its `client_key`"),
-    ("backend_tls: { client_key: a.pem }", "needs its certificate"),
-    ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
-    ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
+    (
+        "backend_tls: { client_cert: a.pem }",
+        "needs its `client_key`",
+    ),
+    (
+        "backend_tls: { client_key: a.pem }",
+        "needs its certificate",
+    ),
+    (
+        "backend_tls: { server_name: 'a b' }",
+        "`a b` is not a valid server name",
+    ),
+    (
+        "backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]",
+        "write https://",
+    ),
     ("limits: { keep_alive: 0s }", "1ms or more"),
     ("limits: { connections: 0 }", "more than 0"),
     ("limits: { memory: 1MiB }", "64MiB or more"),
@@ -203,13 +251,34 @@ const REJECTED_SETTINGS: &[(&str, &str)] = &[
          gpu: { exporters: [{ url: h:1, backends: [{ name: b }] }] }",
         "unknown backend `b`",
     ),
-    ("gpu: { exporters: [{ url: h:1, backends: [{ name: a, gpus: [x] }] }] }", "index of a GPU"),
-    ("gpu: { exporters: [{ url: h:1 }, { url: 'http://H:1/x' }] }", "already the host"),
-    ("gpu: { exporters: [{ url: 'http://u:p@h:1' }] }", "user name or password"),
-    ("webhooks: [{ url: 'http://u:secret@hook:80' }]", "write the token in `token`"),
-    ("webhooks: [{ url: 'ftp://hook:80' }]", "must be http:// or https://"),
-    ("webhooks: [{ token: { env: A } }]", "the key `url` is missing"),
-    ("webhooks: [{ url: a:1, token: abc }]", "do not write the secret here"),
+    (
+        "gpu: { exporters: [{ url: h:1, backends: [{ name: a, gpus: [x] }] }] }",
+        "index of a GPU",
+    ),
+    (
+        "gpu: { exporters: [{ url: h:1 }, { url: 'http://H:1/x' }] }",
+        "already the host",
+    ),
+    (
+        "gpu: { exporters: [{ url: 'http://u:p@h:1' }] }",
+        "user name or password",
+    ),
+    (
+        "webhooks: [{ url: 'http://u:secret@hook:80' }]",
+        "write the token in `token`",
+    ),
+    (
+        "webhooks: [{ url: 'ftp://hook:80' }]",
+        "must be http:// or https://",
+    ),
+    (
+        "webhooks: [{ token: { env: A } }]",
+        "the key `url` is missing",
+    ),
+    (
+        "webhooks: [{ url: a:1, token: abc }]",
+        "do not write the secret here",
+    ),
 ];
 
 /// Configuration texts whose settings are valid together.
@@ -230,7 +299,11 @@ fn marked_error(marked: &str, problem: &str) -> (String, String) {
     let (place, _) = rest.split_once('»').unwrap();
     let line = before.matches('\n').count() + 1;
     let indent = before.rsplit('\n').next().unwrap().chars().count();
-    let source = marked.lines().nth(line - 1).unwrap().replace(['«', '»'], "");
+    let source = marked
+        .lines()
+        .nth(line - 1)
+        .unwrap()
+        .replace(['«', '»'], "");
     let shortened = source.split_once('‹').map(|(shown, _)| format!("{shown}…"));
     let source = shortened.unwrap_or(source);
     let (problem, help) = problem.split_at(problem.find('\n').unwrap_or(problem.len()));
@@ -245,7 +318,9 @@ fn marked_error(marked: &str, problem: &str) -> (String, String) {
 #[test]
 fn an_error_has_position_excerpt_and_help() {
     let owned = |(text, error): &(&str, &str)| ((*text).to_owned(), (*error).to_owned());
-    let marked = INVALID_VALUES.iter().map(|(text, problem)| marked_error(text, problem));
+    let marked = INVALID_VALUES
+        .iter()
+        .map(|(text, problem)| marked_error(text, problem));
     for (text, error) in INVALID_CONFIGS.iter().map(owned).chain(marked) {
         assert_eq!(parse(&text).unwrap_err().to_string(), error, "{text}");
     }
@@ -270,9 +345,15 @@ fn models_are_limited_to_100() {
     };
     assert_eq!(parse(&names(100)).unwrap().config.models.len(), 100);
     let error = parse(&names(101)).unwrap_err();
-    assert_eq!(error.problem(), "too many models: at most 100, because each adds time series");
+    assert_eq!(
+        error.problem(),
+        "too many models: at most 100, because each adds time series"
+    );
     let same = "models: [{ name: a, served_as: a }, { name: b, served_as: a, backends: [later] }]";
-    assert!(parse(same).is_ok(), "backends may come from the command line");
+    assert!(
+        parse(same).is_ok(),
+        "backends may come from the command line"
+    );
 }
 
 // === secrets ===
@@ -301,7 +382,10 @@ fn an_error_never_quotes_a_secret() {
     ];
     for text in keyed.iter().map(String::as_str).chain(others) {
         let error = parse(text).unwrap_err();
-        assert!(!format!("{error} {error:?}").contains("hunter2"), "{text}\n{error}");
+        assert!(
+            !format!("{error} {error:?}").contains("hunter2"),
+            "{text}\n{error}"
+        );
     }
 }
 
@@ -310,11 +394,26 @@ fn the_shown_configuration_locates_secrets() {
     let text = "backends:\n  - { url: a:1, api_key: { env: KEY } }\n  \
                 - { url: a:2, api_key: { file: /run/secrets/key } }\n";
     let loaded = parse(text).unwrap();
-    let keys: Vec<_> = loaded.config.backends.iter().map(|backend| &backend.api_key).collect();
-    assert_eq!(format!("{keys:?}"), r#"[Some(Env("KEY")), Some(File("/run/secrets/key"))]"#);
+    let keys: Vec<_> = loaded
+        .config
+        .backends
+        .iter()
+        .map(|backend| &backend.api_key)
+        .collect();
+    assert_eq!(
+        format!("{keys:?}"),
+        r#"[Some(Env("KEY")), Some(File("/run/secrets/key"))]"#
+    );
     let api_key = &loaded.view()["config"]["backends"][0]["api_key"];
-    assert_eq!(*api_key, json!({ "env": { "value": "KEY", "source": "file" } }));
-    let value = keys[0].as_ref().unwrap().resolve(|_| Some("sk-hunter2".to_owned())).unwrap();
+    assert_eq!(
+        *api_key,
+        json!({ "env": { "value": "KEY", "source": "file" } })
+    );
+    let value = keys[0]
+        .as_ref()
+        .unwrap()
+        .resolve(|_| Some("sk-hunter2".to_owned()))
+        .unwrap();
     assert_eq!(format!("{value:?}"), "[redacted]");
 }
 
@@ -326,7 +425,11 @@ fn each_secret_is_listed() {
                 webhooks: [{ url: { env: E } }]\n\
                 peer_exchange: { key: { env: F }, password: { env: G } }\n";
     let config: Config = serde_saphyr::from_str(text).unwrap();
-    let mut listed: Vec<String> = config.secrets().into_iter().map(|listed| listed.path).collect();
+    let mut listed: Vec<String> = config
+        .secrets()
+        .into_iter()
+        .map(|listed| listed.path)
+        .collect();
     listed.sort();
     let expected = [
         "access.admin_token",

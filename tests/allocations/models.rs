@@ -26,7 +26,9 @@ fn start_backend(models: Arc<Mutex<String>>) -> SocketAddr {
     let answer = move |stream: TcpStream| {
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
         while let Some(Ok(line)) = lines.next() {
-            let Some(path) = line.strip_prefix("GET ") else { continue };
+            let Some(path) = line.strip_prefix("GET ") else {
+                continue;
+            };
             let body = match path.split(' ').next() {
                 Some("/v1/models") => models.lock().unwrap().clone(),
                 Some("/metrics") => {
@@ -35,7 +37,10 @@ fn start_backend(models: Arc<Mutex<String>>) -> SocketAddr {
                 _ => String::new(),
             };
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
-            if (&stream).write_all([head, body].concat().as_bytes()).is_err() {
+            if (&stream)
+                .write_all([head, body].concat().as_bytes())
+                .is_err()
+            {
                 return;
             }
         }
@@ -57,7 +62,9 @@ fn model_list(adapters: std::ops::Range<usize>) -> String {
         )
     };
     let adapters = adapters.map(|number| entry(&format!("adapter-{number:05}"), "\"base\""));
-    let entries: Vec<String> = std::iter::once(entry("base", "null")).chain(adapters).collect();
+    let entries: Vec<String> = std::iter::once(entry("base", "null"))
+        .chain(adapters)
+        .collect();
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
@@ -76,7 +83,10 @@ impl ModelFixture {
         let address =
             BackendAddress::parse(&format!("http://{}", start_backend(models.clone()))).unwrap();
         let backend = Backend::new(BackendId::new("r"), address, None);
-        let settings = PoolSettings { max_model_labels: max_labels, ..PoolSettings::default() };
+        let settings = PoolSettings {
+            max_model_labels: max_labels,
+            ..PoolSettings::default()
+        };
         let pool = Arc::new(BackendPool::with_settings(vec![backend], &settings));
         let prometheus = || Prometheus::new(BucketOverrides::default(), Vec::new());
         let telemetry = Arc::new(Telemetry::new(prometheus(), Vec::new()));
@@ -89,14 +99,24 @@ impl ModelFixture {
         let client = HttpClient::new(HttpClientTimeouts::default());
         let health_checks =
             HealthCheckSupervisor::new(pool.clone(), client, settings, telemetry, Vec::new());
-        health_checks.wait_first_checks(Duration::from_secs(10)).await;
-        Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
+        health_checks
+            .wait_first_checks(Duration::from_secs(10))
+            .await;
+        Self {
+            models,
+            pool,
+            prometheus: prometheus(),
+            _health_checks: health_checks,
+        }
     }
 
     /// Replaces the adapters that the backend lists. Sends one request to each of them. Returns the metrics
     /// page.
     async fn set_adapters(&self, adapters: std::ops::Range<usize>) -> String {
-        let (count, last) = (adapters.len() + 1, format!("adapter-{:05}", adapters.end - 1));
+        let (count, last) = (
+            adapters.len() + 1,
+            format!("adapter-{:05}", adapters.end - 1),
+        );
         *self.models.lock().unwrap() = model_list(adapters.clone());
         // The gateway reads the list of models every ten seconds.
         advance(Duration::from_secs(10)).await;
@@ -114,9 +134,16 @@ impl ModelFixture {
             self.prometheus.finished(&[&record]);
         }
         let backends = self.pool.backends();
-        let backends = backends.iter().map(|backend| admin::backend_status(backend, now)).collect();
+        let backends = backends
+            .iter()
+            .map(|backend| admin::backend_status(backend, now))
+            .collect();
         let models = self.pool.labelled_models(now);
-        let vitals = StatusSnapshot { backends, models, ..StatusSnapshot::default() };
+        let vitals = StatusSnapshot {
+            backends,
+            models,
+            ..StatusSnapshot::default()
+        };
         self.prometheus.page(&vitals, ExpositionFormat::Text)
     }
 }
@@ -137,7 +164,10 @@ fn memory_of<T>(runtime: &Runtime, future: impl Future<Output = T>) -> (T, i64) 
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -145,7 +175,11 @@ fn ten_thousand_models_use_bounded_memory() {
     let runtime = runtime();
     let fixture = runtime.block_on(ModelFixture::start(200));
     let (page, grown) = memory_of(&runtime, fixture.set_adapters(0..9_999));
-    println!("10,000 models: {} KiB of memory, a page of {} KiB", grown >> 10, page.len() >> 10);
+    println!(
+        "10,000 models: {} KiB of memory, a page of {} KiB",
+        grown >> 10,
+        page.len() >> 10
+    );
     assert!(grown < 20 * MIB, "{grown} bytes");
     assert!(page.len() < 2 << 20, "a page of {} bytes", page.len());
 }
@@ -169,7 +203,11 @@ fn changing_adapters_use_bounded_memory() {
         }
         longest
     });
-    println!("20 changes: {} KiB of memory, a page of {} KiB", grown >> 10, longest >> 10);
+    println!(
+        "20 changes: {} KiB of memory, a page of {} KiB",
+        grown >> 10,
+        longest >> 10
+    );
     assert!(grown < 20 * MIB, "{grown} bytes");
     assert!(longest < 2 << 20, "a page of {longest} bytes");
 }

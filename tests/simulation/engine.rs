@@ -25,7 +25,11 @@ const END_ID: usize = 9;
 
 impl Asked {
     pub(super) fn path(self) -> &'static str {
-        if self.is_chat { "/v1/chat/completions" } else { "/v1/completions" }
+        if self.is_chat {
+            "/v1/chat/completions"
+        } else {
+            "/v1/completions"
+        }
     }
 
     pub(super) fn body(self) -> String {
@@ -113,7 +117,10 @@ impl Received {
         let given = given.filter(|_| reads_ids || !is_chat);
         let texts: String = if is_chat {
             let messages = request["messages"].as_array().unwrap();
-            messages.iter().map(|message| message["content"].as_str().unwrap()).collect()
+            messages
+                .iter()
+                .map(|message| message["content"].as_str().unwrap())
+                .collect()
         } else {
             request["prompt"].as_str().unwrap_or_default().into()
         };
@@ -130,14 +137,26 @@ impl Received {
             shows_usage: reports_usage,
             is_greedy: request["temperature"] == 0,
         };
-        assert!(begun < asked.tokens(), "a continuation of an answer that is complete");
+        assert!(
+            begun < asked.tokens(),
+            "a continuation of an answer that is complete"
+        );
         let left = request["max_tokens"].as_u64().unwrap() as usize;
         // A continuation by text does not say how many tokens its text has, so its `max_tokens` may differ
         // from the rest.
         let is_known = given.is_some() && begun > 0;
-        assert!(!is_known || left == asked.limit() - begun, "max_tokens is {left}, not the rest");
+        assert!(
+            !is_known || left == asked.limit() - begun,
+            "max_tokens is {left}, not the rest"
+        );
         let has_ids = request["return_token_ids"] == true && writes_ids;
-        Self { asked, begun, by_ids: given.is_some(), has_ids, reports_usage }
+        Self {
+            asked,
+            begun,
+            by_ids: given.is_some(),
+            has_ids,
+            reports_usage,
+        }
     }
 
     /// The bytes of the whole response to a request that is no stream.
@@ -161,7 +180,12 @@ impl Received {
 
     /// The events of the stream, each as one HTTP chunk.
     pub(super) fn events(&self, name: &str, world: &World) -> Vec<Vec<u8>> {
-        let Self { asked, begun, has_ids, .. } = *self;
+        let Self {
+            asked,
+            begun,
+            has_ids,
+            ..
+        } = *self;
         let (words, ends_itself) = asked.length();
         let prompt: Vec<usize> = [NUMBER_ID + asked.number, 2, 3]
             .into_iter()

@@ -37,7 +37,10 @@ async fn reader(
             shows_usage: world.chance(0.6),
             is_greedy: world.chance(0.7),
         };
-        all.push((asked, vec![client(&gateway, &world, asked, None, false).await]));
+        all.push((
+            asked,
+            vec![client(&gateway, &world, asked, None, false).await],
+        ));
         world.pause(Duration::from_secs(2)).await;
     }
     all
@@ -59,7 +62,10 @@ async fn kill(world: Arc<World>) {
 
 async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
     let world = World::with_faults(seed, BACKENDS, told, 0.0, PART_TIME);
-    let mut terms = Terms { concurrency: None, ..Terms::random(&world) };
+    let mut terms = Terms {
+        concurrency: None,
+        ..Terms::random(&world)
+    };
     terms.config.timeouts.total = None;
     terms.config.limits.continuation_memory = 8 << 20;
     terms.config.streams.continuation = ContinuationMode::Exact;
@@ -86,15 +92,23 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
         let what = if record.outcome == Outcome::Ok {
             format!("whole after {continued} continuations")
         } else {
-            let refused = Continuations::of(record).refusal.map(|reason| format!("{reason:?}"));
+            let refused = Continuations::of(record)
+                .refusal
+                .map(|reason| format!("{reason:?}"));
             let not_retried = record.not_retried.map(|reason| format!("{reason:?}"));
             let reason = refused.or(not_retried);
-            format!("refused: {}", reason.unwrap_or_else(|| panic!("a reason: {record:?}")))
+            format!(
+                "refused: {}",
+                reason.unwrap_or_else(|| panic!("a reason: {record:?}"))
+            )
         };
         *counts.entry(what).or_default() += 1;
     }
     world.log(format_args!("{} streams: {counts:?}", records.len()));
-    assert!(counts.contains_key("whole after 1 continuations"), "{counts:?}");
+    assert!(
+        counts.contains_key("whole after 1 continuations"),
+        "{counts:?}"
+    );
 }
 
 #[test]

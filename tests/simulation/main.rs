@@ -8,7 +8,11 @@
 //!
 //! It is a program of its own, because a history must not share random numbers and statics with other tests.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
 
 mod engine;
 mod fleet;
@@ -76,7 +80,10 @@ struct Records(Mutex<Vec<RequestRecord>>);
 
 impl Sink for Records {
     fn finished(&self, records: &[&RequestRecord]) {
-        self.0.lock().unwrap().extend(records.iter().map(|record| (*record).clone()));
+        self.0
+            .lock()
+            .unwrap()
+            .extend(records.iter().map(|record| (*record).clone()));
     }
 }
 
@@ -136,16 +143,28 @@ impl Terms {
         config.streams.resume.window = Some(WINDOW);
         config.streams.resume.memory = if keeps_all { 64 << 20 } else { 40 << 10 };
         let concurrency = world.chance(0.3).then_some(3);
-        config.usage = if world.chance(0.5) { UsageMode::Inject } else { UsageMode::Passive };
+        config.usage = if world.chance(0.5) {
+            UsageMode::Inject
+        } else {
+            UsageMode::Passive
+        };
         // The engines of the simulation report usage only at the end of a stream.
         config.continuous_usage = 0.0;
-        Self { keeps_all, concurrency, config }
+        Self {
+            keeps_all,
+            concurrency,
+            config,
+        }
     }
 }
 
 impl Gateway {
     async fn start(world: &Arc<World>, backends: usize, terms: Terms) -> Self {
-        let Terms { keeps_all, concurrency, config } = terms;
+        let Terms {
+            keeps_all,
+            concurrency,
+            config,
+        } = terms;
         let entry = |number: usize| {
             let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", number + 1));
             BackendConfig::at(address.unwrap())
@@ -159,7 +178,10 @@ impl Gateway {
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
-        let limits = UsageLimits { concurrency, ..UsageLimits::default() };
+        let limits = UsageLimits {
+            concurrency,
+            ..UsageLimits::default()
+        };
         let access = access(limits);
         let sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), access.clone(), records.clone()];
         let prometheus = Prometheus::with_settings(MetricsSettings {
@@ -178,7 +200,9 @@ impl Gateway {
             telemetry.clone(),
             options.drivers(),
         );
-        health_checks.wait_first_checks(Duration::from_secs(10)).await;
+        health_checks
+            .wait_first_checks(Duration::from_secs(10))
+            .await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));
         let mut context = ProxyContext::new(
             config.proxy_settings(None, |_| None).unwrap(),
@@ -192,7 +216,14 @@ impl Gateway {
         let extras = RequestExtras::of(&config);
         extras.attach(&mut context.state.extensions);
         let (context, mode) = (Arc::new(context), config.streams.continuation);
-        Self { context, extras, records, mode, keeps_all, _health_checks: health_checks }
+        Self {
+            context,
+            extras,
+            records,
+            mode,
+            keeps_all,
+            _health_checks: health_checks,
+        }
     }
 
     /// Sends a request as the server does, with `key` as its `Idempotency-Key`.
@@ -206,7 +237,10 @@ impl Gateway {
             request = request.header("idempotency-key", key);
         }
         let mut request = request.body(Full::new(Bytes::from(asked.body()))).unwrap();
-        let client = ClientInfo { ip: IpAddr::from(Ipv4Addr::LOCALHOST), open_requests: 1 };
+        let client = ClientInfo {
+            ip: IpAddr::from(Ipv4Addr::LOCALHOST),
+            open_requests: 1,
+        };
         let (context, abort) = (self.context.clone(), ResponseAbortHandle::default());
         let AcceptedRequest::Recorded(mut recorded) =
             accept_request(&context, &client, &mut request)
@@ -223,7 +257,9 @@ impl Gateway {
                             body.map_err(|never: std::convert::Infallible| match never {})
                                 .boxed_unsync()
                         });
-                        taken.respond(&context, recorded, abort, &shared, request).await
+                        taken
+                            .respond(&context, recorded, abort, &shared, request)
+                            .await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }
@@ -243,17 +279,27 @@ fn access(limits: UsageLimits) -> Arc<AccessControl> {
         name: "a".into(),
         allow: vec![Permission::Resume],
         limits,
-        keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],
+        keys: vec![KeyEntry {
+            name: "one".into(),
+            hash,
+            limits: UsageLimits::default(),
+        }],
         ..TenantEntry::default()
     };
-    Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
+    Arc::new(AccessControl::new(
+        Some(&KeyFile {
+            tenants: vec![tenant],
+        }),
+        Cors::default(),
+    ))
 }
 
 /// The TLS settings for connections to backends. All histories share them, because reading the root
 /// certificates takes long.
 fn outbound_tls() -> Arc<OutboundTls> {
     static TLS: std::sync::OnceLock<Arc<OutboundTls>> = std::sync::OnceLock::new();
-    TLS.get_or_init(|| OutboundTls::new(TlsClientContext::with_native_roots(Alpn::Http1))).clone()
+    TLS.get_or_init(|| OutboundTls::new(TlsClientContext::with_native_roots(Alpn::Http1)))
+        .clone()
 }
 
 /// Sends a request and reads the response. If `may_leave` is true, the client may disconnect at a random
@@ -265,7 +311,11 @@ async fn client(
     key: Option<&str>,
     may_leave: bool,
 ) -> Received {
-    let mut polls_left = if may_leave { world.below(120) } else { usize::MAX };
+    let mut polls_left = if may_leave {
+        world.below(120)
+    } else {
+        usize::MAX
+    };
     let mut received = Received::default();
     world.log(format_args!("client sends {}", asked.number));
     let mut responding = gateway.send(asked, key);
@@ -309,7 +359,10 @@ async fn client(
             Some(Step::Broken) => {}
             Some(Step::End) => received.is_whole = true,
         }
-        world.log(format_args!("client of {} has {}", asked.number, received.status));
+        world.log(format_args!(
+            "client of {} has {}",
+            asked.number, received.status
+        ));
         received.ended = Some(clock::now());
         return received;
     }
@@ -352,12 +405,18 @@ async fn disturb(gateway: Arc<Gateway>, world: Arc<World>, backends: usize) {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let backend = world.below(backends);
         let name = gateway.state().pool.backends()[backend].identity.id.clone();
-        let operator = DrainInitiator::Operator { peer: None, has_token: false };
+        let operator = DrainInitiator::Operator {
+            peer: None,
+            has_token: false,
+        };
         let what = world.below(5);
         world.log(format_args!("disturbance {what} of {backend}"));
         match what {
             0 => {
-                gateway.state().pool.drain(name.as_str(), Drain::begin(operator, None, None));
+                gateway
+                    .state()
+                    .pool
+                    .drain(name.as_str(), Drain::begin(operator, None, None));
                 gateway.state().open_streams.move_streams(name.as_str());
             }
             1 => {
@@ -389,7 +448,9 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
         if received.is_whole {
             let response: Value = serde_json::from_str(&text).unwrap();
             let choice = &response["choices"][0];
-            let content = choice["message"]["content"].as_str().or(choice["text"].as_str());
+            let content = choice["message"]["content"]
+                .as_str()
+                .or(choice["text"].as_str());
             assert_eq!(content, Some(&*asked.text()));
         }
         return;
@@ -398,8 +459,13 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     let (mut ids, mut finish, mut usage, mut roles, mut ends, mut errors) =
         (Vec::new(), Vec::new(), Value::Null, 0, 0, 0);
     let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
-    for event in whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')) {
-        let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("an event: {event:?}"));
+    for event in whole
+        .split("\n\n")
+        .filter(|event| !event.is_empty() && !event.starts_with(':'))
+    {
+        let data = event
+            .strip_prefix("data: ")
+            .unwrap_or_else(|| panic!("an event: {event:?}"));
         assert_eq!(ends, 0, "an event follows `[DONE]`: {text}");
         if data == "[DONE]" {
             ends += 1;
@@ -415,9 +481,15 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
             usage = event["usage"].clone();
         }
         let choice = &event["choices"][0];
-        assert!(!choice["token_ids"].is_array() && !event["prompt_token_ids"].is_array(), "{data}");
+        assert!(
+            !choice["token_ids"].is_array() && !event["prompt_token_ids"].is_array(),
+            "{data}"
+        );
         shown.push_str(
-            choice["delta"]["content"].as_str().or(choice["text"].as_str()).unwrap_or_default(),
+            choice["delta"]["content"]
+                .as_str()
+                .or(choice["text"].as_str())
+                .unwrap_or_default(),
         );
         roles += usize::from(choice["delta"]["role"].is_string());
         finish.extend(choice["finish_reason"].as_str().map(str::to_owned));
@@ -434,8 +506,14 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
     if !is_complete {
         return;
     }
-    assert_eq!((&*shown, finish), (&*asked.text(), vec![asked.finish().to_owned()]));
-    assert!(ids.iter().all(|id| *id == ids[0]) && roles == usize::from(asked.is_chat), "{text}");
+    assert_eq!(
+        (&*shown, finish),
+        (&*asked.text(), vec![asked.finish().to_owned()])
+    );
+    assert!(
+        ids.iter().all(|id| *id == ids[0]) && roles == usize::from(asked.is_chat),
+        "{text}"
+    );
     if asked.shows_usage {
         let tokens = asked.tokens();
         if !is_counted {
@@ -468,17 +546,28 @@ fn check_records(
     received: &[Received],
 ) {
     assert_eq!(records.len(), received.len(), "one record for each request");
-    let reached = world.reached.lock().unwrap().get(&asked.number).copied().unwrap_or(0);
+    let reached = world
+        .reached
+        .lock()
+        .unwrap()
+        .get(&asked.number)
+        .copied()
+        .unwrap_or(0);
     let attempts: usize = records.iter().map(|record| record.attempts.len()).sum();
-    assert!(reached <= attempts, "{reached} requests at engines, {attempts} attempts in records");
+    assert!(
+        reached <= attempts,
+        "{reached} requests at engines, {attempts} attempts in records"
+    );
     let mut has_run = false;
     for record in records {
         if RunNote::outcome_of(record) == Some("attached") {
             assert!(record.attempts.is_empty() && record.output_tokens().is_none());
             continue;
         }
-        let is_interrupted =
-            matches!(record.outcome, Outcome::Truncated | Outcome::StreamError | Outcome::Aborted);
+        let is_interrupted = matches!(
+            record.outcome,
+            Outcome::Truncated | Outcome::StreamError | Outcome::Aborted
+        );
         if is_interrupted
             && asked.is_stream
             && gateway.mode != ContinuationMode::Off
@@ -502,7 +591,10 @@ fn check_records(
         // After the last client of a resumable response has disconnected, the gateway keeps the response for
         // `WINDOW`.
         let accepted = record.timings.accepted;
-        let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
+        let ends = received
+            .iter()
+            .filter_map(|it| it.ended)
+            .filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
         let has_key = RunNote::outcome_of(record).is_some();
         assert!(
@@ -525,11 +617,16 @@ fn run<F: Future<Output = ()>>(
     fastrand::seed(seed);
     let told = Arc::<Mutex<String>>::default();
     let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
         let ended =
             async { tokio::time::timeout(LONGEST_HISTORY, history(seed, told.clone())).await };
-        assert!(runtime.unwrap().block_on(ended).is_ok(), "a request never ends");
+        assert!(
+            runtime.unwrap().block_on(ended).is_ok(),
+            "a request never ends"
+        );
     }));
     let told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (told, result)
@@ -553,9 +650,18 @@ async fn history(seed: u64, told: Arc<Mutex<String>>) {
             is_greedy: world.chance(0.7),
         };
         let key = world.chance(0.5).then(|| format!("key {}", asked.number));
-        let together = if key.is_some() && world.chance(0.2) { 2 } else { 1 };
+        let together = if key.is_some() && world.chance(0.2) {
+            2
+        } else {
+            1
+        };
         let clients_of = (0..together).map(|_| {
-            tokio::spawn(returning_client(gateway.clone(), world.clone(), asked, key.clone()))
+            tokio::spawn(returning_client(
+                gateway.clone(),
+                world.clone(),
+                asked,
+                key.clone(),
+            ))
         });
         clients.push((asked, clients_of.collect::<Vec<_>>()));
     }
@@ -575,40 +681,79 @@ async fn history(seed: u64, told: Arc<Mutex<String>>) {
 }
 
 fn number_of(record: &RequestRecord) -> Option<usize> {
-    record.request_id.as_str().strip_prefix(ID_PREFIX)?.parse().ok()
+    record
+        .request_id
+        .as_str()
+        .strip_prefix(ID_PREFIX)?
+        .parse()
+        .ok()
 }
 
 fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     let records = gateway.records.0.lock().unwrap();
     for (asked, received) in all {
-        for Received { status, body, is_whole, has_left, .. } in received {
+        for Received {
+            status,
+            body,
+            is_whole,
+            has_left,
+            ..
+        } in received
+        {
             let body = String::from_utf8_lossy(body);
             let number = asked.number;
-            world.log(format_args!("{number}: {status} {is_whole} {has_left} {body}"));
+            world.log(format_args!(
+                "{number}: {status} {is_whole} {has_left} {body}"
+            ));
         }
     }
     for record in records.iter() {
-        let attempts = record.attempts.iter().map(|it| (it.backend.as_str(), it.failure));
+        let attempts = record
+            .attempts
+            .iter()
+            .map(|it| (it.backend.as_str(), it.failure));
         let attempts: Vec<_> = attempts.collect();
-        let (refusal, resumed) = (Continuations::of(record).refusal, RunNote::outcome_of(record));
-        world.log(format_args!("{:?} {attempts:?} {refusal:?} {resumed:?}", record.outcome));
+        let (refusal, resumed) = (
+            Continuations::of(record).refusal,
+            RunNote::outcome_of(record),
+        );
+        world.log(format_args!(
+            "{:?} {attempts:?} {refusal:?} {resumed:?}",
+            record.outcome
+        ));
     }
-    assert!(!world.has_failed.load(Ordering::Relaxed), "a backend got a wrong request");
+    assert!(
+        !world.has_failed.load(Ordering::Relaxed),
+        "a backend got a wrong request"
+    );
     let state = gateway.state();
-    let in_flight =
-        state.pool.backends().iter().map(|backend| backend.load.in_flight()).sum::<u32>();
+    let in_flight = state
+        .pool
+        .backends()
+        .iter()
+        .map(|backend| backend.load.in_flight())
+        .sum::<u32>();
     let kept = [
         state.body_memory.used_bytes(),
         gateway.extras.continuation.used_bytes(),
         gateway.extras.resumption.used_bytes(),
         state.open_streams.open(),
         in_flight as usize,
-        state.access.keys().unwrap().open().map(|(_, count)| count as usize).sum(),
+        state
+            .access
+            .keys()
+            .unwrap()
+            .open()
+            .map(|(_, count)| count as usize)
+            .sum(),
     ];
     assert_eq!(kept, [0; 6], "all memory, leases and permits are returned");
     let mut of_requests = HashMap::<usize, Vec<&RequestRecord>>::new();
     for record in records.iter() {
-        of_requests.entry(number_of(record).unwrap()).or_default().push(record);
+        of_requests
+            .entry(number_of(record).unwrap())
+            .or_default()
+            .push(record);
     }
     for (asked, received) in all {
         let of_request = of_requests.remove(&asked.number).unwrap_or_default();
@@ -635,9 +780,16 @@ fn each_byte_arrives_once_and_is_paid_once() {
         let (told, result) = run(seed, history);
         if result.is_err() || seed < 20 || seed % 10 == 0 {
             let again = run(seed, history).0;
-            let differs = told.lines().zip(again.lines()).find(|(first, second)| first != second);
+            let differs = told
+                .lines()
+                .zip(again.lines())
+                .find(|(first, second)| first != second);
             assert_eq!(differs, None, "seed {seed} gave two different histories");
-            assert_eq!(told.len(), again.len(), "seed {seed} gave histories of unequal length");
+            assert_eq!(
+                told.len(),
+                again.len(),
+                "seed {seed} gave histories of unequal length"
+            );
         }
         if result.is_err() {
             println!("{told}SEEDS={seed}..{} repeats this history", seed + 1);

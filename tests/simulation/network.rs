@@ -204,7 +204,11 @@ impl World {
                         }
                     }
                 });
-                let stream = FaultyStream { inner: gateway, world, is_reset };
+                let stream = FaultyStream {
+                    inner: gateway,
+                    world,
+                    is_reset,
+                };
                 Ok(Box::new(stream) as Box<dyn SimulatedStream>)
             })
         })
@@ -238,7 +242,9 @@ impl AsyncRead for FaultyStream {
         if self.waits(cx) {
             return Poll::Pending;
         }
-        let most = 1 + self.world.below(if self.world.chance(0.3) { 20 } else { 2_000 });
+        let most = 1 + self
+            .world
+            .below(if self.world.chance(0.3) { 20 } else { 2_000 });
         let mut part = buffer.take(most);
         let result = Pin::new(&mut self.inner).poll_read(cx, &mut part);
         let read = part.filled().len();
@@ -299,7 +305,10 @@ async fn serve(
             ),
             "/metrics" => response("200 OK", METRICS),
             _ if path.starts_with("/v1/") => {
-                if answer(&mut stream, &world, backend, path, &body, &is_reset).await.is_none() {
+                if answer(&mut stream, &world, backend, path, &body, &is_reset)
+                    .await
+                    .is_none()
+                {
                     return;
                 }
                 continue;
@@ -322,10 +331,22 @@ async fn answer(
     is_reset: &AtomicBool,
 ) -> Option<()> {
     let fault = world.fault();
-    let received =
-        Received::read(path, body, fault != Fault::IgnoresIds, fault != Fault::WritesNoIds);
-    world.log(format_args!("{backend} answers {}: {fault:?}", received.asked.number));
-    *world.reached.lock().unwrap().entry(received.asked.number).or_default() += 1;
+    let received = Received::read(
+        path,
+        body,
+        fault != Fault::IgnoresIds,
+        fault != Fault::WritesNoIds,
+    );
+    world.log(format_args!(
+        "{backend} answers {}: {fault:?}",
+        received.asked.number
+    ));
+    *world
+        .reached
+        .lock()
+        .unwrap()
+        .entry(received.asked.number)
+        .or_default() += 1;
     world.pause(Duration::from_millis(300)).await;
     let name = format!("{}{}", "engine".repeat(backend + 1), received.asked.number);
     let mut parts = if received.asked.is_stream {

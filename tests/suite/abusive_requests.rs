@@ -16,12 +16,17 @@ const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 #[tokio::test]
 async fn unknown_encodings_and_long_bodies_are_rejected_unread() {
     let fake = echo().await;
-    let setup = Setup { max_body: 1_000_000, ..Setup::default() };
+    let setup = Setup {
+        max_body: 1_000_000,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let encodings = ["br", "zstd", "gzip, gzip", "gzip, identity, deflate"];
     let compressed =
         encodings.map(|name| (format!("content-encoding: {name}\r\n"), 1_000_000, 415));
-    for (line, length, expected) in compressed.into_iter().chain([(String::new(), 1_000_001, 413)])
+    for (line, length, expected) in compressed
+        .into_iter()
+        .chain([(String::new(), 1_000_001, 413)])
     {
         let head =
             format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{line}content-length: {length}\r\n\r\n");
@@ -50,12 +55,18 @@ async fn a_bytewise_chunked_body_reaches_the_backend() {
 async fn a_bytewise_http2_body_reaches_the_backend() {
     let (_fake, gateway) = echo_gateway().await;
     let mut client = Http2::connect(gateway.addr, &[]).await;
-    let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
+    let pairs = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", CHAT),
+        (":authority", "g"),
+    ];
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(500));
     let last = body.len() - 1;
     let bytes = body.bytes().enumerate();
-    let data: Vec<u8> =
-        bytes.flat_map(|(at, byte)| frame(DATA, u8::from(at == last), 1, &[byte])).collect();
+    let data: Vec<u8> = bytes
+        .flat_map(|(at, byte)| frame(DATA, u8::from(at == last), 1, &[byte]))
+        .collect();
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&pairs));
     client.send(&[head, data].concat()).await;
     assert_eq!(client.reader.ended(1).await, Ended::Answered(body));
@@ -95,9 +106,11 @@ async fn only_the_configuration_determines_the_host() {
         "image_url",
     ];
     for name in names {
-        for value in
-            [format!("\"{url}\""), format!("[\"{url}\"]"), format!("{{\"url\":\"{url}\"}}")]
-        {
+        for value in [
+            format!("\"{url}\""),
+            format!("[\"{url}\"]"),
+            format!("{{\"url\":\"{url}\"}}"),
+        ] {
             let body =
                 format!(r#"{{"model":"tiny","{name}":{value},"extra_body":{{"{name}":{value}}}}}"#);
             let query = format!("{CHAT}?{name}={url}");
@@ -131,10 +144,18 @@ async fn only_the_configuration_determines_the_host() {
         "helicone-target-url",
     ];
     for name in headers {
-        for value in [url.clone(), address.to_string(), format!("for={address};host={address}")] {
+        for value in [
+            url.clone(),
+            address.to_string(),
+            format!("for={address};host={address}"),
+        ] {
             let (request, expected) = victim(name);
             let request = with_lines(&request, &format!("{name}: {value}"));
-            assert_eq!(answers(&gateway.raw(request).await), Ok(vec![expected]), "{name}");
+            assert_eq!(
+                answers(&gateway.raw(request).await),
+                Ok(vec![expected]),
+                "{name}"
+            );
             request_count += 1;
         }
     }
@@ -150,7 +171,10 @@ async fn only_the_configuration_determines_the_host() {
     let tunnel =
         format!("CONNECT {address} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     assert_eq!(status(&gateway.raw(tunnel).await), 405);
-    assert!(trap.accept().is_err(), "one of {request_count} requests contacts another host");
+    assert!(
+        trap.accept().is_err(),
+        "one of {request_count} requests contacts another host"
+    );
     assert_eq!(fake.seen().len(), request_count);
 }
 
@@ -159,15 +183,23 @@ async fn no_redirect_of_a_backend_is_followed() {
     let trap = trap();
     let address = trap.local_addr().unwrap();
     let location = format!("location: http://{address}/metrics\r\ncontent-length: 0\r\n\r\n");
-    for code in
-        ["301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent"]
-    {
+    for code in [
+        "301 Moved",
+        "302 Found",
+        "303 See Other",
+        "307 Temporary Redirect",
+        "308 Permanent",
+    ] {
         let redirect = format!("HTTP/1.1 {code}\r\n{location}");
         let fake = ScriptedBackend::answering(redirect.clone()).await;
         fake.set_metrics(Some(Page::Whole(redirect.into_bytes())));
         let gateway = start(&[fake.addr]).await;
         let answer = gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
-        assert_eq!(code[..3].parse(), Ok(status(&answer)), "the redirect is passed to the client");
+        assert_eq!(
+            code[..3].parse(),
+            Ok(status(&answer)),
+            "the redirect is passed to the client"
+        );
         let before = fake.looks()[1];
         wait_until!(fake.looks()[1] >= before + 3);
     }

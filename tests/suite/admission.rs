@@ -37,10 +37,22 @@ pub(crate) async fn one_at_each(
     scrape_interval: Duration,
 ) -> Running {
     let addrs: Vec<SocketAddr> = fakes.iter().map(|fake| fake.addr).collect();
-    let admission = AdmissionConfig { max_in_flight: Some(1), ..admission };
+    let admission = AdmissionConfig {
+        max_in_flight: Some(1),
+        ..admission
+    };
     let tiers = tiers(&["gold", "batch"]);
     let admission = Some(admission_settings(&admission));
-    start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await
+    start_with(
+        &addrs,
+        Setup {
+            admission,
+            tiers,
+            scrape_interval,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 /// Starts a backend that answers each request only when the test calls `go`.
@@ -91,7 +103,10 @@ pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     wait_until!({
         let status = gateway.document("/status").await;
         let classes = status["queue"].as_array().unwrap();
-        let waiting: u64 = classes.iter().map(|it| it["waiting"].as_u64().unwrap()).sum();
+        let waiting: u64 = classes
+            .iter()
+            .map(|it| it["waiting"].as_u64().unwrap())
+            .sum();
         waiting == count as u64
     });
 }
@@ -119,8 +134,16 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     let seconds: u32 = header(answer, "retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds));
     let error = &body_json(answer)["error"];
-    assert_eq!((&error["type"], &error["code"]), (&"TooManyRequestsError".into(), &429.into()));
-    assert!(error["message"].as_str().unwrap().contains(&format!("retry after {seconds} s")));
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&"TooManyRequestsError".into(), &429.into())
+    );
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("retry after {seconds} s"))
+    );
 }
 
 /// Asserts that the queue is empty, that no backend has a request in flight, and that no request counts as
@@ -133,7 +156,9 @@ pub(crate) async fn assert_no_state_left(gateway: &Running) {
     }
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("\ntokenweir_requests_in_flight 0\n"));
-    let queues = page.lines().filter(|line| line.starts_with("tokenweir_queue_requests{"));
+    let queues = page
+        .lines()
+        .filter(|line| line.starts_with("tokenweir_queue_requests{"));
     assert!(queues.clone().count() > 0 && queues.clone().all(|line| line.ends_with(" 0")));
     gateway.assert_no_more_records().await;
 }
@@ -161,39 +186,72 @@ async fn the_first_backend_with_capacity_gets_the_request() {
     for client in [first, second, late] {
         assert_eq!(status(&read_rest(client).await), 200);
     }
-    let records = [gateway.record().await, gateway.record().await, gateway.record().await];
-    let queued: Vec<_> =
-        records.iter().filter(|record| record.gateway_queue_wait().is_some()).collect();
+    let records = [
+        gateway.record().await,
+        gateway.record().await,
+        gateway.record().await,
+    ];
+    let queued: Vec<_> = records
+        .iter()
+        .filter(|record| record.gateway_queue_wait().is_some())
+        .collect();
     assert_eq!(queued.len(), 1, "only one request was queued");
-    assert_eq!(queued[0].backend().unwrap().as_str(), second_backend.addr.to_string());
+    assert_eq!(
+        queued[0].backend().unwrap().as_str(),
+        second_backend.addr.to_string()
+    );
     let wait = queued[0].gateway_queue_wait().unwrap();
     assert!(wait > Duration::ZERO && queued[0].overhead().unwrap() + wait < queued[0].duration());
-    gateway.assert_value("tokenweir_queue_wait_seconds_count{tier=\"\"}", 1.0).await;
+    gateway
+        .assert_value("tokenweir_queue_wait_seconds_count{tier=\"\"}", 1.0)
+        .await;
     assert_no_state_left(&gateway).await;
 }
 
 #[tokio::test]
 async fn a_full_queue_sheds_with_reason_and_time() {
-    let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
+    let room = AdmissionConfig {
+        queue_capacity: 1,
+        ..AdmissionConfig::default()
+    };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let second = send(&gateway, "second", "").await;
     until_waiting(&gateway, 1).await;
-    assert_shed(&read_rest(send(&gateway, "third", "").await).await, "saturated");
+    assert_shed(
+        &read_rest(send(&gateway, "third", "").await).await,
+        "saturated",
+    );
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("saturated")));
+    assert_eq!(
+        (record.outcome, record.refusal),
+        (Outcome::Rejected, Some("saturated"))
+    );
     assert_eq!(record.gateway_queue_wait(), None);
     serve_all(&fake, &gateway, vec![first, second]).await;
-    gateway.assert_value("tokenweir_requests_shed_total{reason=\"saturated\"}", 1.0).await;
-    gateway.assert_value("tokenweir_requests_rejected_total{reason=\"saturated\"}", 1.0).await;
+    gateway
+        .assert_value("tokenweir_requests_shed_total{reason=\"saturated\"}", 1.0)
+        .await;
+    gateway
+        .assert_value(
+            "tokenweir_requests_rejected_total{reason=\"saturated\"}",
+            1.0,
+        )
+        .await;
     assert_no_state_left(&gateway).await;
 }
 
 #[tokio::test]
 async fn a_wait_of_max_wait_is_shed() {
     let max_wait = Duration::from_millis(40);
-    let room = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
+    let room = AdmissionConfig {
+        max_wait,
+        ..AdmissionConfig::default()
+    };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
-    assert_shed(&read_rest(send(&gateway, "late", "").await).await, "queue_timeout");
+    assert_shed(
+        &read_rest(send(&gateway, "late", "").await).await,
+        "queue_timeout",
+    );
     let record = gateway.record().await;
     assert_eq!(record.refusal, Some("queue_timeout"));
     assert!(record.gateway_queue_wait().unwrap() >= max_wait);
@@ -205,13 +263,20 @@ async fn a_wait_of_max_wait_is_shed() {
 #[tokio::test]
 async fn a_higher_class_displaces_a_lower_one() {
     let classes = ["gold", "default", "batch"].map(str::to_owned).to_vec();
-    let room = AdmissionConfig { queue_capacity: 3, classes, ..AdmissionConfig::default() };
+    let room = AdmissionConfig {
+        queue_capacity: 3,
+        classes,
+        ..AdmissionConfig::default()
+    };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let mut clients = vec![first];
-    for (waiting, (name, tier)) in
-        [("batch", "x-tier: batch\r\n"), ("plain", ""), ("gold", "x-tier: gold\r\n")]
-            .into_iter()
-            .enumerate()
+    for (waiting, (name, tier)) in [
+        ("batch", "x-tier: batch\r\n"),
+        ("plain", ""),
+        ("gold", "x-tier: gold\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         clients.push(send(&gateway, name, tier).await);
         until_waiting(&gateway, waiting + 1).await;
@@ -220,7 +285,10 @@ async fn a_higher_class_displaces_a_lower_one() {
     let shed = clients.remove(1);
     assert_shed(&read_rest(shed).await, "shed");
     let record = gateway.record().await;
-    assert_eq!((record.tier.as_str(), record.refusal), ("batch", Some("shed")));
+    assert_eq!(
+        (record.tier.as_str(), record.refusal),
+        ("batch", Some("shed"))
+    );
     assert!(record.gateway_queue_wait().is_some());
     clients.push(second);
     serve_all(&fake, &gateway, clients).await;
@@ -230,8 +298,10 @@ async fn a_higher_class_displaces_a_lower_one() {
 
 #[tokio::test]
 async fn tenants_of_the_header_are_served_in_turn() {
-    let room =
-        AdmissionConfig { tenant_header: Some("x-tenant".into()), ..AdmissionConfig::default() };
+    let room = AdmissionConfig {
+        tenant_header: Some("x-tenant".into()),
+        ..AdmissionConfig::default()
+    };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let mut clients = vec![first];
     for (name, tenant) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")] {
@@ -251,10 +321,15 @@ async fn addresses_are_served_in_turn_whatever_their_tokens() {
     for (name, address) in [("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3)] {
         let waiting = clients.len();
         let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::from(([127, 0, 0, address], 0))).unwrap();
+        socket
+            .bind(SocketAddr::from(([127, 0, 0, address], 0)))
+            .unwrap();
         let mut client = socket.connect(gateway.addr).await.unwrap();
         let token = format!("authorization: Bearer {name}\r\nx-api-key: {name}\r\n");
-        client.write_all(request(name, &token).as_bytes()).await.unwrap();
+        client
+            .write_all(request(name, &token).as_bytes())
+            .await
+            .unwrap();
         clients.push(client);
         until_waiting(&gateway, waiting).await;
     }
@@ -285,7 +360,10 @@ async fn requests_fail_when_the_last_backend_is_down() {
     fake.set_healthy(false);
     let refused = read_rest(waits).await;
     assert_eq!(status(&refused), 503);
-    assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
+    assert_eq!(
+        header(&refused, "x-gateway-error").as_deref(),
+        Some("no_backend")
+    );
     assert_eq!(header(&refused, "retry-after").as_deref(), Some("1"));
     gateway.record().await;
     serve_all(&fake, &gateway, vec![first]).await;
@@ -295,7 +373,12 @@ async fn requests_fail_when_the_last_backend_is_down() {
 #[tokio::test]
 async fn a_failover_is_not_queued_again() {
     let (full, gone) = (held().await, held().await);
-    let gateway = one_at_each(&[&full, &gone], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
+    let gateway = one_at_each(
+        &[&full, &gone],
+        AdmissionConfig::default(),
+        NO_SECOND_SCRAPE,
+    )
+    .await;
     // The next scrape is an hour away, so the gateway does not notice that the backend has ended.
     drop(gone);
     // With equal loads, the gateway uses the backends in their order.
@@ -317,7 +400,10 @@ async fn a_failover_is_not_queued_again() {
 async fn without_admission_control_nothing_waits() {
     let fake = held().await;
     fake.set_metrics(Some(Page::of(BUSY)));
-    let setup = Setup { admission: None, ..Setup::default() };
+    let setup = Setup {
+        admission: None,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let mut clients = Vec::new();
     for number in 1..=3 {
@@ -355,7 +441,10 @@ async fn a_burst_of_500_clients_is_served() {
     let mut waited = 0;
     for _ in 0..500 {
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.observed.usage.output), (Outcome::Ok, None));
+        assert_eq!(
+            (record.outcome, record.observed.usage.output),
+            (Outcome::Ok, None)
+        );
         waited += usize::from(record.gateway_queue_wait().is_some());
     }
     // How many depends on the time of the first scrape.

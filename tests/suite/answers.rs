@@ -60,7 +60,12 @@ struct Form {
 
 impl Form {
     fn new(path: &'static str, ask: &'static str, media_type: &'static str, answer: &str) -> Self {
-        Self { path, ask, media_type, answer: answer.to_owned() }
+        Self {
+            path,
+            ask,
+            media_type,
+            answer: answer.to_owned(),
+        }
     }
 
     /// Returns responses that are no answer, with their media types.
@@ -77,7 +82,10 @@ impl Form {
             (stream, format!("data: {FLAT_ERROR}\n\ndata: [DONE]\n\n")),
         ];
         if self.media_type == stream {
-            none.push((stream, "data: Internal Server Error\n\ndata: [DONE]\n\n".to_owned()));
+            none.push((
+                stream,
+                "data: Internal Server Error\n\ndata: [DONE]\n\n".to_owned(),
+            ));
         } else {
             none.push((self.media_type, half));
         }
@@ -89,7 +97,9 @@ impl Form {
 fn forms() -> Vec<Form> {
     let document = "application/json";
     let stream = "text/event-stream";
-    let events = [ROLE, WORD, FINISH, "[DONE]"].map(|event| format!("data: {event}\n\n")).concat();
+    let events = [ROLE, WORD, FINISH, "[DONE]"]
+        .map(|event| format!("data: {event}\n\n"))
+        .concat();
     vec![
         Form::new(CHAT, ASK, document, WHOLE),
         Form::new(CHAT, ASK_STREAM, stream, &events),
@@ -112,17 +122,36 @@ fn forms() -> Vec<Form> {
             "data: {\"type\":\"response.output_text.delta\",\"delta\":\"Hi\"}\n\n\
              data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\"}}\n\n",
         ),
-        Form::new(EMBEDDINGS, INPUT, document, r#"{"object":"list","data":[{"embedding":[0.1]}]}"#),
-        Form::new(RERANK, INPUT, document, r#"{"results":[{"index":0,"relevance_score":0.9}]}"#),
-        Form::new("/pooling", INPUT, document, r#"{"data":[{"index":0,"data":[0.5]}]}"#),
+        Form::new(
+            EMBEDDINGS,
+            INPUT,
+            document,
+            r#"{"object":"list","data":[{"embedding":[0.1]}]}"#,
+        ),
+        Form::new(
+            RERANK,
+            INPUT,
+            document,
+            r#"{"results":[{"index":0,"relevance_score":0.9}]}"#,
+        ),
+        Form::new(
+            "/pooling",
+            INPUT,
+            document,
+            r#"{"data":[{"index":0,"data":[0.5]}]}"#,
+        ),
     ]
 }
 
 /// Starts a gateway before two backends. The first one sends `bad`, the other one `good`.
 async fn beside_a_bad_one(bad: Vec<Step>, good: Vec<Step>) -> ([ScriptedBackend; 2], Running) {
-    let fakes = ScriptedBackend::two(
-        move |_, index, _| if index == 0 { bad.clone() } else { good.clone() },
-    )
+    let fakes = ScriptedBackend::two(move |_, index, _| {
+        if index == 0 {
+            bad.clone()
+        } else {
+            good.clone()
+        }
+    })
     .await;
     let gateway = start_before(&fakes, Setup::default()).await;
     (fakes, gateway)
@@ -144,12 +173,19 @@ async fn a_backend_without_answers_is_ejected_unnoticed() {
                 assert_eq!(received, (200, form.answer.clone().into_bytes()), "{name}");
                 assert_eq!(gateway.record().await.outcome, Outcome::Ok, "{name}");
             }
-            assert!(bad.seen().len() <= 6, "{} {text}: {}", form.path, bad.seen().len());
+            assert!(
+                bad.seen().len() <= 6,
+                "{} {text}: {}",
+                form.path,
+                bad.seen().len()
+            );
             assert_eq!(good.seen().len(), 12);
             let backends = gateway.pool.backends();
             let ejections = |fake: &ScriptedBackend| {
                 let port = fake.addr.port().to_string();
-                let backend = backends.iter().find(|it| it.identity.id.as_str().ends_with(&port));
+                let backend = backends
+                    .iter()
+                    .find(|it| it.identity.id.as_str().ends_with(&port));
                 backend.unwrap().health.breaker.ejections()
             };
             assert_eq!(ejections(&good), 0, "{} {text}", form.path);
@@ -165,13 +201,28 @@ async fn without_any_answer_the_outcome_is_failure() {
             let (_fakes, gateway) = beside_a_bad_one(steps.clone(), steps).await;
             let answer = gateway.post(form.path, form.ask).await;
             let name = format!("{} {media_type} {text}", form.path);
-            assert_eq!((status(&answer), body(&answer).0), (200, text.into_bytes()), "{name}");
+            assert_eq!(
+                (status(&answer), body(&answer).0),
+                (200, text.into_bytes()),
+                "{name}"
+            );
             let record = gateway.record().await;
-            assert!(record.outcome.is_backend_failure(), "{name}: {:?}", record.outcome);
+            assert!(
+                record.outcome.is_backend_failure(),
+                "{name}: {:?}",
+                record.outcome
+            );
             assert_eq!(record.attempts.len(), 2, "{name}");
             let first = record.attempts[0].failure;
-            assert!(matches!(first, Some("empty" | "inband_error")), "{name}: {first:?}");
-            assert_eq!(record.not_retried, Some(FailoverDenialReason::NoOtherBackend), "{name}");
+            assert!(
+                matches!(first, Some("empty" | "inband_error")),
+                "{name}: {first:?}"
+            );
+            assert_eq!(
+                record.not_retried,
+                Some(FailoverDenialReason::NoOtherBackend),
+                "{name}"
+            );
         }
     }
 }
@@ -180,13 +231,21 @@ async fn without_any_answer_the_outcome_is_failure() {
 async fn an_answer_that_looks_empty_is_kept() {
     let embedded = r#"{"object":"list","data":[],"usage":{"prompt_tokens":0}}"#;
     let cases = [
-        (EMBEDDINGS, r#"{"model":"tiny","input":[]}"#, json("200 OK", embedded)),
+        (
+            EMBEDDINGS,
+            r#"{"model":"tiny","input":[]}"#,
+            json("200 OK", embedded),
+        ),
         (
             RERANK,
             r#"{"model":"tiny","query":"a","documents":[ ]}"#,
             json("200 OK", r#"{"results":[]}"#),
         ),
-        ("/detokenize", r#"{"model":"tiny","tokens":[]}"#, json("200 OK", r#"{"prompt":""}"#)),
+        (
+            "/detokenize",
+            r#"{"model":"tiny","tokens":[]}"#,
+            json("200 OK", r#"{"prompt":""}"#),
+        ),
         (CHAT, ASK, json("200 OK", &WHOLE.replace("\"Hi\"", "\"\""))),
         // An engine that does not stream answers the request for a stream with JSON.
         (CHAT, ASK_STREAM, json("200 OK", WHOLE)),
@@ -197,9 +256,17 @@ async fn an_answer_that_looks_empty_is_kept() {
         let steps = vec![Step::Send(sent)];
         let (_fakes, gateway) = beside_a_bad_one(steps.clone(), steps).await;
         let answer = gateway.post(path, ask).await;
-        assert_eq!((status(&answer), body(&answer).0), (200, expected), "{path} {ask}");
+        assert_eq!(
+            (status(&answer), body(&answer).0),
+            (200, expected),
+            "{path} {ask}"
+        );
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1), "{path} {ask}");
+        assert_eq!(
+            (record.outcome, record.attempts.len()),
+            (Outcome::Ok, 1),
+            "{path} {ask}"
+        );
     }
 }
 
@@ -211,7 +278,10 @@ async fn a_status_without_a_body_is_no_answer() {
     let gateway = start_before(&fakes, Setup::default()).await;
     assert_eq!(body(&gateway.post(CHAT, ASK).await).0, WHOLE.as_bytes());
     let record = gateway.record().await;
-    assert_eq!((record.attempts.len(), record.attempts[0].failure), (2, Some("empty")));
+    assert_eq!(
+        (record.attempts.len(), record.attempts[0].failure),
+        (2, Some("empty"))
+    );
 }
 
 #[tokio::test]
@@ -222,7 +292,11 @@ async fn a_finished_stream_without_output_is_unchanged() {
             let steps = answer("text/event-stream", &events, Framing::Chunked);
             let (_fake, gateway) = gateway_following(steps).await;
             let received = gateway.post(CHAT, ASK_STREAM).await;
-            assert_eq!(body(&received), (events.clone().into_bytes(), true), "{events:?}");
+            assert_eq!(
+                body(&received),
+                (events.clone().into_bytes(), true),
+                "{events:?}"
+            );
             let mut sender = http2_client::handshake(gateway.connect().await).await;
             let received = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
             let bytes = http2_client::whole(received).await.1;

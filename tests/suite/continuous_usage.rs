@@ -17,7 +17,11 @@ const AT_END: &str =
 const EVERY_EVENT: &str = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true},"model":"tiny","stream":true,"messages":[]}"#;
 async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Running {
     let addresses: Vec<_> = backends.iter().map(|fake| fake.addr).collect();
-    let setup = Setup { injects_usage: true, continuous_usage, ..Setup::default() };
+    let setup = Setup {
+        injects_usage: true,
+        continuous_usage,
+        ..Setup::default()
+    };
     start_with(&addresses, setup).await
 }
 
@@ -31,7 +35,10 @@ fn with_usage(event: &str, tokens: u64) -> String {
 }
 
 fn usage_event(tokens: u64) -> String {
-    USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
+    USAGE.replace(
+        r#""completion_tokens":3"#,
+        &format!(r#""completion_tokens":{tokens}"#),
+    )
 }
 
 /// Returns the events of vLLM's response to this request, with the usage that the request asks for. The
@@ -83,9 +90,10 @@ fn without_usage(words: usize) -> String {
 async fn token_counts_are_exact_and_streams_unchanged() {
     let done = "data: [DONE]\n\n";
     let usage_at_end = data(&usage_event(21)) + done;
-    for (ask, end, usage_event) in
-        [(PLAIN, done, Some(UsageEventOutcome::Stripped)), (AT_END, &usage_at_end, None)]
-    {
+    for (ask, end, usage_event) in [
+        (PLAIN, done, Some(UsageEventOutcome::Stripped)),
+        (AT_END, &usage_at_end, None),
+    ] {
         let fake = vllm(5, 4).await;
         let gateway = sampling(&[&fake], 1.0).await;
         let expected = without_usage(5).replace(done, end);
@@ -102,7 +110,9 @@ async fn token_counts_are_exact_and_streams_unchanged() {
             assert_eq!(chunks, (counted, f64::from(counted) * 4.0));
         }
         let page = gateway.admin("/metrics").await;
-        let count = page.lines().find(|line| line.starts_with("tokenweir_chunk_tokens_count"));
+        let count = page
+            .lines()
+            .find(|line| line.starts_with("tokenweir_chunk_tokens_count"));
         assert!(count.is_some_and(|line| line.ends_with(" 10")), "{count:?}");
         // Also from the stream of a client that requests usage, the gateway learns how the server writes
         // usage. So it can now sample the streams of all clients.
@@ -119,11 +129,21 @@ async fn token_counts_are_exact_and_streams_unchanged() {
 async fn servers_with_usage_everywhere_are_not_asked() {
     let null = WORD.replace("}]}", r#"}],"usage":null}"#);
     let finish = with_usage(FINISH, 1);
-    let always = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
+    let always = [
+        &*with_usage(ROLE, 0),
+        &with_usage(WORD, 1),
+        &finish,
+        &usage_event(1),
+        "[DONE]",
+    ];
     let stripped = Some(UsageEventOutcome::Stripped);
     let not_removed = Some(UsageEventOutcome::NotRemoved);
     for (events, kept, usage_events) in [
-        ([ROLE, &null, FINISH, USAGE, "[DONE]"], &null, [stripped, None, stripped]),
+        (
+            [ROLE, &null, FINISH, USAGE, "[DONE]"],
+            &null,
+            [stripped, None, stripped],
+        ),
         // The gateway stops requesting usage that it did not remove.
         (always, &finish, [not_removed, None, None]),
     ] {
@@ -131,7 +151,10 @@ async fn servers_with_usage_everywhere_are_not_asked() {
         let gateway = sampling(&[&fake], 1.0).await;
         for (request, usage_event) in [PLAIN, AT_END, PLAIN].into_iter().zip(usage_events) {
             let answer = body_text(&gateway.post(CHAT, request).await);
-            assert!(answer.contains(kept), "the client gets {kept} with and without the gateway");
+            assert!(
+                answer.contains(kept),
+                "the client gets {kept} with and without the gateway"
+            );
             let is_asked = request == AT_END || usage_event.is_some();
             assert_eq!(last_body(&fake), if is_asked { AT_END } else { PLAIN });
             let record = gateway.record().await;
@@ -145,11 +168,18 @@ async fn servers_with_usage_everywhere_are_not_asked() {
 async fn a_model_can_be_left_out() {
     let fake = vllm(5, 4).await;
     fake.set_models(&["tiny", "other"]);
-    let policy = RoutePolicy { continuous_usage: Some(0.0), ..RoutePolicy::default() };
+    let policy = RoutePolicy {
+        continuous_usage: Some(0.0),
+        ..RoutePolicy::default()
+    };
     let setup = Setup {
         injects_usage: true,
         continuous_usage: 1.0,
-        models: vec![ModelConfig { name: "other".into(), policy, ..ModelConfig::default() }],
+        models: vec![ModelConfig {
+            name: "other".into(),
+            policy,
+            ..ModelConfig::default()
+        }],
         ..Setup::default()
     };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -173,7 +203,10 @@ async fn the_request_id_selects_the_sample() {
     for id in [0, 4, 7, 8, 11, 13, 14, 18, 19, 20, 21, 22] {
         let header = format!("x-request-id: sample-{id}");
         gateway.raw(with_lines(&post(CHAT, PLAIN), &header)).await;
-        assert!(gateway.record().await.options.continuous_usage_injected, "{header}");
+        assert!(
+            gateway.record().await.options.continuous_usage_injected,
+            "{header}"
+        );
     }
 }
 
@@ -182,12 +215,16 @@ async fn the_request_id_selects_the_sample() {
 #[tokio::test]
 async fn only_pythons_front_end_is_asked_with_tools() {
     let with_tools = |body: &str| body.replacen(r#""model""#, r#""tools":[],"model""#, 1);
-    for (fingerprint, expected) in
-        [("", AT_END), (r#","system_fingerprint":"vllm-1""#, EVERY_EVENT)]
-    {
+    for (fingerprint, expected) in [
+        ("", AT_END),
+        (r#","system_fingerprint":"vllm-1""#, EVERY_EVENT),
+    ] {
         let fake = ScriptedBackend::start(move |seen| {
             let mut events = answer(seen, 2, 4);
-            for event in events.iter_mut().filter(|event| event.contains(r#""choices":[]"#)) {
+            for event in events
+                .iter_mut()
+                .filter(|event| event.contains(r#""choices":[]"#))
+            {
                 *event = format!("{}{fingerprint}}}", event.strip_suffix('}').unwrap());
             }
             vec![Step::Send(stream_of(&events))]
@@ -217,14 +254,19 @@ async fn an_events_time_is_divided_among_its_tokens() {
     // The gateway requests no continuous usage for the first stream, because it does not know the server yet.
     let mut tokens = 0;
     loop {
-        let got = gateway.post_and_release(CHAT, PLAIN, WORD, || fake.go()).await;
+        let got = gateway
+            .post_and_release(CHAT, PLAIN, WORD, || fake.go())
+            .await;
         assert_eq!(body_text(&got), without_usage(2));
         let observed = gateway.record().await.observed;
         // On a loaded machine the client may read late. A gap that such a client causes does not count, so
         // try again.
         if observed.write_stall.is_zero() {
             assert_eq!(
-                (observed.inter_token_latency.count(), observed.inter_chunk_latency.count()),
+                (
+                    observed.inter_token_latency.count(),
+                    observed.inter_chunk_latency.count()
+                ),
                 (tokens, 1)
             );
             if tokens > 0 {
@@ -242,7 +284,12 @@ async fn other_streams_have_usage_at_the_end() {
         (VLLM, 0.0, PLAIN, AT_END),
         (SGLANG, 1.0, PLAIN, AT_END),
         (VLLM, 1.0, EVERY_EVENT, EVERY_EVENT),
-        (VLLM, 1.0, &logprobs, &AT_END.replace("},", r#"},"logprobs":true,"#)),
+        (
+            VLLM,
+            1.0,
+            &logprobs,
+            &AT_END.replace("},", r#"},"logprobs":true,"#),
+        ),
     ];
     for (kind, share, sent, expected) in cases {
         let answer = |_: &_| vec![Step::Send(stream_of(&WHOLE_STREAM))];
@@ -264,7 +311,9 @@ async fn irremovable_usage_disables_it() {
     let fake = ScriptedBackend::start(move |seen| {
         let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
         let word = if is_continuous { odd } else { WORD };
-        vec![Step::Send(stream_of(&[ROLE, word, FINISH, USAGE, "[DONE]"]))]
+        vec![Step::Send(stream_of(&[
+            ROLE, word, FINISH, USAGE, "[DONE]",
+        ]))]
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
@@ -274,7 +323,9 @@ async fn irremovable_usage_disables_it() {
         assert_eq!(answer, without_usage(1).replace(WORD, word));
         gateway.record().await;
     }
-    gateway.assert_value("tokenweir_usage_events_total{result=\"not_removed\"}", 1.0).await;
+    gateway
+        .assert_value("tokenweir_usage_events_total{result=\"not_removed\"}", 1.0)
+        .await;
 }
 
 #[tokio::test]
@@ -301,7 +352,11 @@ async fn truncated_streams_are_estimated_from_earlier_ones() {
         gateway.post(CHAT, &request).await;
         gateway.record().await
     };
-    for (model, taught) in [("merging", 70..=70), ("merging", 252..=308), ("single", 70..=70)] {
+    for (model, taught) in [
+        ("merging", 70..=70),
+        ("merging", 252..=308),
+        ("single", 70..=70),
+    ] {
         let record = post(model, r#"["cut"]"#).await;
         assert_eq!(record.outcome, Outcome::Truncated);
         assert_eq!(record.observed.usage_source, UsageSource::Estimated);

@@ -42,7 +42,11 @@ impl Ranks {
                  vllm:request_max_num_generation_tokens_bucket{{engine=\"{number}\",le=\"1.0\"}} {short}\n"
             )
         };
-        NUMBERS.into_iter().zip(&self.short_responses).map(rank).collect()
+        NUMBERS
+            .into_iter()
+            .zip(&self.short_responses)
+            .map(rank)
+            .collect()
     }
 
     fn answer(&self, engine: Engine, seen: &Seen) -> Vec<Step> {
@@ -50,10 +54,16 @@ impl Ranks {
         let header = rank_of(seen).filter(|_| engine != Engine::Ignores);
         let is_probe = seen.head.starts_with("POST /v1/completions ");
         if is_probe && engine == Engine::RefusesProbes {
-            return vec![Step::Send(scripted_backend::json("400 Bad Request", NO_COMPLETIONS))];
+            return vec![Step::Send(scripted_backend::json(
+                "400 Bad Request",
+                NO_COMPLETIONS,
+            ))];
         }
         if header.is_some() && self.refuses.load(Ordering::SeqCst) {
-            return vec![Step::Send(scripted_backend::json("400 Bad Request", REFUSAL))];
+            return vec![Step::Send(scripted_backend::json(
+                "400 Bad Request",
+                REFUSAL,
+            ))];
         }
         let rank = header.unwrap_or(count % 2);
         self.requests[rank].fetch_add(1, Ordering::SeqCst);
@@ -65,7 +75,10 @@ impl Ranks {
 /// Returns the rank in the header `x-data-parallel-rank` of a request. `None`: the request has no such
 /// header.
 fn rank_of(seen: &Seen) -> Option<usize> {
-    let line = seen.head.lines().find_map(|line| line.strip_prefix("x-data-parallel-rank: "))?;
+    let line = seen
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("x-data-parallel-rank: "))?;
     Some(line.parse().unwrap())
 }
 
@@ -74,8 +87,15 @@ async fn start(engine: Engine, policy: PolicyKind) -> (ScriptedBackend, Arc<Rank
     let (on_request, on_scrape) = (ranks.clone(), ranks.clone());
     let backend = ScriptedBackend::start(move |seen| on_request.answer(engine, seen)).await;
     backend.set_metrics(Some(Page::Live(Box::new(move || on_scrape.page()))));
-    let policy = Policy { kind: policy, ..Policy::default() };
-    let setup = Setup { policy, data_parallel_ranks: true, ..Setup::default() };
+    let policy = Policy {
+        kind: policy,
+        ..Policy::default()
+    };
+    let setup = Setup {
+        policy,
+        data_parallel_ranks: true,
+        ..Setup::default()
+    };
     let gateway = start_with(&[backend.addr], setup).await;
     (backend, ranks, gateway)
 }
@@ -92,10 +112,16 @@ fn chat(text: &str) -> String {
 async fn each_rank_gets_requests_and_clients_choose_none() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     let probes = backend.take_received();
-    assert_eq!(probes.iter().filter_map(rank_of).collect::<Vec<_>>(), [0, 1, 1, 0]);
+    assert_eq!(
+        probes.iter().filter_map(rank_of).collect::<Vec<_>>(),
+        [0, 1, 1, 0]
+    );
     let shown = shown_ranks(&gateway).await;
     let of = |index: usize| (&shown[index]["rank"], &shown[index]["header"]);
-    assert_eq!([of(0), of(1)], [(&json!(4), &json!("0")), (&json!(5), &json!("1"))]);
+    assert_eq!(
+        [of(0), of(1)],
+        [(&json!(4), &json!("0")), (&json!(5), &json!("1"))]
+    );
     for _ in 0..20 {
         let request = with_lines(&post(CHAT, &chat("hello")), "X-data-parallel-rank: 7");
         assert_eq!(status(&gateway.raw(request).await), 200);
@@ -103,17 +129,30 @@ async fn each_rank_gets_requests_and_clients_choose_none() {
         let decision = record.decision.as_ref().unwrap();
         let rank = decision.selected().candidate.part;
         let sent = rank_of(backend.take_received().last().unwrap());
-        assert_eq!(sent, NUMBERS.iter().position(|number| Some(*number) == rank));
+        assert_eq!(
+            sent,
+            NUMBERS.iter().position(|number| Some(*number) == rank)
+        );
         assert_eq!(decision.candidate_count(), 2);
         let excluded = decision.excluded_backends().count();
-        assert_eq!(excluded, 0, "a backend is not excluded if its ranks are candidates");
+        assert_eq!(
+            excluded, 0,
+            "a backend is not excluded if its ranks are candidates"
+        );
     }
-    let requests = ranks.requests.each_ref().map(|count| count.load(Ordering::SeqCst));
+    let requests = ranks
+        .requests
+        .each_ref()
+        .map(|count| count.load(Ordering::SeqCst));
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");
     let metrics = gateway.admin("/metrics").await;
     assert!(metrics.contains("tokenweir_backend_ranks{"), "{metrics}");
     let page = RankFacet::status(&gateway.pool.backends()[0].facets.targets).0;
-    assert_eq!(page.iter().map(|rank| rank.in_flight).collect::<Vec<_>>(), [0, 0], "released");
+    assert_eq!(
+        page.iter().map(|rank| rank.in_flight).collect::<Vec<_>>(),
+        [0, 0],
+        "released"
+    );
 }
 
 #[tokio::test]
@@ -124,7 +163,11 @@ async fn a_repeated_prompt_returns_to_its_rank() {
     for text in texts.iter().chain(&texts).chain(&texts) {
         assert_eq!(status(&gateway.post(CHAT, &chat(text)).await), 200);
     }
-    let sent: Vec<_> = backend.seen().iter().map(|seen| rank_of(seen).unwrap()).collect();
+    let sent: Vec<_> = backend
+        .seen()
+        .iter()
+        .map(|seen| rank_of(seen).unwrap())
+        .collect();
     assert_eq!(sent.len(), 6);
     assert!(
         (0..2).all(|text| sent[text] == sent[text + 2] && sent[text] == sent[text + 4]),

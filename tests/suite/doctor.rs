@@ -34,7 +34,10 @@ async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
 /// Returns the findings of the check with the name `check` in a report.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
-    findings.iter().filter(|finding| finding["check"] == check).collect()
+    findings
+        .iter()
+        .filter(|finding| finding["check"] == check)
+        .collect()
 }
 
 /// Returns the only finding of the check with the name `check` in a report. Fails if there is none or more
@@ -47,8 +50,12 @@ fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
 
 async fn simulated(backends: u16, keep_alive: Duration) -> Vec<SocketAddr> {
     let keep_alive = keep_alive.into();
-    start_simulator(SimulatorSettings { backends, keep_alive, ..SimulatorSettings::default() })
-        .await
+    start_simulator(SimulatorSettings {
+        backends,
+        keep_alive,
+        ..SimulatorSettings::default()
+    })
+    .await
 }
 
 fn file(name: &str, text: &str) -> PathBuf {
@@ -76,14 +83,22 @@ async fn healthy_backends_pass_with_their_metrics() {
     let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
     let (report, code) = report(&arguments, &[]).await;
     assert_eq!(
-        (code, &report["counts"]["error"], &report["counts"]["warning"]),
+        (
+            code,
+            &report["counts"]["error"],
+            &report["counts"]["warning"]
+        ),
         (0, &0.into(), &0.into()),
         "{report:#}"
     );
     let backends = report["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 2);
     for (backend, addr) in backends.iter().zip(&addrs) {
-        assert_eq!(backend["name"], addr.to_string(), "in the order of the flags");
+        assert_eq!(
+            backend["name"],
+            addr.to_string(),
+            "in the order of the flags"
+        );
         assert_eq!(backend["server"], "vllm");
         assert_eq!(
             backend["engine_metrics"]["kv_usage"],
@@ -91,7 +106,10 @@ async fn healthy_backends_pass_with_their_metrics() {
         );
         assert_eq!(backend["probe"]["output_tokens"], 16);
     }
-    assert!(found(&report, "exposed").is_empty(), "the simulator has no such paths: {report:#}");
+    assert!(
+        found(&report, "exposed").is_empty(),
+        "the simulator has no such paths: {report:#}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,16 +145,30 @@ async fn each_kind_of_unreachable_target_is_found() {
         (format!("http://{hangs}"), "reachable", "no answer within"),
         (format!("http://{speaks}"), "reachable", "not HTTP"),
         (format!("https://{speaks}"), "reachable", "TLS"),
-        (format!("https://localhost:{}", tls.port()), "reachable", "UnknownIssuer"),
-        (format!("http://{}", html.addr), "metrics", "no page with the load"),
+        (
+            format!("https://localhost:{}", tls.port()),
+            "reachable",
+            "UnknownIssuer",
+        ),
+        (
+            format!("http://{}", html.addr),
+            "metrics",
+            "no page with the load",
+        ),
     ] {
         let variables = [("SSL_CERT_FILE", believed.to_str().unwrap())];
         let arguments = format!("--backend {url} --timeout 2s --idle 0s");
         let (report, code) = report(&arguments, &variables).await;
         let finding = one(&report, check);
-        assert!(finding["observation"].as_str().unwrap().contains(words), "{url}: {finding}");
+        assert!(
+            finding["observation"].as_str().unwrap().contains(words),
+            "{url}: {finding}"
+        );
         assert_eq!((code, &finding["severity"]), (1, &"error".into()), "{url}");
-        assert!(finding["remedy"].is_string() && finding["reason"].is_string(), "{finding}");
+        assert!(
+            finding["remedy"].is_string() && finding["reason"].is_string(),
+            "{finding}"
+        );
     }
 }
 
@@ -146,10 +178,23 @@ async fn the_key_is_read_from_vllms_variable() {
     fake.refuse_models("401 Unauthorized");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
     let (without, code) = report(&arguments, &[]).await;
-    assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));
-    assert!(one(&without, "key")["remedy"].as_str().unwrap().contains("VLLM_API_KEY"));
+    assert_eq!(
+        (code, &one(&without, "key")["severity"]),
+        (1, &"error".into())
+    );
+    assert!(
+        one(&without, "key")["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("VLLM_API_KEY")
+    );
     let (with, _) = report(&arguments, &[("VLLM_API_KEY", "sk-doctor")]).await;
-    assert!(one(&with, "key")["observation"].as_str().unwrap().contains("refuses the key"));
+    assert!(
+        one(&with, "key")["observation"]
+            .as_str()
+            .unwrap()
+            .contains("refuses the key")
+    );
     assert!(!with.to_string().contains("sk-doctor"));
 }
 
@@ -157,7 +202,11 @@ async fn the_key_is_read_from_vllms_variable() {
 async fn paths_with_effects_are_probed_harmlessly() {
     let fake = ScriptedBackend::start(|seen| {
         let is_sleep = seen.head.starts_with("OPTIONS /sleep ");
-        let status = if is_sleep { "405 Method Not Allowed" } else { "404 Not Found" };
+        let status = if is_sleep {
+            "405 Method Not Allowed"
+        } else {
+            "404 Not Found"
+        };
         vec![Step::Send(json(status, "{}"))]
     })
     .await;
@@ -165,12 +214,18 @@ async fn paths_with_effects_are_probed_harmlessly() {
     assert_eq!(code, 1);
     let exposed = one(&report, "exposed");
     assert_eq!(exposed["severity"], "error");
-    assert!(exposed["observation"].as_str().unwrap().ends_with("/sleep"), "{exposed}");
+    assert!(
+        exposed["observation"].as_str().unwrap().ends_with("/sleep"),
+        "{exposed}"
+    );
     let seen = fake.seen();
     assert!(seen.len() > 20);
     let is_harmless =
         |head: &str| head.starts_with("OPTIONS ") || head.starts_with("GET /kv_event_sources ");
-    assert!(seen.iter().all(|seen| is_harmless(&seen.head) && seen.body.is_empty()));
+    assert!(
+        seen.iter()
+            .all(|seen| is_harmless(&seen.head) && seen.body.is_empty())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,22 +234,38 @@ async fn only_probe_generates_tokens_and_shows_batching() {
         if !seen.head.starts_with("POST ") {
             return nothing();
         }
-        let events = [ROLE, WORD, WORD, WORD, WORD, WORD, WORD, FINISH, USAGE, "[DONE]"];
+        let events = [
+            ROLE, WORD, WORD, WORD, WORD, WORD, WORD, FINISH, USAGE, "[DONE]",
+        ];
         vec![Step::Send(stream_of(&events))]
     })
     .await;
     let (report, code) = report(&format!("--backend {} --idle 0s --probe", fake.addr), &[]).await;
     assert_eq!(code, 1);
     assert!(
-        one(&report, "stream")["observation"].as_str().unwrap().contains("together"),
+        one(&report, "stream")["observation"]
+            .as_str()
+            .unwrap()
+            .contains("together"),
         "{report:#}"
     );
-    assert!(one(&report, "cached_tokens")["remedy"].as_str().unwrap().contains("prompt-tokens"));
+    assert!(
+        one(&report, "cached_tokens")["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("prompt-tokens")
+    );
     let requests = fake.seen();
-    let requests: Vec<_> = requests.iter().filter(|seen| seen.head.starts_with("POST ")).collect();
+    let requests: Vec<_> = requests
+        .iter()
+        .filter(|seen| seen.head.starts_with("POST "))
+        .collect();
     assert_eq!(requests.len(), 3, "a single probe could be a coincidence");
     let body: Value = serde_json::from_slice(&requests[0].body).unwrap();
-    assert_eq!((&body["model"], &body["max_tokens"]), (&"tiny".into(), &16.into()));
+    assert_eq!(
+        (&body["model"], &body["max_tokens"]),
+        (&"tiny".into(), &16.into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,12 +292,18 @@ async fn a_configuration_is_checked_with_its_targets() {
         (&Value::Null, &"gpu-0".into())
     );
     assert_eq!(collector.seen().len(), 1);
-    let wrong = file("wrong", &text(SocketAddr::from(([127, 0, 0, 1], 9)), "other"));
+    let wrong = file(
+        "wrong",
+        &text(SocketAddr::from(([127, 0, 0, 1], 9)), "other"),
+    );
     let (ill, code) = report(&format!("--config {} --idle 0s", wrong.display()), &[]).await;
     assert_eq!(code, 1);
     assert_eq!(one(&ill, "traces")["severity"], "error");
     assert!(
-        one(&ill, "named_models")["observation"].as_str().unwrap().contains("gpt leads to other")
+        one(&ill, "named_models")["observation"]
+            .as_str()
+            .unwrap()
+            .contains("gpt leads to other")
     );
 }
 
@@ -244,13 +321,27 @@ async fn a_running_gateway_is_checked_with_its_backends() {
     let arguments = format!("--admin http://{} --idle 0s", gateway.admin);
     let (refused, code) = report(&arguments, &[]).await;
     assert_eq!(code, 1);
-    assert!(one(&refused, "gateway")["remedy"].as_str().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
+    assert!(
+        one(&refused, "gateway")["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("TOKENWEIR_ADMIN_TOKEN")
+    );
     let (report, code) = report(&arguments, &[("TOKENWEIR_ADMIN_TOKEN", "letmein")]).await;
     assert_eq!(code, 1);
-    let names: Vec<_> =
-        report["backends"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    let names: Vec<_> = report["backends"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["name"])
+        .collect();
     assert_eq!(names, ["gpu-0", "gpu-1"]);
-    assert!(one(&report, "named_models")["observation"].as_str().unwrap().contains("nobody"));
+    assert!(
+        one(&report, "named_models")["observation"]
+            .as_str()
+            .unwrap()
+            .contains("nobody")
+    );
     assert!(found(&report, "gateway").is_empty(), "{report:#}");
 }
 
@@ -275,20 +366,36 @@ async fn missing_paths_are_avoided_and_named() {
     let open_metrics = "content-type: application/openmetrics-text\r\n";
     rust.set_metrics(Some(Page::Whole(response("200 OK", open_metrics, page))));
     let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
-    let paths = ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"];
+    let paths = [
+        "/v1/messages",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/responses",
+    ];
     for path in [paths, paths].concat() {
         let ask = r#"{"model":"tiny","messages":[],"input":"hello"}"#;
         assert_eq!(status(&gateway.post(path, ask).await), 200, "{path}");
     }
-    assert_eq!(rust.seen().len(), 2, "one request for each path that it lacks");
+    assert_eq!(
+        rust.seen().len(),
+        2,
+        "one request for each path that it lacks"
+    );
     let records = gateway.take_records().await;
-    assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
+    assert!(
+        records
+            .iter()
+            .any(|record| is_excluded(record, "it does not serve the path"))
+    );
     let status = gateway.document("/status").await;
     let of = |member: &str| [0, 1].map(|index| status["backends"][index][member].clone());
     assert_eq!(of("front_end"), ["python", "rust"]);
     assert_eq!(
         of("unserved"),
-        [serde_json::json!([]), serde_json::json!(["/v1/messages", "/v1/responses"])]
+        [
+            serde_json::json!([]),
+            serde_json::json!(["/v1/messages", "/v1/responses"])
+        ]
     );
     let (report, _) = report(&format!("--admin http://{} --idle 0s", gateway.admin), &[]).await;
     let lacks = |finding: &&Value| finding["observation"].as_str().unwrap().contains(" lacks ");
@@ -298,7 +405,11 @@ async fn missing_paths_are_avoided_and_named() {
     let observation = format!("{} lacks /v1/messages /v1/responses", rust.addr);
     assert_eq!(lacks[0]["observation"], observation);
     assert!(lacks[0]["remedy"].as_str().unwrap().contains("front end"));
-    let front_ends = report["backends"].as_array().unwrap().iter().map(|it| &it["front_end"]);
+    let front_ends = report["backends"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["front_end"]);
     assert_eq!(front_ends.collect::<Vec<_>>(), ["python", "rust"]);
 }
 
@@ -327,16 +438,24 @@ async fn without_a_terminal_there_are_no_colours() {
     assert!(forced.contains('\x1b'), "{forced}");
     // A metrics page that lacks half of the metrics causes only a warning. `--fail-on error` ignores it.
     let half = ScriptedBackend::start(|_| nothing()).await;
-    half.set_metrics(Some(Page::of("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")));
+    half.set_metrics(Some(Page::of(
+        "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n",
+    )));
     let arguments = format!("--backend {} --idle 0s", half.addr);
     assert_eq!(doctor(&arguments, &[]).await.0, Some(1));
-    assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.0, Some(0));
+    assert_eq!(
+        doctor(&format!("{arguments} --fail-on error"), &[]).await.0,
+        Some(0)
+    );
 }
 
 /// Returns the text `observation` of each finding in a report.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
-    findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()
+    findings
+        .iter()
+        .map(|finding| finding["observation"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,8 +463,16 @@ async fn a_gateway_as_backend_is_recognized() {
     let (_fake, gateway) = gateway_scripted(|_| nothing()).await;
     let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
     for (addr, words, change) in [
-        (gateway.addr, "this is the client port of a tokenweir gateway", "give --admin"),
-        (gateway.admin, "this is the admin port of a tokenweir gateway", admin.as_str()),
+        (
+            gateway.addr,
+            "this is the client port of a tokenweir gateway",
+            "give --admin",
+        ),
+        (
+            gateway.admin,
+            "this is the admin port of a tokenweir gateway",
+            admin.as_str(),
+        ),
     ] {
         let (report, code) = report(&format!("--backend {addr} --idle 0s"), &[]).await;
         assert_eq!((code, seen(&report)), (1, vec![words]), "{report:#}");
@@ -363,8 +490,14 @@ async fn a_web_server_is_no_engine() {
     let (report, code) = report(&format!("--backend {} --idle 0s", web.addr), &[]).await;
     let found = seen(&report);
     assert_eq!((code, found.len()), (1, 1), "{report:#}");
-    assert!(found[0].starts_with("is not recognised as an inference server"), "{found:?}");
-    assert!(found[0].ends_with("/health answers 404 Not Found"), "{found:?}");
+    assert!(
+        found[0].starts_with("is not recognised as an inference server"),
+        "{found:?}"
+    );
+    assert!(
+        found[0].ends_with("/health answers 404 Not Found"),
+        "{found:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

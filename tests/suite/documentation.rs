@@ -60,10 +60,16 @@ fn parser_keys(path: &[(String, bool)]) -> BTreeSet<String> {
 }
 
 fn compare(path: &mut Vec<(String, bool)>, schema: &Value, seen: &mut usize) {
-    let Some(keys) = properties(schema) else { return };
+    let Some(keys) = properties(schema) else {
+        return;
+    };
     let described: BTreeSet<String> = keys.keys().cloned().collect();
     assert_eq!(described, parser_keys(path), "at {path:?}");
-    assert_eq!(present(schema)["additionalProperties"], false, "at {path:?}");
+    assert_eq!(
+        present(schema)["additionalProperties"],
+        false,
+        "at {path:?}"
+    );
     *seen += described.len();
     for (name, key) in keys {
         path.push((name.clone(), is_list(key)));

@@ -33,8 +33,14 @@ fn answer(status: &str) -> Page {
 /// Builds the settings of a gateway that takes a backend out of service if its engine makes no progress for
 /// this time.
 fn stuck_after(time: Duration) -> Setup {
-    let health = CircuitBreakerSettings { stuck_after: Some(time), ..Setup::default().health };
-    Setup { health, ..Setup::default() }
+    let health = CircuitBreakerSettings {
+        stuck_after: Some(time),
+        ..Setup::default().health
+    };
+    Setup {
+        health,
+        ..Setup::default()
+    }
 }
 
 /// Starts a backend whose metrics page shows a running request without progress, and a gateway with
@@ -51,7 +57,13 @@ fn health(gateway: &Running) -> Health {
 }
 
 fn reason(gateway: &Running) -> String {
-    gateway.pool.backends()[0].health.state().reason.as_deref().unwrap_or_default().to_owned()
+    gateway.pool.backends()[0]
+        .health
+        .state()
+        .reason
+        .as_deref()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Waits until the gateway has sent the backend `times` more scrapes or health checks.
@@ -71,24 +83,45 @@ async fn a_working_backend_survives_its_failing_page() {
         ("404", answer("404 Not Found"), SCRAPE_COUNT),
         ("timeout", Page::Drip(length(400)), 4),
         ("too long", Page::Cut(length(50 << 20)), SCRAPE_COUNT),
-        ("not understood", Page::of("<html>Log in</html>"), SCRAPE_COUNT),
+        (
+            "not understood",
+            Page::of("<html>Log in</html>"),
+            SCRAPE_COUNT,
+        ),
         ("cut", Page::Cut(length(400)), SCRAPE_COUNT),
     ];
-    let each = failures.into_iter().map(|(name, page, scrapes)| async move {
-        let (fake, gateway) = start().await;
-        let last = gateway.pool.backends()[0].health.state().sample.unwrap().load.running;
-        assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
-        fake.set_metrics(Some(page));
-        wait_until!(gateway.pool.backends()[0].health.state().metrics_error.is_some());
-        // Earlier valid pages may have shown that the engine is stuck. The backend must first count as up
-        // again.
-        wait_until!(health(&gateway) == Health::Up);
-        for _ in 0..scrapes {
-            wait_for_probes(&fake, 1).await;
-            assert_eq!(health(&gateway), Health::Up, "{name}: {}", reason(&gateway));
-        }
-        assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
-    });
+    let each = failures
+        .into_iter()
+        .map(|(name, page, scrapes)| async move {
+            let (fake, gateway) = start().await;
+            let last = gateway.pool.backends()[0]
+                .health
+                .state()
+                .sample
+                .unwrap()
+                .load
+                .running;
+            assert!(
+                last.is_some_and(|running| running >= 1.0),
+                "{name}: the last valid page"
+            );
+            fake.set_metrics(Some(page));
+            wait_until!(
+                gateway.pool.backends()[0]
+                    .health
+                    .state()
+                    .metrics_error
+                    .is_some()
+            );
+            // Earlier valid pages may have shown that the engine is stuck. The backend must first count as up
+            // again.
+            wait_until!(health(&gateway) == Health::Up);
+            for _ in 0..scrapes {
+                wait_for_probes(&fake, 1).await;
+                assert_eq!(health(&gateway), Health::Up, "{name}: {}", reason(&gateway));
+            }
+            assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
+        });
     join_all(each).await;
 }
 
@@ -114,7 +147,11 @@ async fn a_restart_without_a_page_returns() {
 async fn a_stuck_engine_is_down_until_progress() {
     let (fake, gateway) = start().await;
     wait_until!(health(&gateway) == Health::Down);
-    assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
+    assert!(
+        reason(&gateway).contains("showed no progress"),
+        "{}",
+        reason(&gateway)
+    );
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
         assert_eq!(
@@ -123,7 +160,10 @@ async fn a_stuck_engine_is_down_until_progress() {
             "a passing health check does not prove progress"
         );
     }
-    assert!(gateway.admin("/readyz").await.contains("ok"), "the last backend is not taken away");
+    assert!(
+        gateway.admin("/readyz").await.contains("ok"),
+        "the last backend is not taken away"
+    );
     fake.set_metrics(Some(running(8)));
     wait_until!(health(&gateway) == Health::Up);
     fake.set_metrics(Some(running(8)));
@@ -160,11 +200,19 @@ async fn a_503_outside_health_checks_is_down() {
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
-        assert_eq!(health(&gateway), Health::Up, "a backend with a readable model list is up");
+        assert_eq!(
+            health(&gateway),
+            Health::Up,
+            "a backend with a readable model list is up"
+        );
     }
     fake.refuse_models("503 Service Unavailable");
     wait_until!(health(&gateway) == Health::Down);
-    assert!(reason(&gateway).contains("503 to all requests"), "{}", reason(&gateway));
+    assert!(
+        reason(&gateway).contains("503 to all requests"),
+        "{}",
+        reason(&gateway)
+    );
     fake.set_models(&["tiny"]);
     fake.set_metrics(Some(running(8)));
     wait_until!(health(&gateway) == Health::Up);

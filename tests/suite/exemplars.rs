@@ -21,8 +21,14 @@ const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 /// Starts a backend, and a gateway with this objective. The gateway samples the trace of a request only if
 /// its client does.
 async fn start(objective: &str) -> (ScriptedBackend, Running) {
-    let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
-    let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
+    let sampler = Sampler {
+        is_parent_based: true,
+        ratio: 0.0,
+    };
+    let propagation = Some(Propagation {
+        sampler,
+        ..otel::TracingSettings::default().propagation
+    });
     let objective = Objective {
         name: "chat".into(),
         model: Some("tiny".into()),
@@ -31,7 +37,11 @@ async fn start(objective: &str) -> (ScriptedBackend, Running) {
     };
     let slos = vec![objective];
     let buckets = BucketOverrides::new(&BTreeMap::new(), &slos).unwrap();
-    let mut setup = Setup { propagation, slos, ..Setup::default() };
+    let mut setup = Setup {
+        propagation,
+        slos,
+        ..Setup::default()
+    };
     setup.observation.scales = buckets.scales(false);
     let stream = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
     gateway_answering_with(Setup { buckets, ..setup }, stream).await
@@ -68,17 +78,37 @@ async fn buckets_of_sampled_requests_have_their_trace() {
         "tokenweir_inter_chunk_latency_seconds",
     ] {
         let bucket = format!("{metric}_bucket{{");
-        let lines = page.lines().filter(|line| line.starts_with(&bucket) && line.contains(&ids));
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with(&bucket) && line.contains(&ids));
         let lines: Vec<&str> = lines.collect();
-        let [line] = lines[..] else { panic!("{metric}: {lines:?}") };
-        let bound = line.split("le=\"").nth(1).unwrap().split('"').next().unwrap();
+        let [line] = lines[..] else {
+            panic!("{metric}: {lines:?}")
+        };
+        let bound = line
+            .split("le=\"")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap();
         let bound: f64 = bound.replace("+Inf", "inf").parse().unwrap();
-        let value: f64 =
-            line.split(&ids).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        let value: f64 = line
+            .split(&ids)
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
         assert!(value <= bound, "{line}");
     }
     let ttft = record.ttft().unwrap().as_secs_f64();
-    assert!(page.contains(&format!("{ids}{ttft} ")), "the exemplar has the value of the request");
+    assert!(
+        page.contains(&format!("{ids}{ttft} ")),
+        "the exemplar has the value of the request"
+    );
 }
 
 #[tokio::test]
@@ -106,7 +136,11 @@ async fn objectives_are_bounds_that_count_once() {
     }
     for bound in ["10.0", "+Inf"] {
         let labels = ["\"tiny\"", &format!("le=\"{bound}\"")];
-        let count = sum(&page, "tokenweir_inter_chunk_latency_seconds_bucket", &labels);
+        let count = sum(
+            &page,
+            "tokenweir_inter_chunk_latency_seconds_bucket",
+            &labels,
+        );
         assert!((count - 1.0).abs() < 1e-9, "{bound}: {count}");
     }
 }

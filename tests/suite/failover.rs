@@ -53,10 +53,16 @@ async fn failures_before_output_are_not_noticed() {
     let paused = r#"{"error":{"message":"Generation is paused.","type":"ServiceUnavailableError","code":503}}"#;
     let streams = [
         ("connection_reset", Vec::new()),
-        ("connection_reset", b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec()),
+        (
+            "connection_reset",
+            b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec(),
+        ),
         ("connection_reset", event_stream_head()),
         ("connection_reset", begun_stream(&[ROLE])),
-        ("connection_reset", [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
+        (
+            "connection_reset",
+            [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat(),
+        ),
         ("bad_response", b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec()),
         ("busy", json("503 Service Unavailable", "{}")),
         ("server_error", json("500 Internal Server Error", ERROR)),
@@ -71,7 +77,9 @@ async fn failures_before_output_are_not_noticed() {
         ("empty", stream_of(&[ROLE])),
     ];
     let whole = json("200 OK", WHOLE);
-    let given_up = WHOLE.replace(r#""content":"Hi""#, r#""content":"""#).replace("stop", "abort");
+    let given_up = WHOLE
+        .replace(r#""content":"Hi""#, r#""content":"""#)
+        .replace("stop", "abort");
     let plain = [
         ("connection_reset", whole[..whole.len() - 1].to_vec()),
         ("draining", json("200 OK", &given_up)),
@@ -89,7 +97,10 @@ async fn failures_before_output_are_not_noticed() {
         assert_eq!(record.outcome, Outcome::Ok, "{name}");
         let failures: Vec<_> = record.attempts.iter().map(|one| one.failure).collect();
         assert_eq!(failures, [Some(failure), None], "{name}");
-        assert_ne!(record.attempts[0].backend, record.attempts[1].backend, "{name}");
+        assert_ne!(
+            record.attempts[0].backend, record.attempts[1].backend,
+            "{name}"
+        );
         let has_one_output = ask == ASK || record.observed.output_events == 1;
         assert!(has_one_output, "discarded output is not counted: {name}");
         assert_eq!(record.not_retried, None);
@@ -99,7 +110,11 @@ async fn failures_before_output_are_not_noticed() {
 #[tokio::test]
 async fn a_clients_mistake_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
-    let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
+    let fakes = first_of_two(
+        [Step::Send(stream_of(&[refused, "[DONE]"]))],
+        stream_of(&GOOD),
+    )
+    .await;
     let gateway = gateway_for(&fakes).await;
     assert!(text(&gateway.post(CHAT, ASK_STREAM).await).contains("too long"));
     assert_eq!(gateway.record().await.attempts.len(), 1);
@@ -115,8 +130,14 @@ async fn if_all_are_busy_the_last_error_counts() {
     assert_eq!((status(&answer), body(&answer)), (503, (busy.into(), true)));
     assert!(text(&answer).contains("retry-after: 1\r\n"));
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.attempts.len()), (Outcome::UpstreamError, 2));
-    assert_eq!(record.not_retried, Some(FailoverDenialReason::NoOtherBackend));
+    assert_eq!(
+        (record.outcome, record.attempts.len()),
+        (Outcome::UpstreamError, 2)
+    );
+    assert_eq!(
+        record.not_retried,
+        Some(FailoverDenialReason::NoOtherBackend)
+    );
 }
 
 #[tokio::test]
@@ -130,7 +151,12 @@ async fn after_two_crashes_there_is_no_third() {
     assert_eq!(status(&answer), 502);
     assert!(text(&answer).contains("x-should-retry: false\r\n"));
     let error = body_json(&answer);
-    assert!(error["error"]["message"].as_str().unwrap().contains("crashed while they processed"));
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("crashed while they processed")
+    );
     let record = gateway.record().await;
     assert_eq!(
         (record.attempts.len(), record.not_retried),
@@ -143,25 +169,38 @@ async fn after_two_crashes_there_is_no_third() {
 #[tokio::test]
 async fn the_first_output_buffer_has_a_timeout() {
     let first_output_buffer_timeout = Duration::from_millis(20);
-    let retry =
-        retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
-    let setup = Setup { retry, ..Setup::default() };
+    let retry = retry::RetrySettings {
+        first_output_buffer_timeout,
+        ..retry::RetrySettings::default()
+    };
+    let setup = Setup {
+        retry,
+        ..Setup::default()
+    };
     let steps = paused(&[ROLE], &[WORD, FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_following_with(setup, steps).await;
-    gateway.post_and_release(CHAT, ASK_STREAM, "assistant", || fake.go()).await;
+    gateway
+        .post_and_release(CHAT, ASK_STREAM, "assistant", || fake.go())
+        .await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
 #[tokio::test]
 async fn the_first_output_timeout_gives_504() {
     for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
-        let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
+        let setup = Setup {
+            first_output: Some(Duration::from_millis(50)),
+            ..Setup::default()
+        };
         let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
         let answer = gateway.post(CHAT, ASK_STREAM).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.ending()), (Outcome::Timeout, "timeout_first_output"));
+        assert_eq!(
+            (record.outcome, record.ending()),
+            (Outcome::Timeout, "timeout_first_output")
+        );
     }
 }
 
@@ -204,18 +243,29 @@ async fn comments_make_read_timeouts_irrelevant() {
 
 /// Builds the settings of a gateway that sends a comment after each 20 ms of silence.
 fn with_keep_alive() -> Setup {
-    rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })
+    rules(StreamRules {
+        keep_alive: Some(Duration::from_millis(20)),
+        ..StreamRules::default()
+    })
 }
 
 /// Builds the settings of a gateway that ends a truncated stream with an error event.
 fn with_error_event() -> Setup {
-    rules(StreamRules { on_truncation: OnTruncation::ErrorEvent, ..StreamRules::default() })
+    rules(StreamRules {
+        on_truncation: OnTruncation::ErrorEvent,
+        ..StreamRules::default()
+    })
 }
 
 fn rules(streams: StreamRules) -> Setup {
-    let observation =
-        observe::ObservationSettings { streams, ..observe::ObservationSettings::default() };
-    Setup { observation, ..Setup::default() }
+    let observation = observe::ObservationSettings {
+        streams,
+        ..observe::ObservationSettings::default()
+    };
+    Setup {
+        observation,
+        ..Setup::default()
+    }
 }
 
 /// Returns the body that a client of `path` receives if the stream breaks off after the events `sent`, and
@@ -235,7 +285,11 @@ const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_blo
 #[tokio::test]
 async fn an_error_event_marks_a_truncated_stream() {
     let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
-    let event = received.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
+    let event = received
+        .strip_prefix(CHAT_WORD)
+        .unwrap()
+        .strip_prefix("data: ")
+        .unwrap();
     let event: Value = serde_json::from_str(event.trim_end()).unwrap();
     assert_eq!((&event["error"]["code"], is_whole), (&502.into(), false));
     let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD, "data: {\"cho"]).await;
@@ -267,14 +321,20 @@ async fn comments_are_forwarded_and_no_output() {
         fake.go();
         read_until(&mut client, "0\r\n\r\n").await;
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, observed));
+        assert_eq!(
+            (record.outcome, record.observed.comments),
+            (Outcome::Ok, observed)
+        );
     }
 }
 
 /// Returns a response with a `content-length` and an event stream, in two pieces. A script can have a
 /// [`Step::Wait`] between them.
 fn stream_with_length() -> [Vec<u8>; 2] {
-    let (begun, rest) = ([ROLE, WORD].map(data).concat(), [FINISH, "[DONE]"].map(data).concat());
+    let (begun, rest) = (
+        [ROLE, WORD].map(data).concat(),
+        [FINISH, "[DONE]"].map(data).concat(),
+    );
     let head = "content-type: text/event-stream\r\n";
     let mut begun = response("200 OK", head, begun + &rest);
     let rest = begun.split_off(begun.len() - rest.len());
@@ -287,10 +347,22 @@ async fn own_comments_respect_a_content_length() {
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
     // The stream over HTTP/1.1.
-    let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go()).await;
-    assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
+    let answer = gateway
+        .post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go())
+        .await;
+    assert!(
+        !text(&answer)
+            .to_ascii_lowercase()
+            .contains("content-length"),
+        "{}",
+        text(&answer)
+    );
     let (bytes, is_whole) = body(&answer);
-    assert!(is_whole && bytes.ends_with(b"data: [DONE]\n\n"), "{}", text(&bytes));
+    assert!(
+        is_whole && bytes.ends_with(b"data: [DONE]\n\n"),
+        "{}",
+        text(&bytes)
+    );
     // The stream over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
@@ -311,7 +383,11 @@ async fn error_events_respect_a_content_length() {
     let steps = [Step::Send(begun), Step::Close];
     let (_fake, gateway) = gateway_following_with(with_error_event(), steps).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
-    assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
+    assert!(
+        text(&bytes).contains("\"error\":{") && !is_whole,
+        "{}",
+        text(&bytes)
+    );
 }
 
 #[tokio::test]
@@ -330,7 +406,9 @@ async fn early_comments_do_not_prevent_failover() {
         let fakes = first_of_two(steps, stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
         let release = || fakes.iter().for_each(ScriptedBackend::go);
-        let answer = gateway.post_and_release(CHAT, ASK_STREAM, COMMENT, release).await;
+        let answer = gateway
+            .post_and_release(CHAT, ASK_STREAM, COMMENT, release)
+            .await;
         let (bytes, is_whole) = body(&answer);
         assert_eq!((text(&bytes), is_whole), (format!("{COMMENT}{good}"), true));
         let record = gateway.record().await;
@@ -365,8 +443,20 @@ fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
 async fn keep_alive_bytes_do_not_prevent_failover() {
     let stream = "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n";
     let cases = [
-        ("application/json", "\n \t", ASK, json("200 OK", WHOLE), WHOLE),
-        ("text/event-stream", stream, ASK_STREAM, stream_of(&GOOD), "data: [DONE]\n\n"),
+        (
+            "application/json",
+            "\n \t",
+            ASK,
+            json("200 OK", WHOLE),
+            WHOLE,
+        ),
+        (
+            "text/event-stream",
+            stream,
+            ASK_STREAM,
+            stream_of(&GOOD),
+            "data: [DONE]\n\n",
+        ),
     ];
     for (media_type, kept, request, good, end) in cases {
         let fakes = first_of_two(kept_open(media_type, kept), good).await;
@@ -374,13 +464,22 @@ async fn keep_alive_bytes_do_not_prevent_failover() {
         let release = || fakes.iter().for_each(ScriptedBackend::go);
         let answer = gateway.post_and_release(CHAT, request, kept, release).await;
         let head = text(&answer).to_ascii_lowercase();
-        assert!(head.contains(&format!("content-type: {media_type}")), "{head}");
+        assert!(
+            head.contains(&format!("content-type: {media_type}")),
+            "{head}"
+        );
         let (bytes, is_whole) = body(&answer);
         let received = text(&bytes);
-        assert!(is_whole && received.starts_with(kept) && received.ends_with(end), "{received}");
+        assert!(
+            is_whole && received.starts_with(kept) && received.ends_with(end),
+            "{received}"
+        );
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
-        assert_eq!(record.observed.output_events, u64::from(media_type != "application/json"));
+        assert_eq!(
+            record.observed.output_events,
+            u64::from(media_type != "application/json")
+        );
     }
 }
 
@@ -388,8 +487,14 @@ async fn keep_alive_bytes_do_not_prevent_failover() {
 async fn begun_json_is_cut_without_an_answer() {
     let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
     let begun = "1\r\n\n\r\n";
-    let answer = gateway.post_and_release(CHAT, ASK, begun, || fake.go()).await;
-    assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
+    let answer = gateway
+        .post_and_release(CHAT, ASK, begun, || fake.go())
+        .await;
+    assert_eq!(
+        body(&answer),
+        (b"\n".to_vec(), false),
+        "no error looks like an answer"
+    );
 }
 
 /// When the backend fails, the client already has the status 200. So the gateway must report the failure in
@@ -405,11 +510,19 @@ async fn late_failures_are_error_events() {
     for (path, begin) in cases {
         let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
         let ask = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
-        let answer = gateway.post_and_release(path, ask, COMMENT, || fake.go()).await;
+        let answer = gateway
+            .post_and_release(path, ask, COMMENT, || fake.go())
+            .await;
         let received = body_text(&answer);
         let event = received.strip_prefix(COMMENT).unwrap();
-        assert!(event.starts_with(begin) && event.ends_with("}\n\n"), "{path} {received}");
-        assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
+        assert!(
+            event.starts_with(begin) && event.ends_with("}\n\n"),
+            "{path} {received}"
+        );
+        assert_eq!(
+            (status(&answer), gateway.record().await.status),
+            (200, Some(502))
+        );
     }
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
     // The same test over HTTP/2.
@@ -428,13 +541,26 @@ async fn a_model_has_its_own_first_output_timeout() {
     let strict = ModelConfig {
         name: "strict".into(),
         served_as: Some("tiny".into()),
-        policy: RoutePolicy { first_output, ..RoutePolicy::default() },
+        policy: RoutePolicy {
+            first_output,
+            ..RoutePolicy::default()
+        },
         ..ModelConfig::default()
     };
-    let setup = Setup { models: vec![strict], ..Setup::default() };
+    let setup = Setup {
+        models: vec![strict],
+        ..Setup::default()
+    };
     let (fake, gateway) =
         gateway_following_with(setup, [Step::Send(event_stream_head()), Step::AwaitClose]).await;
-    assert_eq!(status(&gateway.post(CHAT, &ASK_STREAM.replace("tiny", "strict")).await), 504);
+    assert_eq!(
+        status(
+            &gateway
+                .post(CHAT, &ASK_STREAM.replace("tiny", "strict"))
+                .await
+        ),
+        504
+    );
     fake.closed().await;
     let other = gateway.begin(CHAT, ASK_STREAM).await;
     fake.until_received(2).await;
@@ -462,7 +588,11 @@ async fn failed_attempts_are_no_gateway_overhead() {
     let record = gateway.record().await;
     assert_eq!(record.attempts.len(), 2);
     assert!(record.failed_attempts() >= Some(Duration::from_secs(1)));
-    assert!(record.overhead() < Some(Duration::from_millis(500)), "{:?}", record.overhead());
+    assert!(
+        record.overhead() < Some(Duration::from_millis(500)),
+        "{:?}",
+        record.overhead()
+    );
     let page = gateway.admin("/metrics").await;
     assert!(value(&page, "tokenweir_gateway_overhead_seconds_sum") < 0.5);
 }

@@ -23,14 +23,20 @@ use tokio::task::JoinSet;
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {
-    tokio::time::timeout(WAIT_TIMEOUT, wanted).await.expect(description)
+    tokio::time::timeout(WAIT_TIMEOUT, wanted)
+        .await
+        .expect(description)
 }
 
 /// Opens `count` connections over which the client sends nothing.
 async fn silent(addr: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     for _ in 0..count {
-        streams.push(until("a connection", TcpStream::connect(addr)).await.unwrap());
+        streams.push(
+            until("a connection", TcpStream::connect(addr))
+                .await
+                .unwrap(),
+        );
     }
     streams
 }
@@ -45,8 +51,13 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 
 async fn ask(addr: SocketAddr) -> String {
     let messages = r#"[{"role":"user","content":"hello"}]"#;
-    let body = format!(r#"{{"model":"{}","max_tokens":4,"messages":{messages}}}"#, model());
-    let mut stream = until("a connection", TcpStream::connect(addr)).await.unwrap();
+    let body = format!(
+        r#"{{"model":"{}","max_tokens":4,"messages":{messages}}}"#,
+        model()
+    );
+    let mut stream = until("a connection", TcpStream::connect(addr))
+        .await
+        .unwrap();
     // Writing may fail, because the gateway may already have closed an excess connection.
     let _ = stream.write_all(post(CHAT, &body).as_bytes()).await;
     String::from_utf8(read_to_end(&mut stream).await).unwrap()
@@ -98,7 +109,10 @@ async fn flood(files: usize) {
     let oldest = read_to_end(&mut operators[0]).await;
     assert!(oldest.is_empty(), "the oldest connection was closed");
     let answer = ask(port.addr).await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "clients are served: {answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 "),
+        "clients are served: {answer}"
+    );
 
     let clients = silent(port.addr, files + 20).await;
     burst(port.addr, 20).await;
@@ -106,18 +120,29 @@ async fn flood(files: usize) {
     drop((clients, operators));
     wait_until!(ask(port.addr).await.starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
-        assert!(burst(port.addr, files).await > 0, "some requests of the burst are served");
+        assert!(
+            burst(port.addr, files).await > 0,
+            "some requests of the burst are served"
+        );
         assert_no_backend_is_down(&gateway, "after a burst").await;
     }
     let page = gateway.get("/metrics").await;
     for backend in &backends {
         let unreachable =
             format!("tokenweir_attempts_total{{backend=\"{backend}\",result=\"connect_error\"}}");
-        let line = page.lines().find_map(|line| line.strip_prefix(&unreachable));
-        assert!(line.is_none_or(|count| count.trim() == "0"), "{unreachable} {line:?}");
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(&unreachable));
+        assert!(
+            line.is_none_or(|count| count.trim() == "0"),
+            "{unreachable} {line:?}"
+        );
     }
     let failed = gateway.value("tokenweir_accept_errors_total").await;
-    assert!(failed.abs() < 0.5, "the connection limits fit under the file limit: {failed} errors");
+    assert!(
+        failed.abs() < 0.5,
+        "the connection limits fit under the file limit: {failed} errors"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +155,10 @@ async fn client_floods_leave_descriptors_for_backends() {
 #[tokio::test]
 async fn without_descriptors_clients_get_503() {
     let descriptors = FileDescriptorPool::new(Some(4));
-    let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
+    let setup = Setup {
+        descriptors: descriptors.clone(),
+        ..Setup::default()
+    };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let mut taken = Vec::new();
     // Without a free descriptor, scrapes fail, too. The error metric of scrapes names this reason.
@@ -149,10 +177,19 @@ async fn without_descriptors_clients_get_503() {
     until("a scrape", watching).await;
     let answer = String::from_utf8(gateway.post(CHAT, "{}").await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(answer.contains("x-gateway-error: gateway_exhausted"), "{answer}");
-    assert!(answer.contains("retry-after: 1") && answer.contains("LimitNOFILE"), "{answer}");
+    assert!(
+        answer.contains("x-gateway-error: gateway_exhausted"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("retry-after: 1") && answer.contains("LimitNOFILE"),
+        "{answer}"
+    );
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("gateway_exhausted")));
+    assert_eq!(
+        (record.outcome, record.refusal),
+        (Outcome::Rejected, Some("gateway_exhausted"))
+    );
     let backend = gateway.pool.backends()[0].clone();
     assert_eq!(backend.health.state().health, Health::Up);
     assert_eq!(backend.health.breaker.state(), BreakerState::Closed);
@@ -167,10 +204,15 @@ async fn an_idle_connection_gives_way_to_another_backend() {
     fakes[1].set_models(&["other"]);
     // The pool has two descriptors. One of them is reserved for scrapes.
     let descriptors = FileDescriptorPool::new(Some(2));
-    let setup = Setup { descriptors, ..Setup::default() };
+    let setup = Setup {
+        descriptors,
+        ..Setup::default()
+    };
     let gateway = start_before(&fakes, setup).await;
     for model in ["tiny", "other", "tiny", "other"] {
-        let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+        let answer = gateway
+            .post(CHAT, &format!(r#"{{"model":"{model}"}}"#))
+            .await;
         assert_eq!(status(&answer), 200, "{model}");
     }
     assert_eq!((fakes[0].seen().len(), fakes[1].seen().len()), (2, 2));
@@ -178,14 +220,27 @@ async fn an_idle_connection_gives_way_to_another_backend() {
 
 #[tokio::test]
 async fn the_admin_listener_closes_the_oldest_idle() {
-    let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
-    let setup = Setup { limits, ..Setup::default() };
+    let limits = ServerLimits {
+        max_admin_connections: 2,
+        ..ServerLimits::default()
+    };
+    let setup = Setup {
+        limits,
+        ..Setup::default()
+    };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let mut connections = silent(gateway.admin, 2).await;
     let answer = until("a probe", gateway.admin("/livez")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(read_to_end(&mut connections[0]).await.is_empty());
     // The gateway has closed only the oldest idle connection, so the second one is still open.
-    connections[1].write_all(get("/livez").as_bytes()).await.unwrap();
-    assert!(read_to_end(&mut connections[1]).await.starts_with(b"HTTP/1.1 200"));
+    connections[1]
+        .write_all(get("/livez").as_bytes())
+        .await
+        .unwrap();
+    assert!(
+        read_to_end(&mut connections[1])
+            .await
+            .starts_with(b"HTTP/1.1 200")
+    );
 }

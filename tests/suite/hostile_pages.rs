@@ -94,21 +94,31 @@ fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
         session: random.bool().then(|| random.u64(..)),
         ..BackendRequirements::none(&prompt, random.u64(..))
     };
-    pool.lease(requirements, &[], clock::now()).expect("a backend is up").0
+    pool.lease(requirements, &[], clock::now())
+        .expect("a backend is up")
+        .0
 }
 
 /// Renders the status and the metrics page of the gateway. Asserts that each value is a number and each counter
 /// is finite.
 fn read_pages(pool: &BackendPool, prometheus: &Prometheus) {
     let backends = pool.backends();
-    let statuses = backends.iter().map(|backend| admin::backend_status(backend, clock::now()));
-    let status = StatusSnapshot { backends: statuses.collect(), ..StatusSnapshot::default() };
+    let statuses = backends
+        .iter()
+        .map(|backend| admin::backend_status(backend, clock::now()));
+    let status = StatusSnapshot {
+        backends: statuses.collect(),
+        ..StatusSnapshot::default()
+    };
     serde_json::to_string(&status).unwrap();
     let page = prometheus.page(&status, ExpositionFormat::OpenMetrics);
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (series, value) = line.rsplit_once(' ').unwrap();
         let value: f64 = value.parse().unwrap();
-        let is_counter = series.split('{').next().is_some_and(|name| name.ends_with("_total"));
+        let is_counter = series
+            .split('{')
+            .next()
+            .is_some_and(|name| name.ends_with("_total"));
         assert!(!is_counter || value.is_finite(), "{line}");
     }
 }
@@ -122,8 +132,14 @@ fn no_number_breaks_requests_or_pages() {
             let address = BackendAddress::parse(url).unwrap();
             Backend::new(address.default_id(), address, None)
         });
-        let policy = Policy { kind, ..Policy::default() };
-        let settings = PoolSettings { policy, ..PoolSettings::default() };
+        let policy = Policy {
+            kind,
+            ..Policy::default()
+        };
+        let settings = PoolSettings {
+            policy,
+            ..PoolSettings::default()
+        };
         let pool = BackendPool::with_settings(backends.into(), &settings);
         let prometheus = Prometheus::new(BucketOverrides::default(), Vec::new());
         pool.backends().iter().for_each(|backend| backend.mark_up());
@@ -152,7 +168,16 @@ fn no_number_breaks_requests_or_pages() {
             backend: Some(&bad.identity.id),
             ..BackendRequirements::none(&prompt, 0)
         };
-        assert!(pool.lease(requirements, &[], clock::now()).is_ok(), "{}", kind.as_str());
-        assert!(admin::backend_status(&bad, clock::now()).learned.prefill_backlog_tokens < 1e9);
+        assert!(
+            pool.lease(requirements, &[], clock::now()).is_ok(),
+            "{}",
+            kind.as_str()
+        );
+        assert!(
+            admin::backend_status(&bad, clock::now())
+                .learned
+                .prefill_backlog_tokens
+                < 1e9
+        );
     }
 }

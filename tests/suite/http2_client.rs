@@ -32,13 +32,23 @@ use Verdict::{Rejected, Served};
 
 /// Returns the headers of a valid chat request.
 fn valid_headers() -> Headers {
-    let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
-    pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    let pairs = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", CHAT),
+        (":authority", "g"),
+    ];
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).into(), (*value).into()))
+        .collect()
 }
 
 /// Returns the headers of [`valid_headers`] and these additional ones.
 fn with(additional: &[(&str, &str)]) -> Headers {
-    let additional = additional.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+    let additional = additional
+        .iter()
+        .map(|(name, value)| ((*name).into(), (*value).into()));
     valid_headers().into_iter().chain(additional).collect()
 }
 
@@ -46,7 +56,10 @@ fn with(additional: &[(&str, &str)]) -> Headers {
 /// header.
 fn changed(name: &str, value: Option<&str>) -> Headers {
     let mut headers = valid_headers();
-    let place = headers.iter().position(|(known, _)| known == name.as_bytes()).unwrap();
+    let place = headers
+        .iter()
+        .position(|(known, _)| known == name.as_bytes())
+        .unwrap();
     match value {
         Some(value) => headers[place].1 = value.into(),
         None => drop(headers.remove(place)),
@@ -65,20 +78,60 @@ fn framings() -> Vec<Case> {
     vec![
         ("nothing strange", valid_headers(), Served),
         ("a length", with(&[("content-length", &length)]), Served),
-        ("a length that is too long", with(&[("content-length", "99")]), Rejected),
-        ("a length that is too short", with(&[("content-length", "1")]), Rejected),
-        ("a length of zero", with(&[("content-length", "0")]), Rejected),
-        ("a length with a sign", with(&[("content-length", &format!("+{length}"))]), Rejected),
-        ("two lengths", with(&[("content-length", "1"), twice[0]]), Rejected),
-        ("an encoding", with(&[("transfer-encoding", "chunked")]), Rejected),
-        ("an encoding and a length", with(&[("transfer-encoding", "chunked"), twice[0]]), Rejected),
+        (
+            "a length that is too long",
+            with(&[("content-length", "99")]),
+            Rejected,
+        ),
+        (
+            "a length that is too short",
+            with(&[("content-length", "1")]),
+            Rejected,
+        ),
+        (
+            "a length of zero",
+            with(&[("content-length", "0")]),
+            Rejected,
+        ),
+        (
+            "a length with a sign",
+            with(&[("content-length", &format!("+{length}"))]),
+            Rejected,
+        ),
+        (
+            "two lengths",
+            with(&[("content-length", "1"), twice[0]]),
+            Rejected,
+        ),
+        (
+            "an encoding",
+            with(&[("transfer-encoding", "chunked")]),
+            Rejected,
+        ),
+        (
+            "an encoding and a length",
+            with(&[("transfer-encoding", "chunked"), twice[0]]),
+            Rejected,
+        ),
         ("a connection", with(&[("connection", "close")]), Rejected),
         ("an upgrade", with(&[("upgrade", "h2c")]), Rejected),
-        ("a keep-alive header", with(&[("keep-alive", "1")]), Rejected),
-        ("a proxy-connection header", with(&[("proxy-connection", "close")]), Rejected),
+        (
+            "a keep-alive header",
+            with(&[("keep-alive", "1")]),
+            Rejected,
+        ),
+        (
+            "a proxy-connection header",
+            with(&[("proxy-connection", "close")]),
+            Rejected,
+        ),
         ("te: trailers", with(&[("te", "trailers")]), Served),
         ("te: chunked", with(&[("te", "chunked")]), Rejected),
-        ("an underscore", with(&[("content_length", "0"), ("transfer_encoding", "x")]), Served),
+        (
+            "an underscore",
+            with(&[("content_length", "0"), ("transfer_encoding", "x")]),
+            Served,
+        ),
     ]
 }
 
@@ -87,8 +140,16 @@ fn characters() -> Vec<Case> {
     let value = |value: &str| with(&[("x", value)]);
     let name = |name: &str| with(&[(name, "a")]);
     vec![
-        ("a line end in a value", value("a\r\ncontent-length: 0"), Rejected),
-        ("a request in a value", value("a\r\n\r\nGET / HTTP/1.1\r\n\r\n"), Rejected),
+        (
+            "a line end in a value",
+            value("a\r\ncontent-length: 0"),
+            Rejected,
+        ),
+        (
+            "a request in a value",
+            value("a\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            Rejected,
+        ),
         ("LF in a value", value("a\nx: b"), Rejected),
         ("CR in a value", value("a\rx: b"), Rejected),
         ("NUL in a value", value("a\0b"), Rejected),
@@ -97,11 +158,31 @@ fn characters() -> Vec<Case> {
         ("a space in a name", name("x y"), Rejected),
         ("a capital in a name", name("X-A"), Rejected),
         ("no name", name(""), Rejected),
-        ("a line end in a method", changed(":method", Some("POST / HTTP/1.1\r\nx: y")), Rejected),
-        ("a space in a method", changed(":method", Some("POST /x")), Rejected),
-        ("a line end in a path", changed(":path", Some("/v1 HTTP/1.1\r\nx: y\r\n\r\n")), Rejected),
-        ("a space in a path", changed(":path", Some(&format!("{CHAT} HTTP/1.1"))), Rejected),
-        ("a line end in a host", changed(":authority", Some("g\r\nx: y")), Rejected),
+        (
+            "a line end in a method",
+            changed(":method", Some("POST / HTTP/1.1\r\nx: y")),
+            Rejected,
+        ),
+        (
+            "a space in a method",
+            changed(":method", Some("POST /x")),
+            Rejected,
+        ),
+        (
+            "a line end in a path",
+            changed(":path", Some("/v1 HTTP/1.1\r\nx: y\r\n\r\n")),
+            Rejected,
+        ),
+        (
+            "a space in a path",
+            changed(":path", Some(&format!("{CHAT} HTTP/1.1"))),
+            Rejected,
+        ),
+        (
+            "a line end in a host",
+            changed(":authority", Some("g\r\nx: y")),
+            Rejected,
+        ),
         ("a user in a host", with(&[("host", "a@g")]), Rejected),
     ]
 }
@@ -117,19 +198,39 @@ fn pseudo_headers() -> Vec<Case> {
         ("no path", changed(":path", None), Rejected),
         ("an empty path", changed(":path", Some("")), Rejected),
         ("an asterisk", changed(":path", Some("*")), Rejected),
-        ("a path without its slash", changed(":path", Some("v1/chat/completions")), Rejected),
-        ("an absolute path", changed(":path", Some(&absolute)), Rejected),
+        (
+            "a path without its slash",
+            changed(":path", Some("v1/chat/completions")),
+            Rejected,
+        ),
+        (
+            "an absolute path",
+            changed(":path", Some(&absolute)),
+            Rejected,
+        ),
         ("two paths", with(&[(":path", "/metrics")]), Rejected),
         ("two methods", with(&[(":method", "GET")]), Rejected),
-        ("a response pseudo-header", with(&[(":status", "200")]), Rejected),
+        (
+            "a response pseudo-header",
+            with(&[(":status", "200")]),
+            Rejected,
+        ),
         ("an unknown pseudo-header", with(&[(":x", "a")]), Rejected),
         ("a pseudo-header after other headers", late, Rejected),
-        ("no authority, and no host", changed(":authority", None), Served),
+        (
+            "no authority, and no host",
+            changed(":authority", None),
+            Served,
+        ),
         ("the same host", with(&[("host", "g")]), Served),
         ("another host", with(&[("host", "h")]), Rejected),
         ("two hosts", with(&[("host", "g"), ("host", "g")]), Rejected),
         ("a tunnel", changed(":method", Some("CONNECT")), Rejected),
-        ("a protocol tunnel", with(&[(":protocol", "websocket")]), Rejected),
+        (
+            "a protocol tunnel",
+            with(&[(":protocol", "websocket")]),
+            Rejected,
+        ),
     ]
 }
 
@@ -142,9 +243,15 @@ async fn a_request_is_rejected_or_well_formed() {
         let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&headers));
         let body = frame(DATA, END_STREAM, 1, BODY.as_bytes());
         client.send(&[head, body].concat()).await;
-        let ended = tokio::time::timeout(WAIT_TIMEOUT, client.reader.ended(1)).await.expect(name);
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, client.reader.ended(1))
+            .await
+            .expect(name);
         let seen = fake.take_received();
-        assert_eq!(seen.len(), usize::from(verdict == Served), "{name}: {ended:?}");
+        assert_eq!(
+            seen.len(),
+            usize::from(verdict == Served),
+            "{name}: {ended:?}"
+        );
         for seen in &seen {
             assert_eq!(
                 (check_forwarded_request(seen), &seen.body[..]),
@@ -158,13 +265,20 @@ async fn a_request_is_rejected_or_well_formed() {
             (Rejected, Ended::Answered(body)) => {
                 let error: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
                 let code = error["error"]["code"].as_u64();
-                assert!(body.is_empty() || matches!(code, Some(400..500)), "{name}: {body}");
+                assert!(
+                    body.is_empty() || matches!(code, Some(400..500)),
+                    "{name}: {body}"
+                );
             }
             (Rejected, _) => {}
         }
         let (request, expected) = victim("other");
         let answer = gateway.raw(request).await;
-        assert_eq!(answers(&answer), Ok(vec![expected]), "{name}: another client");
+        assert_eq!(
+            answers(&answer),
+            Ok(vec![expected]),
+            "{name}: another client"
+        );
     }
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }

@@ -11,12 +11,20 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
 
 #[tokio::test]
 async fn identities_are_recorded_but_not_in_metrics() {
-    let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
+    let plain = IdentitiesConfig {
+        mode: IdentityMode::Plain,
+        ..IdentitiesConfig::default()
+    };
     for config in [plain, IdentitiesConfig::default()] {
-        let setup = Setup { identities: config.reader(|_| None).unwrap(), ..Setup::default() };
+        let setup = Setup {
+            identities: config.reader(|_| None).unwrap(),
+            ..Setup::default()
+        };
         let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
         let session_header = "x-claude-code-session-id: session-7";
-        gateway.raw(with_lines(&post(CHAT, BODY), session_header)).await;
+        gateway
+            .raw(with_lines(&post(CHAT, BODY), session_header))
+            .await;
         let record = gateway.record().await;
         let identity = &record.options.identity;
         let recorded = [&identity.user, &identity.session].map(|value| value.as_deref().unwrap());
@@ -30,7 +38,13 @@ async fn identities_are_recorded_but_not_in_metrics() {
         assert_eq!(record.options.messages, Some(2));
         assert!(record.tokens_per_second().is_some());
         let page = gateway.admin("/metrics").await;
-        assert!(!values.iter().chain(&recorded).any(|value| page.contains(value)), "{page}");
+        assert!(
+            !values
+                .iter()
+                .chain(&recorded)
+                .any(|value| page.contains(value)),
+            "{page}"
+        );
         assert!(String::from_utf8_lossy(&fake.seen()[0].body).contains("alice@example.com"));
     }
 }

@@ -29,7 +29,13 @@ impl AddressUpdates {
         let name = Some("vllm".to_owned());
         let (service, pool) = if is_pool { (None, name) } else { (name, None) };
         let (namespace, url) = (Some("ai".into()), Some(format!("http://{}", server.addr)));
-        let settings = KubernetesConfig { service, pool, namespace, port, url };
+        let settings = KubernetesConfig {
+            service,
+            pool,
+            namespace,
+            port,
+            url,
+        };
         let mut service = ServiceWatcher::new(settings).await.unwrap();
         let (sender, received) = mpsc::unbounded_channel();
         let listening = tokio::spawn(async move {
@@ -37,14 +43,19 @@ impl AddressUpdates {
                 let DiscoveryChange::Backends(addresses) = service.changed().await else {
                     continue;
                 };
-                let addresses =
-                    addresses.iter().map(|found| found.address.authority().to_owned()).collect();
+                let addresses = addresses
+                    .iter()
+                    .map(|found| found.address.authority().to_owned())
+                    .collect();
                 if sender.send(addresses).is_err() {
                     return;
                 }
             }
         });
-        Self { received, listening }
+        Self {
+            received,
+            listening,
+        }
     }
 
     /// Waits for the next address list. Returns the ports of the backends in it.
@@ -82,7 +93,10 @@ async fn endpoint_slices_are_listed_and_watched() {
     let request = server.asked().await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
     assert!(request.target.starts_with(path), "{}", request.target);
-    assert_eq!(request.query("labelSelector"), Some("kubernetes.io%2Fservice-name%3Dvllm"));
+    assert_eq!(
+        request.query("labelSelector"),
+        Some("kubernetes.io%2Fservice-name%3Dvllm")
+    );
     // The API server may send a list in pages. The list is applied when all its pages have arrived.
     let mut first = listed(10, &[slice("a", 3, 1, Some(true))]);
     first["metadata"]["continue"] = "more".into();
@@ -90,7 +104,9 @@ async fn endpoint_slices_are_listed_and_watched() {
     let request = server.asked().await;
     assert_eq!(request.query("continue"), Some("more"));
     assert!(updates.has_no_update());
-    request.answer(200, &listed(10, &[slice("b", 4, 2, Some(true))])).await;
+    request
+        .answer(200, &listed(10, &[slice("b", 4, 2, Some(true))]))
+        .await;
     assert_eq!(updates.ports().await, [1, 2]);
     let request = server.asked().await;
     assert_eq!((request.is_watch(), request.version()), (true, Some(10)));
@@ -98,7 +114,9 @@ async fn endpoint_slices_are_listed_and_watched() {
     let mut watch = request.start_stream().await;
     watch.send("ADDED", &slice("c", 11, 3, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2, 3]);
-    watch.send("MODIFIED", &slice("a", 12, 1, Some(false))).await;
+    watch
+        .send("MODIFIED", &slice("a", 12, 1, Some(false)))
+        .await;
     assert_eq!(updates.ports().await, [2, 3], "not ready");
     watch.send("MODIFIED", &slice("b", 13, 2, None)).await;
     assert_eq!(updates.ports().await, [3], "terminating");
@@ -106,7 +124,11 @@ async fn endpoint_slices_are_listed_and_watched() {
     assert_eq!(updates.ports().await, [1, 3]);
     watch.send("DELETED", &slice("b", 15, 2, None)).await;
     watch.send("DELETED", &slice("c", 16, 3, Some(true))).await;
-    assert_eq!(updates.ports().await, [1], "the removal of a terminating pod is no update");
+    assert_eq!(
+        updates.ports().await,
+        [1],
+        "the removal of a terminating pod is no update"
+    );
     watch.send("DELETED", &slice("a", 17, 1, Some(true))).await;
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
@@ -140,7 +162,12 @@ async fn pods_of_an_inference_pool_are_watched() {
     let path = "/apis/inference.networking.k8s.io/v1/namespaces/ai/inferencepools?";
     assert!(request.target.starts_with(path), "{}", request.target);
     assert_eq!(request.query("fieldSelector"), Some("metadata.name%3Dvllm"));
-    request.answer(200, &list_of(POOL_API, "InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
+    request
+        .answer(
+            200,
+            &list_of(POOL_API, "InferencePoolList", 5, &[pool(4, "blue", 1)]),
+        )
+        .await;
     // Discovery may request the watch of the pool and the list of the pods in any order.
     let mut pool_watch = None;
     let mut lists = 0;
@@ -150,10 +177,20 @@ async fn pods_of_an_inference_pool_are_watched() {
             pool_watch = Some(request.start_stream().await);
             continue;
         }
-        assert!(request.target.starts_with("/api/v1/namespaces/ai/pods?"), "{}", request.target);
+        assert!(
+            request.target.starts_with("/api/v1/namespaces/ai/pods?"),
+            "{}",
+            request.target
+        );
         assert_eq!(request.query("labelSelector"), Some("app%3Dblue"));
-        let pods = [pod(6, "127.0.0.1", true), pod(7, "127.0.0.2", false), pod(8, "", true)];
-        request.answer(200, &list_of("v1", "PodList", 9, &pods)).await;
+        let pods = [
+            pod(6, "127.0.0.1", true),
+            pod(7, "127.0.0.2", false),
+            pod(8, "", true),
+        ];
+        request
+            .answer(200, &list_of("v1", "PodList", 9, &pods))
+            .await;
         lists += 1;
     }
     assert_eq!(updates.ports().await, [1], "one pod is ready");
@@ -167,8 +204,17 @@ async fn pods_of_an_inference_pool_are_watched() {
         drop(request);
     };
     assert_eq!(green.query("labelSelector"), Some("app%3Dgreen"));
-    green.answer(200, &list_of("v1", "PodList", 11, &[pod(12, "127.0.0.1", true)])).await;
-    assert_eq!(updates.ports().await, [2], "the pods of the new selector at the new port");
+    green
+        .answer(
+            200,
+            &list_of("v1", "PodList", 11, &[pod(12, "127.0.0.1", true)]),
+        )
+        .await;
+    assert_eq!(
+        updates.ports().await,
+        [2],
+        "the pods of the new selector at the new port"
+    );
     pool_watch.send("DELETED", &pool(13, "green", 2)).await;
     assert_eq!(updates.ports().await, [0; 0]);
 }
@@ -187,7 +233,9 @@ async fn a_broken_watch_resumes_at_its_version() {
     let mut watch = server.watch(20).await;
     watch.send("ADDED", &slice("b", 21, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
-    watch.send_chunk("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
+    watch
+        .send_chunk("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp")
+        .await;
     drop(watch);
     // Discovery ignores lines of a watch that are malformed.
     let mut watch = server.watch(21).await;
@@ -233,7 +281,11 @@ async fn a_failing_api_server_keeps_known_backends() {
     server.stop().await;
     let mut updates = AddressUpdates::watch(&server).await;
     server.restart();
-    server.asked().await.answer(401, &status(401, "Unauthorized")).await;
+    server
+        .asked()
+        .await
+        .answer(401, &status(401, "Unauthorized"))
+        .await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
     let watch = server.watch(10).await;
@@ -241,7 +293,11 @@ async fn a_failing_api_server_keeps_known_backends() {
     drop(watch);
     server.restart();
     drop(server.asked().await);
-    server.asked().await.answer(403, &status(403, "Forbidden")).await;
+    server
+        .asked()
+        .await
+        .answer(403, &status(403, "Forbidden"))
+        .await;
     let mut watch = server.watch(10).await;
     assert!(updates.has_no_update());
     watch.send("ADDED", &slice("b", 50, 2, Some(true))).await;
@@ -253,7 +309,11 @@ async fn a_failing_api_server_keeps_known_backends() {
 async fn ending_watches_are_retried_five_times_per_second() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[]).await;
-    assert_eq!(updates.ports().await, [0; 0], "a service without pods has no backends");
+    assert_eq!(
+        updates.ports().await,
+        [0; 0],
+        "a service without pods has no backends"
+    );
     let began = Instant::now();
     for _ in 0..16 {
         server.watch(10).await.end().await;
@@ -273,13 +333,20 @@ async fn no_request_fails_while_kubernetes_discovery_replaces_pods() {
     );
     port.configure(&file, &source);
     let pod = |index: usize, version, is_ready| {
-        slice(&format!("vllm-{index}"), version, backends[index].port(), is_ready)
+        slice(
+            &format!("vllm-{index}"),
+            version,
+            backends[index].port(),
+            is_ready,
+        )
     };
     let starting = tokio::spawn({
         let file = file.clone();
         async move { GatewayProcess::start(&file).await }
     });
-    server.list(10, &[pod(0, 1, Some(true)), pod(1, 2, Some(true))]).await;
+    server
+        .list(10, &[pod(0, 1, Some(true)), pod(1, 2, Some(true))])
+        .await;
     let mut watch = server.watch(10).await;
     let gateway = starting.await.unwrap();
     let mut load = Load::start(port.addr, &model(), 4);
@@ -293,8 +360,10 @@ async fn no_request_fails_while_kubernetes_discovery_replaces_pods() {
     ];
     for (kind, object, expected) in events {
         watch.send(kind, &object).await;
-        let names: BTreeSet<String> =
-            expected.into_iter().map(|index: usize| backends[index].to_string()).collect();
+        let names: BTreeSet<String> = expected
+            .into_iter()
+            .map(|index: usize| backends[index].to_string())
+            .collect();
         wait_until!(fleet(&gateway).await == names);
         load.goes_on(50).await;
     }

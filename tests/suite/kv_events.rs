@@ -30,7 +30,10 @@ fn engine(cache_tokens: u32) -> SimulatorSettings {
 
 /// Builds gateway settings that use the KV events of each engine that publishes them, as by default.
 fn using_offered_events() -> Setup {
-    Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
+    Setup {
+        kv_events: KvEventsSettings::default(),
+        ..Setup::default()
+    }
 }
 
 /// The prefix cache of the backend as its KV events show it.
@@ -60,7 +63,10 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
             { "role": "user", "content": question },
         ],
     });
-    fleet.gateway.raw(post("/v1/chat/completions", &body.to_string())).await;
+    fleet
+        .gateway
+        .raw(post("/v1/chat/completions", &body.to_string()))
+        .await;
     let record = fleet.gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
     record
@@ -71,7 +77,10 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
 fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
     let candidate = record.selected_candidate().unwrap().candidate;
     let is_exact = candidate.cached_source == CachedSource::Exact;
-    (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
+    (
+        is_exact.then_some(candidate.cached as u64),
+        record.observed.usage.cached.unwrap(),
+    )
 }
 
 /// Sends requests until the gateway expects more than 0 cached tokens because of KV events. Returns that
@@ -104,7 +113,10 @@ async fn a_cache_reset_forgets_old_blocks() {
 /// Replaces the process of the engine by a new process with these settings at the same address.
 async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
     fleet.serving.abort();
-    let settings = SimulatorSettings { listen: fleet.backend_addrs[0], ..settings };
+    let settings = SimulatorSettings {
+        listen: fleet.backend_addrs[0],
+        ..settings
+    };
     let sim = wait_for!(Simulator::bind(&settings).await.ok());
     fleet.serving = tokio::spawn(sim.run(std::future::pending()));
 }
@@ -122,24 +134,36 @@ async fn an_engine_restart_forgets_old_blocks() {
     restart(&mut fleet, settings).await;
     // The new process first computes blocks of another prompt.
     wait_until!({
-        let answer = fleet.gateway.raw(post("/v1/completions", r#"{"prompt":"x","max_tokens":1}"#));
+        let answer = fleet
+            .gateway
+            .raw(post("/v1/completions", r#"{"prompt":"x","max_tokens":1}"#));
         let answer = answer.await;
         fleet.gateway.record().await;
         answer.starts_with(b"HTTP/1.1 200")
     });
     let record = ask(&fleet, 'b', 1_000, "question").await;
-    assert!(expected_and_found(&record).0.is_none_or(|expected| expected == 0));
+    assert!(
+        expected_and_found(&record)
+            .0
+            .is_none_or(|expected| expected == 0)
+    );
     let record = ask(&fleet, 'a', 1_000, "question").await;
     let (expected, found) = expected_and_found(&record);
     assert_eq!(found, 0);
-    assert!(expected.is_none_or(|expected| expected == 0), "{expected:?}");
+    assert!(
+        expected.is_none_or(|expected| expected == 0),
+        "{expected:?}"
+    );
     assert!(ask_until_exact(&fleet, 'a').await > 900);
 }
 
 #[tokio::test]
 async fn a_restart_without_events_counts_as_none() {
     let mut fleet = start(8_192).await;
-    let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
+    let settings = SimulatorSettings {
+        kv_events_port: None,
+        ..engine(8_192)
+    };
     restart(&mut fleet, settings).await;
     wait_until!(cache_of(&fleet.gateway.pool.backends()[0]).is_none());
 }
@@ -148,7 +172,10 @@ async fn a_restart_without_events_counts_as_none() {
 async fn unreachable_publishers_do_not_affect_requests() {
     // Three KV event endpoints that cannot be used: a closed port, a port without ZeroMQ, and a host other
     // than that of the backend.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     other.set_nonblocking(true).unwrap();
     let fake = ScriptedBackend::answering(json_response("200 OK", r#"{"a":1}"#)).await;
@@ -164,13 +191,22 @@ async fn unreachable_publishers_do_not_affect_requests() {
         let asked_before = fake.asked("/kv_event_sources");
         let gateway = start_with(&[fake.addr], using_offered_events()).await;
         wait_until!(fake.asked("/kv_event_sources") > asked_before);
-        let answer = gateway.raw(post("/v1/completions", r#"{"prompt":"x"}"#)).await;
+        let answer = gateway
+            .raw(post("/v1/completions", r#"{"prompt":"x"}"#))
+            .await;
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
         let seen = fake.take_received().pop().unwrap();
-        assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
+        assert!(
+            !seen.head.to_ascii_lowercase().contains("x-session-id"),
+            "{}",
+            seen.head
+        );
         assert!(cache_of(&gateway.pool.backends()[0]).is_none(), "{sources}");
     }
-    assert!(other.accept().is_err(), "the gateway connects to no other host");
+    assert!(
+        other.accept().is_err(),
+        "the gateway connects to no other host"
+    );
 }
 
 /// The metrics page of an engine with a prefix cache.

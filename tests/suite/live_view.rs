@@ -32,7 +32,11 @@ async fn live_when(
 }
 
 fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSummary {
-    document.backends.iter().find(|backend| backend.name == name).unwrap()
+    document
+        .backends
+        .iter()
+        .find(|backend| backend.name == name)
+        .unwrap()
 }
 
 #[tokio::test]
@@ -50,28 +54,55 @@ async fn an_open_stream_becomes_a_request() {
     let request = with_lines(&post(CHAT, CHAT_BODY), "x-request-id: live-1");
     let client = gateway.send(request).await;
     let shown = live_when(&gateway, |live| {
-        live.streams.oldest.first().is_some_and(|stream| stream.tokens == 3)
+        live.streams
+            .oldest
+            .first()
+            .is_some_and(|stream| stream.tokens == 3)
     });
     let shown = shown.await;
     let stream = &shown.streams.oldest[0];
-    assert_eq!((stream.request_id.as_str(), stream.model.as_str()), ("live-1", "tiny"));
+    assert_eq!(
+        (stream.request_id.as_str(), stream.model.as_str()),
+        ("live-1", "tiny")
+    );
     assert_eq!(stream.backend, Some(fake.addr.to_string()));
-    assert_eq!((stream.client.as_str(), stream.prompt_tokens > 0), ("127.0.0.1", true));
+    assert_eq!(
+        (stream.client.as_str(), stream.prompt_tokens > 0),
+        ("127.0.0.1", true)
+    );
     let main = &shown.clients[0];
-    assert_eq!((main.address.as_deref(), main.open_streams), (Some("127.0.0.1"), 1));
-    assert_eq!((stream.phase.as_str(), shown.streams.phases["decode"]), ("decode", 1));
+    assert_eq!(
+        (main.address.as_deref(), main.open_streams),
+        (Some("127.0.0.1"), 1)
+    );
+    assert_eq!(
+        (stream.phase.as_str(), shown.streams.phases["decode"]),
+        ("decode", 1)
+    );
     assert!(stream.last_output_age_seconds.unwrap() <= stream.age_seconds);
     assert_eq!((shown.streams.count, shown.requests_in_flight), (1, 1));
     assert_eq!((shown.totals.requests, shown.totals.output_tokens), (0, 3));
-    assert_eq!(find_backend(&shown, &fake.addr.to_string()).share, Some(1.0));
+    assert_eq!(
+        find_backend(&shown, &fake.addr.to_string()).share,
+        Some(1.0)
+    );
     fake.go();
     read_rest(client).await;
     let ended = live_when(&gateway, |live| live.totals.requests == 1).await;
     let request = &ended.ended[0];
-    assert_eq!((request.request_id.as_str(), request.outcome.as_str()), ("live-1", "ok"));
+    assert_eq!(
+        (request.request_id.as_str(), request.outcome.as_str()),
+        ("live-1", "ok")
+    );
     assert_eq!(request.client, "127.0.0.1");
     assert!(request.ttft_seconds.unwrap() <= request.duration_seconds);
-    assert_eq!((ended.last_minute.requests, ended.last_minute.ttft.unwrap().count), (1, 1));
+    assert_eq!(
+        (
+            ended.last_minute.requests,
+            ended.last_minute.ttft.unwrap().count
+        ),
+        (1, 1)
+    );
     assert_eq!(ended.streams.count, 0);
     assert_eq!(ended.history.requests.iter().sum::<u64>(), 1);
     assert_eq!(ended.backends_by_condition, "1 ok");
@@ -79,20 +110,31 @@ async fn an_open_stream_becomes_a_request() {
 
 #[tokio::test]
 async fn a_drained_backend_gets_no_new_requests() {
-    let fakes =
-        [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
+    let fakes = [
+        ScriptedBackend::answering(answer()).await,
+        ScriptedBackend::answering(answer()).await,
+    ];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     let name = fakes[0].addr.to_string();
     let drained = gateway.change(&format!("/-/drain?backend={name}")).await;
     assert_eq!(status(&drained), 200);
     let response = body_json(&drained);
-    assert_eq!((&response["drained"], &response["changed"]), (&true.into(), &true.into()));
+    assert_eq!(
+        (&response["drained"], &response["changed"]),
+        (&true.into(), &true.into())
+    );
     let shown = live(&gateway).await;
     assert!(find_backend(&shown, &name).drained && shown.ready);
     for _ in 0..20 {
         assert_eq!(status(&gateway.post(CHAT, CHAT_BODY).await), 200);
     }
-    assert_eq!((fakes[0].take_received().len(), fakes[1].take_received().len()), (0, 20));
+    assert_eq!(
+        (
+            fakes[0].take_received().len(),
+            fakes[1].take_received().len()
+        ),
+        (0, 20)
+    );
     let again = gateway.change(&format!("/-/undrain?backend={name}")).await;
     assert_eq!(status(&again), 200);
     let other = fakes[1].addr;
@@ -116,45 +158,97 @@ async fn no_foreign_page_can_drain_a_backend() {
         ("POST", &path, form, 415, ""),
         ("POST", &path, "", 415, ""),
         ("GET", &path, AS_JSON, 405, ""),
-        ("OPTIONS", &path, "origin: https://evil.example\r\n", 405, ""),
+        (
+            "OPTIONS",
+            &path,
+            "origin: https://evil.example\r\n",
+            405,
+            "",
+        ),
         ("POST", "/-/drain", AS_JSON, 400, "missing field `backend`"),
         ("POST", "/-/drain?backend=nobody", AS_JSON, 404, ""),
-        ("POST", &with("&untill=5m"), AS_JSON, 400, "unknown field `untill`"),
+        (
+            "POST",
+            &with("&untill=5m"),
+            AS_JSON,
+            400,
+            "unknown field `untill`",
+        ),
         ("POST", &with("&for=10"), AS_JSON, 400, "such as 250ms"),
         ("POST", &with("&for=0s"), AS_JSON, 400, "longer than zero"),
-        ("POST", &with("&reason=a%0Ab"), AS_JSON, 400, "control character"),
-        ("POST", &with(&format!("&reason={long}")), AS_JSON, 400, "more than 200 characters"),
-        ("POST", &with("&for=5m").replace("drain", "undrain"), AS_JSON, 400, "of /-/drain only"),
+        (
+            "POST",
+            &with("&reason=a%0Ab"),
+            AS_JSON,
+            400,
+            "control character",
+        ),
+        (
+            "POST",
+            &with(&format!("&reason={long}")),
+            AS_JSON,
+            400,
+            "more than 200 characters",
+        ),
+        (
+            "POST",
+            &with("&for=5m").replace("drain", "undrain"),
+            AS_JSON,
+            400,
+            "of /-/drain only",
+        ),
     ] {
         let answer = operate(gateway.admin, method, path, headers).await;
         let text = String::from_utf8_lossy(&answer).to_lowercase();
-        assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
+        assert_eq!(
+            status(&answer),
+            expected,
+            "{method} {path} {headers}: {text}"
+        );
         assert!(text.contains(words), "{path}: {text}");
         assert!(!text.contains("access-control-allow"), "{text}");
         assert!(!live(&gateway).await.backends[0].drained);
     }
-    assert_eq!(status(&operate(gateway.admin, "POST", &path, &own).await), 200);
+    assert_eq!(
+        status(&operate(gateway.admin, "POST", &path, &own).await),
+        200
+    );
 }
 
 #[tokio::test]
 async fn browsers_get_a_page_and_others_paths() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let list = gateway.admin("/").await;
-    assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
+    assert!(
+        list.starts_with("HTTP/1.1 200") && list.contains("/metrics"),
+        "{list}"
+    );
     assert!(!list.contains("<html"));
-    let page = gateway.get_admin_page_as("/", "text/html,application/xhtml+xml,*/*;q=0.8").await;
+    let page = gateway
+        .get_admin_page_as("/", "text/html,application/xhtml+xml,*/*;q=0.8")
+        .await;
     assert!(page.contains("content-security-policy: default-src 'none'; script-src 'self'"));
     assert!(page.contains("<noscript>") && page.contains("<html lang=\"en\">"));
     assert!(!page.contains("style=") && !page.contains("<style") && !page.contains("onclick"));
-    let links = ["src=\"", "href=\""].into_iter().flat_map(|name| page.split(name).skip(1));
+    let links = ["src=\"", "href=\""]
+        .into_iter()
+        .flat_map(|name| page.split(name).skip(1));
     for link in links.map(|rest| rest.split('"').next().unwrap()) {
-        assert!(link.starts_with(['/', '#']) || link.starts_with("data:"), "{link}");
+        assert!(
+            link.starts_with(['/', '#']) || link.starts_with("data:"),
+            "{link}"
+        );
         if link.starts_with("/page/") {
             let file = gateway.admin(link).await;
             assert!(file.starts_with("HTTP/1.1 200"), "{link}: {file}");
         }
     }
-    assert!(gateway.admin("/page/nothing.js").await.starts_with("HTTP/1.1 404"));
+    assert!(
+        gateway
+            .admin("/page/nothing.js")
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
 }
 
@@ -175,7 +269,10 @@ fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
 #[tokio::test]
 async fn every_field_of_the_page_exists() {
     let (_fake, gateway) = gateway_answering(answer()).await;
-    let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
+    let verdict = Verdict {
+        evidence: vec![Evidence::default()],
+        ..Verdict::default()
+    };
     let document = GatewaySnapshot {
         backends: vec![BackendSummary::default()],
         streams: StreamsSummary {
@@ -202,7 +299,13 @@ async fn every_field_of_the_page_exists() {
         let read = read_of(&script, value);
         assert!(read.len() >= least, "{file} reads {read:?} of {value}");
         let there = document.pointer(place).unwrap();
-        let missing: Vec<_> = read.iter().filter(|name| there.get(name).is_none()).collect();
-        assert!(missing.is_empty(), "{file} reads {missing:?} of {value}: {there:#}");
+        let missing: Vec<_> = read
+            .iter()
+            .filter(|name| there.get(name).is_none())
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{file} reads {missing:?} of {value}: {there:#}"
+        );
     }
 }

@@ -43,7 +43,10 @@ async fn the_last_backend_serves_without_probes() {
     silence(&fake, &["/health", "/metrics", "/v1/models", "/version"]);
     for _ in 0..2 {
         wait_until!(health(&gateway) == Health::Down);
-        assert!(gateway.admin("/readyz").await.contains("ok"), "it is not taken away");
+        assert!(
+            gateway.admin("/readyz").await.contains("ok"),
+            "it is not taken away"
+        );
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
         wait_until!(health(&gateway) == Health::Up);
     }
@@ -56,7 +59,11 @@ async fn late_health_checks_take_nothing_away() {
         ("404", Page::Whole(json("404 Not Found", "")), 20),
         ("401", Page::Whole(json("401 Unauthorized", "")), 20),
         ("429", Page::Whole(json("429 Too Many Requests", "")), 20),
-        ("cut", Page::Cut(b"HTTP/1.1 200 OK\r\ncontent-len".to_vec()), 20),
+        (
+            "cut",
+            Page::Cut(b"HTTP/1.1 200 OK\r\ncontent-len".to_vec()),
+            20,
+        ),
     ];
     let each = pages.into_iter().map(|(name, page, probes)| async move {
         let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
@@ -84,7 +91,10 @@ async fn a_lost_silent_stream_ends_visibly() {
     assert!(!body(&received).1, "cut");
     fake.closed().await;
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.end), (Outcome::Truncated, Termination::UpstreamReset));
+    assert_eq!(
+        (record.outcome, record.end),
+        (Outcome::Truncated, Termination::UpstreamReset)
+    );
 }
 
 #[tokio::test]
@@ -105,8 +115,18 @@ async fn a_stream_with_output_stays() {
 async fn equal_requests_survive_the_death_of_one_backend() {
     let dying = ScriptedBackend::start(|_| vec![Step::Wait, Step::Reset]).await;
     let well = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
-    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    let gateway = start_before(&[&dying, &well], Setup { policy, ..Setup::default() }).await;
+    let policy = Policy {
+        kind: PolicyKind::RoundRobin,
+        ..Policy::default()
+    };
+    let gateway = start_before(
+        &[&dying, &well],
+        Setup {
+            policy,
+            ..Setup::default()
+        },
+    )
+    .await;
     let clients = async { join_all((0..8).map(|_| gateway.post(CHAT, ASK))).await };
     let (answers, ()) = tokio::join!(clients, async {
         dying.until_received(4).await;
@@ -122,8 +142,18 @@ async fn a_repetition_avoids_the_backend_that_cut() {
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
     })
     .await;
-    let policy = Policy { kind: PolicyKind::PrefixAffinity, ..Policy::default() };
-    let gateway = start_before(&fakes, Setup { policy, ..Setup::default() }).await;
+    let policy = Policy {
+        kind: PolicyKind::PrefixAffinity,
+        ..Policy::default()
+    };
+    let gateway = start_before(
+        &fakes,
+        Setup {
+            policy,
+            ..Setup::default()
+        },
+    )
+    .await;
     let prompt = "a long prompt ".repeat(1_000);
     let request = json!({"model": "tiny", "stream": true,
         "messages": [{"role": "user", "content": prompt}]});

@@ -1,7 +1,11 @@
 //! The integration tests. They are one program, because linking many programs would take long.
 
 #![cfg(feature = "tools")]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on has failed"
+)]
 #![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
 #[macro_use]

@@ -36,7 +36,9 @@ pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let name = series.split('{').next().unwrap();
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end));
         let is_typed = typed.contains(name) || family.is_some_and(|family| typed.contains(family));
         assert!(is_typed, "{name} has no type");
         assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
@@ -57,7 +59,10 @@ pub(crate) fn value(page: &str, series: &str) -> f64 {
 /// Asserts that a time series on a metrics page has this value.
 pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
     let found = value(page, series);
-    assert!((found - expected).abs() < 1e-9, "{series}: {found}, not {expected}");
+    assert!(
+        (found - expected).abs() < 1e-9,
+        "{series}: {found}, not {expected}"
+    );
 }
 
 impl Running {
@@ -73,7 +78,11 @@ pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
         let has_labels = labels.iter().all(|label| series.contains(label));
         series.split('{').next() == Some(metric) && has_labels
     };
-    samples(page).iter().filter(|(series, _)| is_it(series)).map(|(_, value)| value).sum()
+    samples(page)
+        .iter()
+        .filter(|(series, _)| is_it(series))
+        .map(|(_, value)| value)
+        .sum()
 }
 
 #[test]
@@ -85,13 +94,30 @@ fn names_units_and_helps_follow_prometheus() {
             // `gen_ai_client_token_usage` is no unit, but a metric of the OpenTelemetry conventions, which
             // has no suffix.
             let units = ["_seconds", "_tokens", "_ratio", "gen_ai_client_token_usage"];
-            assert!(units.iter().any(|unit| row.name.ends_with(unit)), "{}", row.name);
+            assert!(
+                units.iter().any(|unit| row.name.ends_with(unit)),
+                "{}",
+                row.name
+            );
         }
-        assert!(row.help.ends_with('.') && row.help.len() > 10, "{}", row.name);
+        assert!(
+            row.help.ends_with('.') && row.help.len() > 10,
+            "{}",
+            row.name
+        );
         let labels: BTreeSet<&str> = row.labels.iter().map(|label| label.name).collect();
-        assert_eq!(labels.len(), row.labels.len(), "{} has a duplicate label", row.name);
+        assert_eq!(
+            labels.len(),
+            row.labels.len(),
+            "{} has a duplicate label",
+            row.name
+        );
         if let MetricKind::Histogram(bounds) = row.kind {
-            assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{}", row.name);
+            assert!(
+                bounds.windows(2).all(|pair| pair[0] < pair[1]),
+                "{}",
+                row.name
+            );
         }
     }
 }
@@ -103,12 +129,30 @@ fn the_reference_documents_exactly_the_catalogue() {
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
     let mut lines = list.lines().filter(|line| line.starts_with("- `"));
     for row in metric_rows() {
-        let labels = row.labels.iter().map(|label| label.name).collect::<Vec<_>>().join(",");
-        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-        let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
+        let labels = row
+            .labels
+            .iter()
+            .map(|label| label.name)
+            .collect::<Vec<_>>()
+            .join(",");
+        let labels = if labels.is_empty() {
+            labels
+        } else {
+            format!("{{{labels}}}")
+        };
+        let entry = format!(
+            "- `{}{labels}` ({}): {}",
+            row.name,
+            row.kind.as_str(),
+            row.help
+        );
         assert_eq!(lines.next(), Some(entry.as_str()), "{path}");
     }
-    assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
+    assert_eq!(
+        lines.next(),
+        None,
+        "{path} lists a metric that does not exist"
+    );
 }
 
 /// Returns the documented limits for the number of time series, by the labels whose values depend on the
@@ -134,16 +178,21 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
             open.iter().any(|(other, _)| *other == label.name) || gpu.contains(&label.name)
         };
         let closed = row.labels.iter().filter(|label| !is_open(label));
-        let combinations: usize =
-            closed.map(|label| label.seeds(&KnownLabelValues::default()).len()).product();
+        let combinations: usize = closed
+            .map(|label| label.seeds(&KnownLabelValues::default()).len())
+            .product();
         let each = match row.kind {
             MetricKind::Counter | MetricKind::Gauge => 1,
             // A histogram has three more time series: the bucket `+Inf`, the sum and the count.
             MetricKind::Histogram(bounds) => bounds.len() + 3,
         };
-        let factors =
-            open.iter().filter(|(label, _)| row.labels.iter().any(|other| other.name == *label));
-        let factors = factors.map(|(_, name)| format!("·{name}")).collect::<Vec<_>>().concat();
+        let factors = open
+            .iter()
+            .filter(|(label, _)| row.labels.iter().any(|other| other.name == *label));
+        let factors = factors
+            .map(|(_, name)| format!("·{name}"))
+            .collect::<Vec<_>>()
+            .concat();
         let factors = match (has("gpu"), has("exporter")) {
             (true, _) => "·G".to_owned(),
             (false, true) => "·X".to_owned(),
@@ -174,7 +223,10 @@ fn the_series_formula_follows_from_the_catalogue() {
         "·X",
         "",
     ];
-    assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
+    assert!(
+        most.keys().all(|factors| known.contains(&factors.as_str())),
+        "{most:?}"
+    );
     let terms = known.map(|factors| format!("{}{factors}", most[factors]));
     let formula = terms.join(" + ");
     let page = "docs/operate/metrics.md";
@@ -186,10 +238,27 @@ fn the_series_formula_follows_from_the_catalogue() {
 async fn counters_and_gauges_exist_from_the_start() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let definition = "ttft < 1s for 99 %".parse().unwrap();
-    let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
+    let slos = vec![Objective {
+        name: "all".into(),
+        model: None,
+        tier: None,
+        definition,
+    }];
     let access = crate::access::access(crate::access::tenant());
-    let quality = quality::QualitySettings { enabled: true, ..quality::QualitySettings::default() };
-    let gateway = start_with(&[nobody], Setup { access, slos, quality, ..Setup::default() }).await;
+    let quality = quality::QualitySettings {
+        enabled: true,
+        ..quality::QualitySettings::default()
+    };
+    let gateway = start_with(
+        &[nobody],
+        Setup {
+            access,
+            slos,
+            quality,
+            ..Setup::default()
+        },
+    )
+    .await;
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
@@ -221,9 +290,14 @@ async fn counters_and_gauges_exist_from_the_start() {
     for row in metric_rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {
             let name = series.split('{').next().unwrap();
-            name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")
+            name.strip_prefix(row.name)
+                .is_some_and(|rest| rest.is_empty() || rest == "_count")
         };
-        assert!(samples.iter().any(|(series, _)| is_of_row(series)), "{} has no series", row.name);
+        assert!(
+            samples.iter().any(|(series, _)| is_of_row(series)),
+            "{} has no series",
+            row.name
+        );
     }
     assert!(page.contains("process_resident_memory_bytes"));
 }
@@ -232,7 +306,9 @@ async fn counters_and_gauges_exist_from_the_start() {
 async fn a_request_counts_once_in_each_metric() {
     let (fake, gateway) =
         gateway_answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    gateway
+        .post(CHAT, r#"{"model":"tiny","stream":true}"#)
+        .await;
     gateway.record().await;
     let page = gateway.admin("/metrics").await;
     let model = "gen_ai_request_model=\"tiny\"";
@@ -245,23 +321,53 @@ async fn a_request_counts_once_in_each_metric() {
             ),
             1.0,
         ),
-        (format!("tokenweir_finish_reasons_total{{{model},reason=\"stop\"}}"), 1.0),
-        (format!("tokenweir_tokens_total{{{model},{exact},type=\"input\"}}"), 9.0),
-        (format!("tokenweir_tokens_total{{{model},{exact},type=\"output\"}}"), 3.0),
-        (format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"), 1.0),
-        (format!("tokenweir_backend_tokens_total{{{backend},type=\"input\"}}"), 9.0),
-        (format!("tokenweir_backend_tokens_total{{{backend},type=\"output\"}}"), 3.0),
-        (format!("tokenweir_inter_chunk_latency_seconds_count{{{backend},{model}}}"), 1.0),
+        (
+            format!("tokenweir_finish_reasons_total{{{model},reason=\"stop\"}}"),
+            1.0,
+        ),
+        (
+            format!("tokenweir_tokens_total{{{model},{exact},type=\"input\"}}"),
+            9.0,
+        ),
+        (
+            format!("tokenweir_tokens_total{{{model},{exact},type=\"output\"}}"),
+            3.0,
+        ),
+        (
+            format!("tokenweir_attempts_total{{{backend},result=\"ok\"}}"),
+            1.0,
+        ),
+        (
+            format!("tokenweir_backend_tokens_total{{{backend},type=\"input\"}}"),
+            9.0,
+        ),
+        (
+            format!("tokenweir_backend_tokens_total{{{backend},type=\"output\"}}"),
+            3.0,
+        ),
+        (
+            format!("tokenweir_inter_chunk_latency_seconds_count{{{backend},{model}}}"),
+            1.0,
+        ),
         (
             format!(
                 "gen_ai_server_time_to_first_token_seconds_count{{{backend},{model},tier=\"\"}}"
             ),
             1.0,
         ),
-        (format!("tokenweir_backend_kv_usage_ratio{{{backend}}}"), 0.25),
-        (format!("tokenweir_backend_requests_in_flight{{{backend}}}"), 0.0),
+        (
+            format!("tokenweir_backend_kv_usage_ratio{{{backend}}}"),
+            0.25,
+        ),
+        (
+            format!("tokenweir_backend_requests_in_flight{{{backend}}}"),
+            0.0,
+        ),
         ("tokenweir_requests_in_flight".into(), 0.0),
-        ("tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(), 0.0),
+        (
+            "tokenweir_label_overflow_total{label=\"gen_ai_request_model\"}".into(),
+            0.0,
+        ),
     ];
     for (series, expected) in expected {
         assert_value(&page, &series, expected);
@@ -276,10 +382,18 @@ async fn requests_without_text_have_their_operation() {
         gateway.record().await;
     }
     let page = gateway.admin("/metrics").await;
-    for (operation, expected) in [("chat", 1.0), ("generate_content", 2.0), ("embeddings", 1.0)] {
+    for (operation, expected) in [
+        ("chat", 1.0),
+        ("generate_content", 2.0),
+        ("embeddings", 1.0),
+    ] {
         let operation_label = format!("gen_ai_operation_name=\"{operation}\"");
         let labels = [&*operation_label, "gen_ai_request_model=\"tiny\""];
-        let count = sum(&page, "gen_ai_server_request_duration_seconds_count", &labels);
+        let count = sum(
+            &page,
+            "gen_ai_server_request_duration_seconds_count",
+            &labels,
+        );
         assert!((count - expected).abs() < 1e-9, "{operation}: {count}");
     }
 }

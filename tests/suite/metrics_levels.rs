@@ -34,9 +34,18 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
         fake.set_metrics(Some(Page::of(page)));
         fakes.push(fake);
     }
-    let gateway = start_before(&fakes, Setup { level, ..Setup::default() }).await;
+    let gateway = start_before(
+        &fakes,
+        Setup {
+            level,
+            ..Setup::default()
+        },
+    )
+    .await;
     for _ in 0..12 * backends {
-        gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+        gateway
+            .post(CHAT, r#"{"model":"tiny","stream":true}"#)
+            .await;
         gateway.record().await;
     }
     let is_scraped = |backend: &std::sync::Arc<tokenweir_gateway::backend::Backend>| {
@@ -51,17 +60,24 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
 async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     let (gateway, _backends) = used_gateway(level, backends).await;
     let samples = samples(&gateway.admin("/metrics").await);
-    let with_backend = samples.iter().filter(|(series, _)| series.contains("backend=\"")).count();
+    let with_backend = samples
+        .iter()
+        .filter(|(series, _)| series.contains("backend=\""))
+        .count();
     [samples.len(), with_backend]
 }
 
 /// Returns the numbers of a metrics level in the table of `docs/operate/size.md`: time series without
 /// backends, and time series per backend.
 fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
-    let row =
-        page.lines().find_map(|line| line.strip_prefix(&format!("| `{}` | ", level.as_str())));
-    let mut cells =
-        row.unwrap().trim_end_matches(" |").split(" | ").map(|cell| cell.parse().unwrap());
+    let row = page
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("| `{}` | ", level.as_str())));
+    let mut cells = row
+        .unwrap()
+        .trim_end_matches(" |")
+        .split(" | ")
+        .map(|cell| cell.parse().unwrap());
     [cells.next().unwrap(), cells.next().unwrap()]
 }
 
@@ -74,10 +90,14 @@ async fn each_level_has_the_documented_series() {
         let [all, with_backend] = series(level, 2).await;
         let per_backend = with_backend / 2;
         if level == MetricsLevel::Standard {
-            assert!(per_backend <= MAX_STANDARD_SERIES_PER_BACKEND, "{per_backend}");
+            assert!(
+                per_backend <= MAX_STANDARD_SERIES_PER_BACKEND,
+                "{per_backend}"
+            );
         }
-        for (number, documented) in
-            [all - with_backend, per_backend].into_iter().zip(documented(&page, level))
+        for (number, documented) in [all - with_backend, per_backend]
+            .into_iter()
+            .zip(documented(&page, level))
         {
             assert!(
                 number.abs_diff(documented) <= 20 + documented / 20,
@@ -90,17 +110,30 @@ async fn each_level_has_the_documented_series() {
 #[tokio::test]
 async fn the_page_of_50_backends_is_small() {
     let (gateway, _backends) = used_gateway(MetricsLevel::Standard, 50).await;
-    let response = gateway.get_admin_bytes("/metrics", "accept-encoding: gzip").await;
+    let response = gateway
+        .get_admin_bytes("/metrics", "accept-encoding: gzip")
+        .await;
     let head_bytes = memchr::memmem::find(&response, b"\r\n\r\n").unwrap() + 4;
     let (head, compressed) = response.split_at(head_bytes);
     let head = str::from_utf8(head).unwrap();
     assert!(head.contains("\r\ncontent-encoding: gzip\r\n"), "{head}");
     let mut page = head.to_owned();
-    flate2::read::GzDecoder::new(compressed).read_to_string(&mut page).unwrap();
+    flate2::read::GzDecoder::new(compressed)
+        .read_to_string(&mut page)
+        .unwrap();
     let plain = gateway.admin("/metrics").await;
     println!("{} bytes, compressed {}", page.len(), compressed.len());
     assert!(!plain.contains("content-encoding"));
-    let names = |page: &str| samples(page).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let names = |page: &str| {
+        samples(page)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&page), names(&plain));
-    assert!(compressed.len() <= MAX_COMPRESSED_BYTES, "{} bytes", compressed.len());
+    assert!(
+        compressed.len() <= MAX_COMPRESSED_BYTES,
+        "{} bytes",
+        compressed.len()
+    );
 }

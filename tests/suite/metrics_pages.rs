@@ -43,12 +43,19 @@ fn numbers(load: &EngineLoad) -> BTreeMap<&'static str, f64> {
         ("awake", load.awake),
         ("started", load.started),
     ];
-    fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|path| path.extension().is_some_and(|actual| actual == extension)).collect()
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.extension().is_some_and(|actual| actual == extension))
+        .collect()
 }
 
 fn assert_is(name: &str, expected: &Map<String, Value>, load: &EngineLoad) {
@@ -57,15 +64,28 @@ fn assert_is(name: &str, expected: &Map<String, Value>, load: &EngineLoad) {
         .filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
         .collect();
     let mut fields = numbers(load);
-    fields.extend(load.capacity().map(|capacity| ("capacity", capacity as f64)));
+    fields.extend(
+        load.capacity()
+            .map(|capacity| ("capacity", capacity as f64)),
+    );
     assert_eq!(fields, expected_numbers, "{name}");
-    assert_eq!(load.server.map(EngineKind::as_str), expected["server"].as_str(), "{name}");
+    assert_eq!(
+        load.server.map(EngineKind::as_str),
+        expected["server"].as_str(),
+        "{name}"
+    );
     let names = |key: &str| -> Vec<&str> {
         let names = expected.get(key).and_then(Value::as_array);
-        names.into_iter().flatten().filter_map(Value::as_str).collect()
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect()
     };
     let each = EngineMetricSet::from_load(load).each();
-    let offered: Vec<&str> = each.filter_map(|(signal, it)| it.then_some(signal.name)).collect();
+    let offered: Vec<&str> = each
+        .filter_map(|(signal, it)| it.then_some(signal.name))
+        .collect();
     assert_eq!(offered, names("offered"), "{name}");
     let hashes: Vec<u64> = names("adapters").into_iter().map(adapter_hash).collect();
     let adapters = load.adapters.unwrap_or_default();
@@ -75,7 +95,10 @@ fn assert_is(name: &str, expected: &Map<String, Value>, load: &EngineLoad) {
 
 #[test]
 fn every_dialect_gives_the_expected_values() {
-    let pages = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages"), "txt");
+    let pages = files(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages"),
+        "txt",
+    );
     assert!(pages.len() >= 7, "{pages:?}");
     for path in pages {
         let name = path.display().to_string();
@@ -85,7 +108,11 @@ fn every_dialect_gives_the_expected_values() {
         assert_is(&name, &expected, &EngineLoad::read(page.as_bytes()));
         let windows = page.replace('\n', "\r\n");
         assert_is(&name, &expected, &EngineLoad::read(windows.as_bytes()));
-        assert_is(&name, &expected, &EngineLoad::read(page.trim_end().as_bytes()));
+        assert_is(
+            &name,
+            &expected,
+            &EngineLoad::read(page.trim_end().as_bytes()),
+        );
     }
 }
 
@@ -106,9 +133,15 @@ fn parse(line: &str) -> Option<Sample> {
     };
     // Splitting at these characters suffices: no recorded label value contains a comma or a quote, except in
     // lists, which this test does not need.
-    let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
+    let pairs = labels
+        .split("\",")
+        .filter_map(|pair| pair.split_once("=\""));
     let labels = pairs.map(|(name, value)| (name.into(), value.trim_end_matches('"').into()));
-    Some(Sample { name: name.into(), labels: labels.collect(), value: value.trim().parse().ok()? })
+    Some(Sample {
+        name: name.into(),
+        labels: labels.collect(),
+        value: value.trim().parse().ok()?,
+    })
 }
 
 /// Returns the load that a metrics page of vLLM 0.32 reports, computed by the independent parser from all
@@ -121,11 +154,19 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
             sample.name == name
                 && (label.is_empty() || sample.labels.get(label).is_some_and(|it| it == wanted))
         };
-        samples.iter().filter(is_wanted).map(|sample| sample.value).collect()
+        samples
+            .iter()
+            .filter(is_wanted)
+            .map(|sample| sample.value)
+            .collect()
     };
     let label = |wanted: &str| -> Vec<f64> {
-        let caches = samples.iter().filter(|sample| sample.name == "vllm:cache_config_info");
-        caches.filter_map(|sample| sample.labels.get(wanted)?.parse().ok()).collect()
+        let caches = samples
+            .iter()
+            .filter(|sample| sample.name == "vllm:cache_config_info");
+        caches
+            .filter_map(|sample| sample.labels.get(wanted)?.parse().ok())
+            .collect()
     };
     let mut fields = BTreeMap::new();
     let mut put = |field, values: Vec<f64>, fold: fn(&[f64]) -> f64| {
@@ -156,18 +197,44 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
     ] {
         put(field, values_of(name, "", ""), sum);
     }
-    put("engines", values_of("num_requests_running", "", ""), |values| values.len() as f64);
+    put(
+        "engines",
+        values_of("num_requests_running", "", ""),
+        |values| values.len() as f64,
+    );
     put("kv_usage", values_of("kv_cache_usage_perc", "", ""), most);
-    put("kv_usage_least", values_of("kv_cache_usage_perc", "", ""), least);
-    put("waiting_capacity", values_of("num_requests_waiting_by_reason", "reason", "capacity"), sum);
-    put("waiting_deferred", values_of("num_requests_waiting_by_reason", "reason", "deferred"), sum);
+    put(
+        "kv_usage_least",
+        values_of("kv_cache_usage_perc", "", ""),
+        least,
+    );
+    put(
+        "waiting_capacity",
+        values_of("num_requests_waiting_by_reason", "reason", "capacity"),
+        sum,
+    );
+    put(
+        "waiting_deferred",
+        values_of("num_requests_waiting_by_reason", "reason", "deferred"),
+        sum,
+    );
     let on_device = values_of("prompt_tokens_cached_by_source_total", "source", "device");
     put("cached_on_device", on_device, sum);
-    put("awake", values_of("engine_sleep_state", "sleep_state", "awake"), least);
+    put(
+        "awake",
+        values_of("engine_sleep_state", "sleep_state", "awake"),
+        least,
+    );
     put("block_size", label("block_size"), most);
     put("blocks", label("num_gpu_blocks"), sum);
-    let started = samples.iter().filter(|sample| sample.name == "process_start_time_seconds");
-    put("started", started.map(|sample| sample.value).collect(), most);
+    let started = samples
+        .iter()
+        .filter(|sample| sample.name == "process_start_time_seconds");
+    put(
+        "started",
+        started.map(|sample| sample.value).collect(),
+        most,
+    );
     fields
 }
 
@@ -180,7 +247,15 @@ fn recorded_pages_agree_with_an_independent_parser() {
         let page = fs::read_to_string(&path).unwrap();
         let expected = simple_load(&page);
         most_fields = most_fields.max(expected.len());
-        assert_eq!(numbers(&EngineLoad::read(page.as_bytes())), expected, "{}", path.display());
+        assert_eq!(
+            numbers(&EngineLoad::read(page.as_bytes())),
+            expected,
+            "{}",
+            path.display()
+        );
     }
-    assert!(most_fields >= 19, "the simple parser finds {most_fields} fields");
+    assert!(
+        most_fields >= 19,
+        "the simple parser finds {most_fields} fields"
+    );
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
 
 async fn ask(gateway: &Running, model: &str) -> tokenweir_request::record::ModelLabel {
-    let answer = gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await;
+    let answer = gateway
+        .post(CHAT, &format!(r#"{{"model":"{model}"}}"#))
+        .await;
     assert_eq!(status(&answer), 200, "{model}");
     gateway.record().await.model
 }
@@ -22,8 +24,15 @@ fn requests(page: &str, model: &str) -> usize {
 async fn a_model_beyond_the_limit_is_other() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(&["base", "base:a", "base:b", "base:c"]);
-    let alias = ModelConfig { name: "c".into(), ..ModelConfig::default() };
-    let setup = Setup { max_models: 2, models: vec![alias], ..Setup::default() };
+    let alias = ModelConfig {
+        name: "c".into(),
+        ..ModelConfig::default()
+    };
+    let setup = Setup {
+        max_models: 2,
+        models: vec![alias],
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     for (model, label) in [("base", "base"), ("a", "a"), ("b", "_other"), ("c", "c")] {
         let found = ask(&gateway, model).await;
@@ -46,7 +55,10 @@ async fn an_adapters_series_end_after_ten_minutes() {
     fake.set_models(&["base", "base:a"]);
     let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/metrics").await;
-    assert!(requests(&page, "base") > 100, "counters of the base model are 0 from the start");
+    assert!(
+        requests(&page, "base") > 100,
+        "counters of the base model are 0 from the start"
+    );
     assert_eq!(requests(&page, "a"), 0);
     ask(&gateway, "a").await;
     assert!(requests(&gateway.admin("/metrics").await, "a") > 0);
@@ -59,5 +71,8 @@ async fn an_adapters_series_end_after_ten_minutes() {
     );
     advance_time(Duration::from_mins(10)).await;
     let page = gateway.admin("/metrics").await;
-    assert_eq!((requests(&page, "a"), requests(&page, "base") > 0), (0, true));
+    assert_eq!(
+        (requests(&page, "a"), requests(&page, "base") > 0),
+        (0, true)
+    );
 }

@@ -34,7 +34,9 @@ const MAX_GROWTH_KIB: usize = 16 << 10;
 async fn no_mutation_mixes_responses() {
     let count = std::env::var("MUTATIONS").map_or(COUNT, |count| count.parse().unwrap());
     let (fake, gateway) = echo_gateway().await;
-    let bases = requests::all().into_iter().filter(|case| case.verdict.requests() > 0);
+    let bases = requests::all()
+        .into_iter()
+        .filter(|case| case.verdict.requests() > 0);
     let mutator = Mutator::new(bases.map(|case| case.bytes).collect());
     let mut tally = Tally::default();
     let mut after_first = 0;
@@ -53,11 +55,19 @@ async fn no_mutation_mixes_responses() {
     }
     let growth = resident_kib().saturating_sub(after_first);
     println!("{count} requests, {tally:?}, {growth} KiB more after the first tenth");
-    assert!(tally.refused > count / 20 && tally.reached > count / 20, "both happen: {tally:?}");
+    assert!(
+        tally.refused > count / 20 && tally.reached > count / 20,
+        "both happen: {tally:?}"
+    );
     // The growth is checked only for more requests than by default, because then no other tests run in this
     // process.
-    assert!(count <= COUNT || growth < MAX_GROWTH_KIB, "{growth} KiB more");
-    gateway.assert_value("tokenweir_requests_in_flight", 0.0).await;
+    assert!(
+        count <= COUNT || growth < MAX_GROWTH_KIB,
+        "{growth} KiB more"
+    );
+    gateway
+        .assert_value("tokenweir_requests_in_flight", 0.0)
+        .await;
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }
 
@@ -95,17 +105,31 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
     let text = String::from_utf8_lossy(&answer);
     let own = format!("victim-{number}.");
     let name = |rest: &str| {
-        let digits = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
+        let digits = rest
+            .bytes()
+            .take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
         format!("victim-{}", &rest[..digits.count()])
     };
     // If the gateway takes a part of the valid request as the body of the mutated one, the response may
     // contain only the beginning of the name.
-    let is_own = text.split("victim-").skip(1).all(|rest| own.starts_with(&name(rest)));
-    assert!(is_own, "number {number} got the response of another request: {text}");
+    let is_own = text
+        .split("victim-")
+        .skip(1)
+        .all(|rest| own.starts_with(&name(rest)));
+    assert!(
+        is_own,
+        "number {number} got the response of another request: {text}"
+    );
     if number.is_multiple_of(VALID_CLIENT_INTERVAL) {
         let (request, expected) = victim(&format!("honest-{number}"));
-        let answer = tokio::time::timeout(CLOSE_TIMEOUT, gateway.raw(request)).await.unwrap();
-        assert_eq!(answers(&answer), Ok(vec![expected]), "a valid client at {number}");
+        let answer = tokio::time::timeout(CLOSE_TIMEOUT, gateway.raw(request))
+            .await
+            .unwrap();
+        assert_eq!(
+            answers(&answer),
+            Ok(vec![expected]),
+            "a valid client at {number}"
+        );
     }
     text.ends_with(&expected.body)
 }
@@ -128,13 +152,20 @@ async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.shutdown().await;
     let reading = tokio::time::timeout(CLOSE_TIMEOUT, stream.read_to_end(&mut answer));
     let is_closed = reading.await.is_ok();
-    assert!(is_closed, "a connection hangs after {:?}", String::from_utf8_lossy(bytes));
+    assert!(
+        is_closed,
+        "a connection hangs after {:?}",
+        String::from_utf8_lossy(bytes)
+    );
     answer
 }
 
 /// Returns the resident memory of this process in KiB.
 pub(crate) fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

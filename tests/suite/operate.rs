@@ -14,7 +14,10 @@ async fn run(admin: &str, arguments: &[&str]) -> Ended {
 }
 
 async fn gateway_with(guard: AdminAuthorizer) -> (ScriptedBackend, Running) {
-    let setup = Setup { guard, ..Setup::default() };
+    let setup = Setup {
+        guard,
+        ..Setup::default()
+    };
     gateway_answering_with(setup, stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await
 }
 
@@ -24,7 +27,10 @@ async fn drain_and_undrain_change_the_exit_code() {
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (code, out, _) = run(&admin, &["status"]).await;
     assert_eq!(code, Some(0), "{out}");
-    assert!(out.contains("  ready") && out.contains("backends   1 ok"), "{out}");
+    assert!(
+        out.contains("  ready") && out.contains("backends   1 ok"),
+        "{out}"
+    );
     for (verb, words) in [
         ("drain", "is drained: it gets no new requests"),
         ("drain", "was drained already"),
@@ -34,23 +40,42 @@ async fn drain_and_undrain_change_the_exit_code() {
     ] {
         let (code, out, err) = run(&admin, &[verb, &backend]).await;
         assert_eq!(code, Some(0), "{verb}: {err}");
-        assert!(out.contains(&backend) && out.contains(words), "{verb}: {out}");
+        assert!(
+            out.contains(&backend) && out.contains(words),
+            "{verb}: {out}"
+        );
     }
     let (code, out, _) = run(&admin, &["status"]).await;
     assert_eq!(code, Some(1), "{out}");
-    assert!(out.contains("  down: no backend is available") && out.contains("drained"), "{out}");
+    assert!(
+        out.contains("  down: no backend is available") && out.contains("drained"),
+        "{out}"
+    );
     let (code, out, _) = run(&admin, &["status", "--json"]).await;
     let status: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &status["backends"][0]["drained"]), (Some(1), &true.into()));
+    assert_eq!(
+        (code, &status["backends"][0]["drained"]),
+        (Some(1), &true.into())
+    );
     let (code, out, _) = run(&admin, &["undrain", &backend, "--json"]).await;
     let result: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &result["changed"]), (Some(0), &true.into()));
-    let flags = ["drain", &backend, "--reason", "new kernel & more", "--for", "30m"];
+    let flags = [
+        "drain",
+        &backend,
+        "--reason",
+        "new kernel & more",
+        "--for",
+        "30m",
+    ];
     assert_eq!(run(&admin, &flags).await.0, Some(0));
     let (_, out, _) = run(&admin, &["status", "--json"]).await;
     let drain = &serde_json::from_str::<Value>(&out).unwrap()["backends"][0]["drain"];
     assert_eq!(drain["reason"], "new kernel & more");
-    assert!((1_700.0..=1_800.0).contains(&drain["remaining_seconds"].as_f64().unwrap()), "{drain}");
+    assert!(
+        (1_700.0..=1_800.0).contains(&drain["remaining_seconds"].as_f64().unwrap()),
+        "{drain}"
+    );
     let (code, _, err) = run(&admin, &["drain", "absent"]).await;
     assert_eq!(code, Some(1));
     assert!(err.contains("no backend has this name"), "{err}");
@@ -60,7 +85,11 @@ async fn drain_and_undrain_change_the_exit_code() {
 async fn the_exit_code_shows_harm_to_clients() {
     let headers = "content-type: application/json\r\nconnection: close\r\n";
     for (backend, expected, words) in [
-        ("500 Internal Server Error", 1, "  failing: 100 % of requests fail"),
+        (
+            "500 Internal Server Error",
+            1,
+            "  failing: 100 % of requests fail",
+        ),
         (
             "400 Bad Request",
             0,
@@ -69,7 +98,9 @@ async fn the_exit_code_shows_harm_to_clients() {
     ] {
         let (_fake, gateway) = gateway_answering(response(backend, headers, "{}")).await;
         for _ in 0..5 {
-            gateway.post("/v1/chat/completions", r#"{"model":"tiny","messages":[]}"#).await;
+            gateway
+                .post("/v1/chat/completions", r#"{"model":"tiny","messages":[]}"#)
+                .await;
             gateway.record().await;
         }
         let (code, out, _) = run(&gateway.admin.to_string(), &["status"]).await;
@@ -82,16 +113,30 @@ async fn the_exit_code_shows_harm_to_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_prints_a_routing_decision() {
     let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    gateway.post("/v1/chat/completions", r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
+    gateway
+        .post(
+            "/v1/chat/completions",
+            r#"{"model":"tiny","stream":true,"messages":[]}"#,
+        )
+        .await;
     let record = gateway.record().await;
-    let (admin, id) = (gateway.admin.to_string(), record.request_id.as_str().to_owned());
+    let (admin, id) = (
+        gateway.admin.to_string(),
+        record.request_id.as_str().to_owned(),
+    );
     let (code, out, err) = run(&admin, &["explain", &id]).await;
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(&id) && out.contains(&format!("> {}", fake.addr)), "{out}");
+    assert!(
+        out.contains(&id) && out.contains(&format!("> {}", fake.addr)),
+        "{out}"
+    );
     let (_, short, _) = run(&admin, &["explain", &id[..8]]).await;
     assert_eq!(short, out, "the first characters of an id find it");
     let (_, out, _) = run(&admin, &["explain", &id, "--json"]).await;
-    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["request_id"], id);
+    assert_eq!(
+        serde_json::from_str::<Value>(&out).unwrap()["request_id"],
+        id
+    );
     let (code, _, err) = run(&admin, &["explain", "absent"]).await;
     assert_eq!(code, Some(1));
     assert!(err.contains("no decision is stored"), "{err}");
@@ -99,16 +144,30 @@ async fn explain_prints_a_routing_decision() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_listener_refuses_changes() {
-    let guard = AdminAuthorizer { is_read_only: true, ..AdminAuthorizer::default() };
+    let guard = AdminAuthorizer {
+        is_read_only: true,
+        ..AdminAuthorizer::default()
+    };
     let (fake, gateway) = gateway_with(guard).await;
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     assert_eq!(run(&admin, &["status"]).await.0, Some(0));
-    for arguments in [&["drain", &backend][..], &["undrain", &backend], &["reload"]] {
+    for arguments in [
+        &["drain", &backend][..],
+        &["undrain", &backend],
+        &["reload"],
+    ] {
         let (code, _, err) = run(&admin, arguments).await;
         assert_eq!(code, Some(1), "{arguments:?}");
-        assert!(err.contains("set access.admin_token, or listen on 127.0.0.1"), "{err}");
+        assert!(
+            err.contains("set access.admin_token, or listen on 127.0.0.1"),
+            "{err}"
+        );
     }
-    assert_eq!(run(&admin, &["status"]).await.0, Some(0), "the backend was not drained");
+    assert_eq!(
+        run(&admin, &["status"]).await.0,
+        Some(0),
+        "the backend was not drained"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +180,10 @@ async fn commands_name_the_remedy() {
     let (fake, gateway) = gateway_with(operator_token()).await;
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (_, _, err) = run(&admin, &["drain", &backend]).await;
-    assert!(err.contains("TOKENWEIR_ADMIN_TOKEN") && err.contains("--token-file"), "{err}");
+    assert!(
+        err.contains("TOKENWEIR_ADMIN_TOKEN") && err.contains("--token-file"),
+        "{err}"
+    );
     let file = folder("operate").join("token");
     std::fs::write(&file, "operator\n").unwrap();
     let file = file.display().to_string();
@@ -141,7 +203,10 @@ async fn the_admin_listener_serves_runbooks_without_a_token() {
     for guard in [operator_token(), AdminAuthorizer::default()] {
         let (_fake, gateway) = gateway_with(guard).await;
         let page = gateway.admin("/runbooks").await;
-        assert!(page.contains("200 OK") && page.contains("id=\"tokenweirdown\""), "{page}");
+        assert!(
+            page.contains("200 OK") && page.contains("id=\"tokenweirdown\""),
+            "{page}"
+        );
     }
 }
 
@@ -153,8 +218,18 @@ async fn a_closed_pipe_is_no_error() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = process::program();
-        let output = command.args(arguments).env_clear().stdout(writer).output().await.unwrap();
+        let output = command
+            .args(arguments)
+            .env_clear()
+            .stdout(writer)
+            .output()
+            .await
+            .unwrap();
         let problem = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), problem.as_str()), (Some(0), ""), "{arguments:?}");
+        assert_eq!(
+            (output.status.code(), problem.as_str()),
+            (Some(0), ""),
+            "{arguments:?}"
+        );
     }
 }

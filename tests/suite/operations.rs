@@ -18,10 +18,21 @@ use tokenweir_request::record::Outcome;
 
 /// Metrics that queries may use although the catalogue lacks them: metrics that Prometheus creates, and
 /// process metrics.
-const EXTERNAL_METRICS: [&str; 4] =
-    ["up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"];
+const EXTERNAL_METRICS: [&str; 4] = [
+    "up",
+    "ALERTS",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+];
 /// Labels that Prometheus, its configuration or Alertmanager creates.
-const EXTERNAL_LABELS: [&str; 6] = ["le", "job", "instance", "cluster", "alertname", "alertstate"];
+const EXTERNAL_LABELS: [&str; 6] = [
+    "le",
+    "job",
+    "instance",
+    "cluster",
+    "alertname",
+    "alertstate",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,7 +52,9 @@ fn composed(profile: &str) -> LoadedConfig {
 fn rules(file: &str) -> Vec<Value> {
     let file: Value = serde_saphyr::from_str(&read(&format!("config/prometheus/{file}"))).unwrap();
     let groups = file["groups"].as_array().unwrap().iter();
-    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
 }
 
 fn alerts() -> Vec<Value> {
@@ -55,7 +68,10 @@ fn text<'a>(rule: &'a Value, key: &str) -> &'a str {
 /// Returns every query, with the name of the alert, recording rule or panel that contains it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
-    for (name, file) in [("alert", "alert-rules.yml"), ("record", "recording-rules.yml")] {
+    for (name, file) in [
+        ("alert", "alert-rules.yml"),
+        ("record", "recording-rules.yml"),
+    ] {
         for rule in rules(file) {
             queries.push((text(&rule, name).to_owned(), text(&rule, "expr").to_owned()));
         }
@@ -63,8 +79,10 @@ fn queries() -> Vec<(String, String)> {
     for board in dashboards() {
         queries.extend(panel_queries(&board));
         for annotation in board["annotations"]["list"].as_array().unwrap() {
-            queries
-                .push(("annotation".to_owned(), annotation["expr"].as_str().unwrap().to_owned()));
+            queries.push((
+                "annotation".to_owned(),
+                annotation["expr"].as_str().unwrap().to_owned(),
+            ));
         }
     }
     assert!(queries.len() > 100);
@@ -76,7 +94,12 @@ fn panel_queries(board: &Value) -> impl Iterator<Item = (String, String)> {
     all_panels(board).flat_map(|panel| {
         let title = panel["title"].as_str().unwrap();
         let targets = panel["targets"].as_array().into_iter().flatten();
-        targets.map(move |target| (title.to_owned(), target["expr"].as_str().unwrap().to_owned()))
+        targets.map(move |target| {
+            (
+                title.to_owned(),
+                target["expr"].as_str().unwrap().to_owned(),
+            )
+        })
     })
 }
 
@@ -93,8 +116,10 @@ fn dashboards() -> [Value; 2] {
 fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
     let described = metrics().0.into_iter();
-    let folded: BTreeSet<&str> =
-        described.filter(|metric| metric.is_folded).map(|metric| metric.name).collect();
+    let folded: BTreeSet<&str> = described
+        .filter(|metric| metric.is_folded)
+        .map(|metric| metric.name)
+        .collect();
     for row in metric_rows() {
         let ends: &[&str] = match row.kind {
             MetricKind::Histogram(_) => &["_bucket", "_sum", "_count"],
@@ -103,7 +128,10 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
         for end in ends {
             let labels = row.labels.iter().copied();
             let has = |label: &MetricLabel| label.name != "backend" || !folded.contains(row.name);
-            known.insert(format!("{}{end}", row.name), Some(labels.filter(has).collect()));
+            known.insert(
+                format!("{}{end}", row.name),
+                Some(labels.filter(has).collect()),
+            );
         }
     }
     let recorded = rules("recording-rules.yml");
@@ -132,8 +160,12 @@ fn can_be(label: MetricLabel, pattern: &str) -> bool {
 
 fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> Vec<String> {
     let Named { metric, matchers } = named;
-    let Some(labels) = known.get(metric) else { return vec![format!("no metric {metric}")] };
-    let Some(labels) = labels else { return Vec::new() };
+    let Some(labels) = known.get(metric) else {
+        return vec![format!("no metric {metric}")];
+    };
+    let Some(labels) = labels else {
+        return Vec::new();
+    };
     let mut faults = Vec::new();
     for (label, value) in matchers {
         match labels.iter().find(|known| known.name == label) {
@@ -149,7 +181,9 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 #[test]
 fn every_query_names_existing_metrics() {
     let known = known_metrics();
-    let rows = metric_rows().flat_map(|row| row.labels).map(|label| label.name);
+    let rows = metric_rows()
+        .flat_map(|row| row.labels)
+        .map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
     let mut wrong = Vec::new();
     for (location, query) in queries() {
@@ -158,7 +192,11 @@ fn every_query_names_existing_metrics() {
         for fault in names.metrics.iter().flat_map(|named| faults(named, &known)) {
             wrong.push(format!("{location}: {fault}"));
         }
-        for label in names.labels.iter().filter(|label| !labels.contains(label.as_str())) {
+        for label in names
+            .labels
+            .iter()
+            .filter(|label| !labels.contains(label.as_str()))
+        {
             wrong.push(format!("{location}: no label {label}"));
         }
     }
@@ -170,11 +208,16 @@ fn variables_of_dashboards_read_labels_of_existing_metrics() {
     for board in dashboards() {
         let variables = board["templating"]["list"].as_array().unwrap().iter();
         let queried = variables.filter(|variable| variable["type"] == "query");
-        let queries: Vec<&str> =
-            queried.map(|variable| variable["definition"].as_str().unwrap()).collect();
+        let queries: Vec<&str> = queried
+            .map(|variable| variable["definition"].as_str().unwrap())
+            .collect();
         assert!(!queries.is_empty());
         for query in queries {
-            let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
+            let inner = query
+                .strip_prefix("label_values(")
+                .unwrap()
+                .strip_suffix(')')
+                .unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
             let row = metric_rows().find(|row| row.name == metric).unwrap();
             let is_known = row.labels.iter().any(|known| known.name == label);
@@ -186,14 +229,26 @@ fn variables_of_dashboards_read_labels_of_existing_metrics() {
 #[test]
 fn the_check_detects_an_unknown_metric() {
     let known = known_metrics();
-    let fault =
-        |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
-    assert_eq!(fault("rate(tokenweir_requests_total{outcome=\"ok\"}[5m])"), 0);
+    let fault = |query: &str| {
+        promql::names(query)
+            .metrics
+            .iter()
+            .flat_map(|it| faults(it, &known))
+            .count()
+    };
+    assert_eq!(
+        fault("rate(tokenweir_requests_total{outcome=\"ok\"}[5m])"),
+        0
+    );
     assert_eq!(fault("rate(tokenweir_request_total[5m])"), 1);
     assert_eq!(fault("tokenweir_requests_total{result=\"ok\"}"), 1);
     assert_eq!(fault("tokenweir_requests_total{outcome=~\"ok|fine\"}"), 1);
     assert_eq!(fault("tokenweir_backend_up_count"), 1);
-    assert_eq!(fault("vllm:num_requests_running"), 1, "a metric of an engine");
+    assert_eq!(
+        fault("vllm:num_requests_running"),
+        1,
+        "a metric of an engine"
+    );
 }
 
 /// Returns the addresses of the services in docker/compose.yml. docs/check.sh uses the same addresses.
@@ -211,7 +266,10 @@ fn committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
     // The schema is left out, because the repository has no copy of it: editors get it from the program.
-    for artifact in Artifact::ALL.into_iter().filter(|artifact| *artifact != Artifact::Schema) {
+    for artifact in Artifact::ALL
+        .into_iter()
+        .filter(|artifact| *artifact != Artifact::Schema)
+    {
         let text = artifact.print(&tables(), &around).unwrap();
         let path = root().join(artifact.as_str());
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -228,13 +286,17 @@ fn committed_files_equal_the_generated_ones() {
 #[test]
 fn every_alert_has_two_rule_tests() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
-    let cases: String =
-        files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
+    let cases: String = files
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default())
+        .collect();
     for alert in alerts() {
         let alert = text(&alert, "alert");
         let name = format!("alertname=\"{alert}\"");
         let of_alert: Vec<&str> = cases.lines().filter(|line| line.contains(&name)).collect();
-        let silent = of_alert.iter().filter(|line| line.contains("exp_samples: []")).count();
+        let silent = of_alert
+            .iter()
+            .filter(|line| line.contains("exp_samples: []"))
+            .count();
         assert!(silent > 0, "{alert} has no test in which it does not fire");
         assert!(silent < of_alert.len(), "{alert} never fires");
     }
@@ -271,16 +333,25 @@ fn each_alert_links_to_its_runbook() {
     for alert in alerts() {
         let name = text(&alert, "alert");
         let severity = text(&alert["labels"], "severity");
-        let section = format!("\n### {name}\n\n*{severity} after {}.* ", text(&alert, "for"));
+        let section = format!(
+            "\n### {name}\n\n*{severity} after {}.* ",
+            text(&alert, "for")
+        );
         assert!(page.contains(&section), "{section}");
         let link = text(&alert["annotations"], "runbook_url");
         let (_, anchor) = link.split_once("http://127.0.0.1:9090/runbooks#").unwrap();
         let mut verdicts = verdict_descriptions();
         if let Some(verdict) = verdicts.find(|verdict| verdict.name == anchor) {
             assert_eq!(text(&alert["annotations"], "description"), verdict.meaning);
-            assert!(text(&alert, "expr").contains(&format!("\"{anchor}\"")), "{name}");
+            assert!(
+                text(&alert, "expr").contains(&format!("\"{anchor}\"")),
+                "{name}"
+            );
         } else {
-            assert!(anchor == name.to_lowercase() || anchor == "{{ $labels.verdict }}", "{anchor}");
+            assert!(
+                anchor == name.to_lowercase() || anchor == "{{ $labels.verdict }}",
+                "{anchor}"
+            );
         }
         if severity == "page" {
             urgent.push(format!("`{name}`"));
@@ -292,24 +363,38 @@ fn each_alert_links_to_its_runbook() {
 #[test]
 fn queries_have_the_labels_of_the_program() {
     let expression = |name: &str| {
-        let alert = alerts().into_iter().find(|alert| alert["alert"] == name).unwrap();
+        let alert = alerts()
+            .into_iter()
+            .find(|alert| alert["alert"] == name)
+            .unwrap();
         text(&alert, "expr").to_owned()
     };
     let paging = verdict_descriptions().filter(|verdict| verdict.pages);
     let paging: Vec<&str> = paging.map(|verdict| verdict.name).collect();
     let critical = format!("verdict=~\"{}\"", paging.join("|"));
-    assert!(expression("TokenweirCriticalVerdict").contains(&critical), "{critical}");
-    let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.is_backend_failure());
+    assert!(
+        expression("TokenweirCriticalVerdict").contains(&critical),
+        "{critical}"
+    );
+    let failed = Outcome::ALL
+        .into_iter()
+        .filter(|outcome| outcome.is_backend_failure());
     let failed: Vec<&str> = failed.map(Outcome::as_str).collect();
     let failed = format!("outcome=~\"{}\"", failed.join("|"));
     assert!(expression("TokenweirErrors").contains(&failed), "{failed}");
     let refused = format!("outcome=\"{}\"", Outcome::Rejected.as_str());
-    assert!(expression("TokenweirRequestsShed").contains(&refused), "{refused}");
+    assert!(
+        expression("TokenweirRequestsShed").contains(&refused),
+        "{refused}"
+    );
 }
 
 #[test]
 fn queries_stay_within_a_cluster() {
-    for rule in ["alert-rules.yml", "recording-rules.yml"].into_iter().flat_map(rules) {
+    for rule in ["alert-rules.yml", "recording-rules.yml"]
+        .into_iter()
+        .flat_map(rules)
+    {
         let query = text(&rule, "expr");
         for clause in [" by (", " on ("] {
             let mut lists = query.split(clause).skip(1);
@@ -363,7 +448,10 @@ fn panels_do_not_overlap_and_are_described() {
                 }
             }
             if panel["type"] != "row" {
-                assert!(panel["description"].as_str().unwrap().ends_with('.'), "{panel}");
+                assert!(
+                    panel["description"].as_str().unwrap().ends_with('.'),
+                    "{panel}"
+                );
                 assert!(!panel["targets"].as_array().unwrap().is_empty(), "{panel}");
             }
         }
@@ -373,14 +461,19 @@ fn panels_do_not_overlap_and_are_described() {
 #[test]
 fn both_dashboards_show_verdicts() {
     for board in dashboards() {
-        let panel = all_panels(&board).find(|panel| panel["type"] == "state-timeline").unwrap();
+        let panel = all_panels(&board)
+            .find(|panel| panel["type"] == "state-timeline")
+            .unwrap();
         let target = &panel["targets"][0];
         let names = promql::names(target["expr"].as_str().unwrap());
         assert_eq!(names.metrics[0].metric, "tokenweir_diagnosis_active");
         // The legend must contain all labels by which the query groups, so that bars have different names.
         for label in &names.labels {
             let name = target["legendFormat"].as_str().unwrap();
-            assert!(name.contains(&format!("{{{{{label}}}}}")), "{label} is not in {name}");
+            assert!(
+                name.contains(&format!("{{{{{label}}}}}")),
+                "{label} is not in {name}"
+            );
         }
         let mappings = &panel["fieldConfig"]["defaults"]["mappings"];
         assert_eq!(mappings[0]["options"]["1"]["text"], "found");
@@ -390,14 +483,25 @@ fn both_dashboards_show_verdicts() {
 
 #[test]
 fn every_quality_metric_is_shown_and_alerted() {
-    let alerts: Vec<String> = alerts().iter().map(|alert| text(alert, "expr").to_owned()).collect();
+    let alerts: Vec<String> = alerts()
+        .iter()
+        .map(|alert| text(alert, "expr").to_owned())
+        .collect();
     let [board, _] = dashboards();
     let panels: Vec<String> = panel_queries(&board).map(|(_, query)| query).collect();
     let rows = metric_rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;
     for row in rows {
-        assert!(alerts.iter().any(|query| query.contains(row.name)), "no alert on {}", row.name);
-        assert!(panels.iter().any(|query| query.contains(row.name)), "no panel of {}", row.name);
+        assert!(
+            alerts.iter().any(|query| query.contains(row.name)),
+            "no alert on {}",
+            row.name
+        );
+        assert!(
+            panels.iter().any(|query| query.contains(row.name)),
+            "no panel of {}",
+            row.name
+        );
         seen += 1;
     }
     assert_eq!(seen, 3);
@@ -408,7 +512,9 @@ fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
     let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);
     let paths = words.filter(|word| word.starts_with("./") || word.starts_with("../"));
-    paths.map(|word| root().join("docker").join(word.split(':').next().unwrap())).collect()
+    paths
+        .map(|word| root().join("docker").join(word.split(':').next().unwrap()))
+        .collect()
 }
 
 #[test]
@@ -421,22 +527,31 @@ fn mounted_host_paths_exist() {
             assert!(path.exists(), "{}", path.display());
         }
     }
-    let images = composition.lines().filter_map(|line| line.trim().strip_prefix("image: "));
+    let images = composition
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("image: "));
     for image in images {
         let tag = image.rsplit_once(':').map(|(_, tag)| tag);
-        assert!(tag.is_some_and(|tag| tag != "latest"), "{image} has no exact version");
+        assert!(
+            tag.is_some_and(|tag| tag != "latest"),
+            "{image} has no exact version"
+        );
     }
 }
 
 #[test]
 fn the_compose_file_uses_existing_flags() {
     let composition = read("docker/compose.yml");
-    let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
+    let commands = composition
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("command: ["));
     let own = ["serve", "sim"];
     let mut seen = 0;
     for command in commands.filter(|command| own.iter().any(|name| command.starts_with(name))) {
-        let words =
-            command.trim_end_matches(']').split(',').map(|word| word.trim().trim_matches('"'));
+        let words = command
+            .trim_end_matches(']')
+            .split(',')
+            .map(|word| word.trim().trim_matches('"'));
         let words = ["tokenweir"].into_iter().chain(words).map(OsString::from);
         tokenweir::cli::parse(words).unwrap_or_else(|error| panic!("{command}: {error}"));
         seen += 1;
@@ -447,8 +562,15 @@ fn the_compose_file_uses_existing_flags() {
     for profile in ["simulator", "gpu"] {
         let config = composed(profile).config;
         for backend in &config.backends {
-            let host = backend.url.to_string().replace("http://", "").replace(":8000", "");
-            assert!(composition.contains(&format!("aliases: [{host}]")), "{host}");
+            let host = backend
+                .url
+                .to_string()
+                .replace("http://", "")
+                .replace(":8000", "");
+            assert!(
+                composition.contains(&format!("aliases: [{host}]")),
+                "{host}"
+            );
         }
         assert_eq!(!config.gpu.exporters.is_empty(), profile == "gpu");
     }

@@ -36,7 +36,9 @@ async fn the_transit_of_each_chunk_is_measured() {
     let transit = gateway.record().await.observed.chunk_transit.clone();
     assert_eq!(transit.count(), 2, "{transit:?}");
     assert!(transit.sum() > 0.0, "{transit:?}");
-    gateway.assert_value("tokenweir_chunk_transit_seconds_count", 2.0).await;
+    gateway
+        .assert_value("tokenweir_chunk_transit_seconds_count", 2.0)
+        .await;
 }
 
 #[tokio::test]
@@ -59,6 +61,9 @@ async fn the_page_has_delay_and_cpu_time() {
     gateway.admin("/metrics").await;
     let page = gateway.admin("/metrics").await;
     assert!(value(&page, "tokenweir_scheduling_delay_seconds_count") > 0.0);
-    let cpu = value(&page, r#"tokenweir_telemetry_cpu_seconds_total{part="metrics_page"}"#);
+    let cpu = value(
+        &page,
+        r#"tokenweir_telemetry_cpu_seconds_total{part="metrics_page"}"#,
+    );
     assert!(!cfg!(target_os = "linux") || cpu > 0.0);
 }

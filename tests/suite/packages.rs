@@ -22,7 +22,11 @@ fn read_by_templates() -> BTreeSet<String> {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
         for after in text.split(".Values.").skip(1) {
             let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '.');
-            paths.insert(after[..end.unwrap_or(after.len())].trim_end_matches('.').to_owned());
+            paths.insert(
+                after[..end.unwrap_or(after.len())]
+                    .trim_end_matches('.')
+                    .to_owned(),
+            );
         }
     }
     assert!(paths.len() > 20, "{paths:?}");
@@ -49,16 +53,24 @@ fn charts_images_and_packages_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
-    assert_eq!(word_after(&chart, "\nappVersion: "), version, "the tag of the image");
+    assert_eq!(
+        word_after(&chart, "\nappVersion: "),
+        version,
+        "the tag of the image"
+    );
     // The Debian package and the wheel get their version from `Cargo.toml`.
     let manifest = read("Cargo.toml");
-    assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
+    assert_eq!(
+        word_after(&manifest, "\nversion = "),
+        format!("\"{version}\"")
+    );
 }
 
 /// The configuration sections of a reload class.
 fn sections(class: ReloadClass) -> BTreeSet<String> {
-    let sections =
-        Config::reload_classes().into_iter().filter(|(_, of_section)| *of_section == class);
+    let sections = Config::reload_classes()
+        .into_iter()
+        .filter(|(_, of_section)| *of_section == class);
     sections.map(|(key, _)| key.to_owned()).collect()
 }
 
@@ -66,15 +78,30 @@ fn sections(class: ReloadClass) -> BTreeSet<String> {
 fn charts_and_docs_list_reloadable_keys() {
     let mut applied = sections(ReloadClass::AtOnce);
     let fixed = sections(ReloadClass::AfterRestart);
-    assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
+    assert!(
+        applied.len() > 15 && fixed.len() > 10,
+        "{applied:?} {fixed:?}"
+    );
     let page = read("docs/guides/configuration.md");
-    let row = page.lines().find(|line| line.starts_with("| `admission`")).unwrap();
+    let row = page
+        .lines()
+        .find(|line| line.starts_with("| `admission`"))
+        .unwrap();
     let cells: Vec<BTreeSet<String>> = row
         .split('|')
-        .map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>())
+        .map(|cell| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        })
         .collect();
     let top_level = |cell: &BTreeSet<String>| {
-        cell.iter().filter(|key| !key.contains('.')).cloned().collect::<BTreeSet<_>>()
+        cell.iter()
+            .filter(|key| !key.contains('.'))
+            .cloned()
+            .collect::<BTreeSet<_>>()
     };
     assert_eq!(top_level(&cells[1]), applied);
     assert_eq!(top_level(&cells[2]), fixed);
@@ -82,7 +109,13 @@ fn charts_and_docs_list_reloadable_keys() {
     applied.remove("limits");
     let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
     let (_, omitted) = helpers.split_once("omit $config ").unwrap();
-    let omitted = omitted.lines().next().unwrap().split('"').skip(1).step_by(2);
+    let omitted = omitted
+        .lines()
+        .next()
+        .unwrap()
+        .split('"')
+        .skip(1)
+        .step_by(2);
     assert_eq!(omitted.map(str::to_owned).collect::<BTreeSet<_>>(), applied);
 }
 
@@ -92,8 +125,14 @@ fn every_template_value_is_in_the_schema() {
     let schema: Value =
         serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
     for path in read_by_templates() {
-        assert!(follow(&values, &path, None).is_some(), "{path} is not in values.yaml");
-        assert!(follow(&schema, &path, Some("properties")).is_some(), "{path} is not described");
+        assert!(
+            follow(&values, &path, None).is_some(),
+            "{path} is not in values.yaml"
+        );
+        assert!(
+            follow(&schema, &path, Some("properties")).is_some(),
+            "{path} is not described"
+        );
     }
     let described: BTreeSet<&String> = schema["properties"].as_object().unwrap().keys().collect();
     for key in values.as_object().unwrap().keys() {
@@ -111,7 +150,9 @@ fn the_image_is_built_from_existing_files() {
         let words: Vec<&str> = copy.split_whitespace().collect();
         for source in &words[..words.len() - 1] {
             assert!(at(source).exists(), "{source} does not exist");
-            let is_out = ignored.lines().any(|line| source.split('/').next() == Some(line));
+            let is_out = ignored
+                .lines()
+                .any(|line| source.split('/').next() == Some(line));
             assert!(!is_out, "{source} is excluded by .dockerignore");
             seen += 1;
         }
@@ -123,5 +164,8 @@ fn the_image_is_built_from_existing_files() {
 fn the_container_image_contains_ca_certificates() {
     let file = read("docker/Dockerfile");
     let (_, last) = file.split_once("FROM scratch\n").unwrap();
-    assert!(last.contains("/etc/ssl/certs/ca-certificates.crt"), "{last}");
+    assert!(
+        last.contains("/etc/ssl/certs/ca-certificates.crt"),
+        "{last}"
+    );
 }

@@ -46,32 +46,56 @@ impl Bus {
 
     async fn start_at(port: u16) -> Option<Self> {
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--requirepass", PASSWORD, "--port"]);
-        command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--requirepass",
+            PASSWORD,
+            "--port",
+        ]);
+        command
+            .arg(port.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let Ok(process) = command.kill_on_drop(true).spawn() else {
             eprintln!("redis-server is not installed: the exchange is NOT tested");
             return None;
         };
-        wait_until!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
+        wait_until!(
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+                .await
+                .is_ok()
+        );
         Some(Self { port, process })
     }
 
     /// Publishes a message to the Redis channel of the gateways.
     async fn publish(&self, message: &[u8]) {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+            .await
+            .unwrap();
         let channel = ExchangeKey::new(KEY.as_bytes()).unwrap().channel();
         let (channel_length, length) = (channel.len(), message.len());
         let head = format!(
             "AUTH {PASSWORD}\r\n*3\r\n$7\r\nPUBLISH\r\n${channel_length}\r\n{channel}\r\n\
              ${length}\r\n"
         );
-        stream.write_all(&[head.as_bytes(), message, b"\r\n"].concat()).await.unwrap();
+        stream
+            .write_all(&[head.as_bytes(), message, b"\r\n"].concat())
+            .await
+            .unwrap();
         let mut response = Vec::new();
         // The second line of Redis's response has the number of subscribers.
         while String::from_utf8_lossy(&response).lines().count() < 2 {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
         }
-        assert!(response.starts_with(b"+OK\r\n:"), "{}", String::from_utf8_lossy(&response));
+        assert!(
+            response.starts_with(b"+OK\r\n:"),
+            "{}",
+            String::from_utf8_lossy(&response)
+        );
     }
 }
 
@@ -109,7 +133,10 @@ impl Gateways {
             (port, GatewayProcess::start_with(&file, &variables).await)
         };
         let processes = [start(0).await, start(1).await];
-        Self { processes, backends }
+        Self {
+            processes,
+            backends,
+        }
     }
 
     /// Asserts that the second gateway sends each prompt to the backend to which the first gateway sent it.
@@ -130,13 +157,19 @@ impl Gateways {
         let (port, gateway) = &self.processes[number];
         let counts = async || {
             let page = gateway.get("/metrics").await;
-            self.backends.iter().map(|addr| sent_requests(&page, *addr)).collect::<Vec<f64>>()
+            self.backends
+                .iter()
+                .map(|addr| sent_requests(&page, *addr))
+                .collect::<Vec<f64>>()
         };
         let before = counts().await;
         assert!(post(port.addr, prompt).await.starts_with("HTTP/1.1 200"));
         wait_for!({
             let now = counts().await;
-            let changed = now.iter().zip(&before).position(|(now, before)| now > before);
+            let changed = now
+                .iter()
+                .zip(&before)
+                .position(|(now, before)| now > before);
             changed.map(|position| self.backends[position])
         })
     }
@@ -144,7 +177,11 @@ impl Gateways {
 
 /// Returns the number of requests that a gateway sent to a backend, from the gateway's metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
-    sum(page, "tokenweir_attempts_total", &[&format!("backend=\"{backend}\"")])
+    sum(
+        page,
+        "tokenweir_attempts_total",
+        &[&format!("backend=\"{backend}\"")],
+    )
 }
 
 async fn post(addr: SocketAddr, prompt: &str) -> String {
@@ -158,17 +195,31 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_follows_the_prompts_of_its_peer() {
-    let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
-    gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
+    let Some(Pair {
+        gateways,
+        bus: _bus,
+    }) = Pair::start("same").await
+    else {
+        return;
+    };
+    gateways
+        .assert_shared("tokenweir_peer_decisions_total{result=\"received\"}")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_served_while_redis_is_down() {
-    let Some(mut pair) = Pair::start("away").await else { return };
+    let Some(mut pair) = Pair::start("away").await else {
+        return;
+    };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
         wait_until!(gateway.value("tokenweir_peer_exchange_connected").await < 0.5);
-        assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));
+        assert!(
+            post(port.addr, "a prompt")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
         let dropped = "tokenweir_peer_decisions_total{result=\"dropped\"}";
         wait_until!(gateway.value(dropped).await > 0.5);
         let status: Value = gateway.document("/status").await;
@@ -183,7 +234,9 @@ async fn requests_are_served_while_redis_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_messages_change_nothing() {
-    let Some(pair) = Pair::start("hostile").await else { return };
+    let Some(pair) = Pair::start("hostile").await else {
+        return;
+    };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();
     let messages: [(&str, Vec<u8>); 5] = [

@@ -44,8 +44,13 @@ impl Blocks {
         ScriptedBackend::start(move |seen| {
             let kind = kind(seen);
             if kind == "decode" {
-                let id = request(seen)["kv_transfer_params"]["remote_request_id"].as_u64().unwrap();
-                assert!(blocks.kept.lock().unwrap().remove(&id), "blocks are read once");
+                let id = request(seen)["kv_transfer_params"]["remote_request_id"]
+                    .as_u64()
+                    .unwrap();
+                assert!(
+                    blocks.kept.lock().unwrap().remove(&id),
+                    "blocks are read once"
+                );
             }
             fault(kind).unwrap_or_else(|| blocks.answer(kind))
         })
@@ -66,7 +71,10 @@ impl Blocks {
                 "remote_request_id": id, "remote_host": "10.0.0.1", "remote_port": 5600,
             },
         });
-        vec![Step::Send(scripted_backend::json("200 OK", &answer.to_string()))]
+        vec![Step::Send(scripted_backend::json(
+            "200 OK",
+            &answer.to_string(),
+        ))]
     }
 
     fn kept(&self) -> usize {
@@ -80,7 +88,10 @@ fn request(seen: &Seen) -> Value {
 
 fn kind(seen: &Seen) -> &'static str {
     let parameters = &request(seen)["kv_transfer_params"];
-    match (&parameters["do_remote_decode"], &parameters["do_remote_prefill"]) {
+    match (
+        &parameters["do_remote_decode"],
+        &parameters["do_remote_prefill"],
+    ) {
         (Value::Bool(true), _) => "prefill",
         (_, Value::Bool(true)) => "decode",
         _ => "whole",
@@ -96,16 +107,33 @@ fn healthy(_: &str) -> Fault {
 }
 
 fn error(status: &str) -> Vec<Step> {
-    vec![Step::Send(scripted_backend::json(status, r#"{"error":{"message":"broken"}}"#))]
+    vec![Step::Send(scripted_backend::json(
+        status,
+        r#"{"error":{"message":"broken"}}"#,
+    ))]
 }
 
 async fn start(backends: &[&ScriptedBackend], roles: &'static [Role]) -> Running {
-    start_with_setup(backends, Setup { roles, ..Setup::default() }).await
+    start_with_setup(
+        backends,
+        Setup {
+            roles,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Running {
     let propagation = Some(TracingSettings::default().propagation);
-    start_before(backends, Setup { propagation, ..setup }).await
+    start_before(
+        backends,
+        Setup {
+            propagation,
+            ..setup
+        },
+    )
+    .await
 }
 
 /// Records measurements in the load estimate of the backend, so that the gateway predicts `seconds` for a
@@ -119,7 +147,10 @@ fn teach(backend: &Backend, seconds: f64) {
             let candidate = load.candidate(&prompt, now);
             let mut reservation = load.reserve(&candidate, &prompt, true, now);
             load.first_output(&mut reservation, now + Duration::from_secs_f64(seconds));
-            let counts = Usage { output: Some(10), ..Usage::default() };
+            let counts = Usage {
+                output: Some(10),
+                ..Usage::default()
+            };
             load.answered(&mut reservation, &counts);
             load.release(reservation, now + Duration::from_secs_f64(seconds));
         }
@@ -137,7 +168,10 @@ async fn answered(gateway: &Running, name: usize) -> RequestRecord {
     let answer = gateway.post(CHAT, &chat(name)).await;
     let (text, is_whole) = body(&answer);
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(status(&answer) == 200 && is_whole && text.contains("Hi"), "{text}");
+    assert!(
+        status(&answer) == 200 && is_whole && text.contains("Hi"),
+        "{text}"
+    );
     assert!(!text.contains("kv_transfer_params"), "{text}");
     gateway.record().await
 }
@@ -152,8 +186,12 @@ fn skipped(record: &RequestRecord) -> Option<PrefillSkip> {
 
 fn is_unloaded(gateway: &Running) -> bool {
     let loads = gateway.pool.backends();
-    let loads = loads.iter().map(|backend| backend.load.estimator.local_load());
-    loads.into_iter().all(|load| (load.in_flight, load.pending, load.backlog) == (0, 0, 0))
+    let loads = loads
+        .iter()
+        .map(|backend| backend.load.estimator.local_load());
+    loads
+        .into_iter()
+        .all(|load| (load.in_flight, load.pending, load.backlog) == (0, 0, 0))
 }
 
 #[tokio::test]
@@ -163,26 +201,47 @@ async fn the_decode_backend_reads_computed_blocks() {
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
     teach(&gateway.pool.backends()[1], 20.0);
     let record = answered(&gateway, 1).await;
-    assert_eq!((kinds(&prefill), kinds(&decode)), (vec!["prefill"], vec!["decode"]));
+    assert_eq!(
+        (kinds(&prefill), kinds(&decode)),
+        (vec!["prefill"], vec!["decode"])
+    );
     assert_eq!(blocks.kept(), 0);
     let [leg, decoded] = [&prefill, &decode].map(|backend| backend.seen().remove(0));
     let (leg_body, decode_body) = (request(&leg), request(&decoded));
-    assert_eq!((&leg_body["max_tokens"], &leg_body["stream"]), (&json!(1), &json!(false)));
+    assert_eq!(
+        (&leg_body["max_tokens"], &leg_body["stream"]),
+        (&json!(1), &json!(false))
+    );
     assert_eq!(leg_body["messages"], decode_body["messages"]);
-    assert_eq!((&decode_body["max_tokens"], &decode_body["stream"]), (&json!(9), &json!(true)));
+    assert_eq!(
+        (&decode_body["max_tokens"], &decode_body["stream"]),
+        (&json!(9), &json!(true))
+    );
     let [id, parents] = ["x-request-id", "traceparent"]
         .map(|name| [&leg, &decoded].map(|seen| header(&seen.head, name).unwrap()));
     assert_eq!(id[0], id[1]);
-    assert!(parents[0] != parents[1] && parents[0][..35] == parents[1][..35], "{parents:?}");
+    assert!(
+        parents[0] != parents[1] && parents[0][..35] == parents[1][..35],
+        "{parents:?}"
+    );
     assert!(record.has_remote_prompt && skipped(&record).is_none());
     assert_eq!(record.attempts_apart.len(), 1);
     assert_eq!(record.attempts.len(), 1);
     let phases = RequestPhases::from_record(&record);
-    assert!(phases.get(RequestPhase::RemotePrefill).is_some_and(|phase| !phase.took.is_zero()));
+    assert!(
+        phases
+            .get(RequestPhase::RemotePrefill)
+            .is_some_and(|phase| !phase.took.is_zero())
+    );
     let id = record.request_id.as_str();
     let shown = &gateway.document(&format!("/decisions/{id}")).await["prefill_legs"];
-    assert_eq!((&shown["used"], &shown["sent"][0]["status"]), (&json!(true), &json!(200)));
-    gateway.assert_value("tokenweir_prefill_legs_total{result=\"used\"}", 1.0).await;
+    assert_eq!(
+        (&shown["used"], &shown["sent"][0]["status"]),
+        (&json!(true), &json!(200))
+    );
+    gateway
+        .assert_value("tokenweir_prefill_legs_total{result=\"used\"}", 1.0)
+        .await;
     wait_until!(is_unloaded(&gateway));
 }
 
@@ -199,13 +258,18 @@ async fn legs_that_are_not_faster_are_not_sent() {
     teach(&gateway.pool.backends()[1], 20.0);
     let predicted = [answered(&gateway, 2).await, answered(&gateway, 2).await];
     let [first, cached] = predicted.map(|record| note(&record).predicted.unwrap().alone);
-    assert!(cached < first / 10.0, "{cached} s after {first} s: the prefix is cached there");
+    assert!(
+        cached < first / 10.0,
+        "{cached} s after {first} s: the prefix is cached there"
+    );
 }
 
 #[tokio::test]
 async fn a_failed_leg_is_repeated_or_left_out() {
     let blocks = Arc::<Blocks>::default();
-    let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
+    let broken = blocks
+        .engine(|_| Some(error("500 Internal Server Error")))
+        .await;
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Prefill, Role::Decode];
     let gateway = start(&[&broken, &prefill, &decode], roles).await;
@@ -215,15 +279,25 @@ async fn a_failed_leg_is_repeated_or_left_out() {
     teach(&gateway.pool.backends()[0], 0.1);
     teach(&gateway.pool.backends()[1], 5.0);
     let record = answered(&gateway, 1).await;
-    let failures: Vec<_> = record.attempts_apart.iter().map(|leg| leg.failure).collect();
-    assert_eq!((failures, record.has_remote_prompt), (vec![Some("server_error"), None], true));
+    let failures: Vec<_> = record
+        .attempts_apart
+        .iter()
+        .map(|leg| leg.failure)
+        .collect();
+    assert_eq!(
+        (failures, record.has_remote_prompt),
+        (vec![Some("server_error"), None], true)
+    );
     assert_eq!(kinds(&decode), ["decode"]);
 
     let gateway = start(&[&broken, &decode], &[Role::Prefill, Role::Decode]).await;
     teach(&gateway.pool.backends()[1], 20.0);
     let record = answered(&gateway, 2).await;
     assert_eq!(skipped(&record), Some(PrefillSkip::Failed));
-    assert_eq!((kinds(&decode), blocks.kept()), (vec!["decode", "whole"], 0));
+    assert_eq!(
+        (kinds(&decode), blocks.kept()),
+        (vec!["decode", "whole"], 0)
+    );
     wait_until!(is_unloaded(&gateway));
 }
 
@@ -239,8 +313,14 @@ async fn a_backend_that_keeps_nothing_gets_no_legs() {
     teach(&gateway.pool.backends()[1], 20.0);
     let skips = [answered(&gateway, 1).await, answered(&gateway, 2).await];
     let skips = skips.each_ref().map(skipped);
-    assert_eq!(skips, [Some(PrefillSkip::Failed), Some(PrefillSkip::NoBackend)]);
-    assert_eq!((kinds(&plain), kinds(&decode)), (vec!["prefill"], vec!["whole", "whole"]));
+    assert_eq!(
+        skips,
+        [Some(PrefillSkip::Failed), Some(PrefillSkip::NoBackend)]
+    );
+    assert_eq!(
+        (kinds(&plain), kinds(&decode)),
+        (vec!["prefill"], vec!["whole", "whole"])
+    );
 }
 
 #[tokio::test]
@@ -252,9 +332,16 @@ async fn without_blocks_the_decode_backend_computes() {
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
     teach(&gateway.pool.backends()[1], 20.0);
     let record = answered(&gateway, 1).await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("transfer_failed"), None]);
-    assert_eq!((kinds(&prefill), kinds(&decode)), (vec!["prefill"], vec!["decode", "whole"]));
+    assert_eq!(
+        (kinds(&prefill), kinds(&decode)),
+        (vec!["prefill"], vec!["decode", "whole"])
+    );
     assert_eq!(gateway.pool.backends()[1].health.breaker.ejections(), 0);
     wait_until!(is_unloaded(&gateway));
 }
@@ -268,19 +355,34 @@ async fn after_a_failure_only_unread_blocks_count() {
     let roles = &[Role::Prefill, Role::Decode, Role::Decode];
     // The next health check is an hour away. If a health check marked the backend as down, it would end the
     // running prefill leg, and the KV blocks of this leg would remain.
-    let setup = Setup { roles, scrape_interval: Duration::from_hours(1), ..Setup::default() };
+    let setup = Setup {
+        roles,
+        scrape_interval: Duration::from_hours(1),
+        ..Setup::default()
+    };
     let gateway = start_with_setup(&[&prefill, &resetting, &decode], setup).await;
     teach(&gateway.pool.backends()[1], 20.0);
     teach(&gateway.pool.backends()[2], 21.0);
     answered(&gateway, 1).await;
-    assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
-    assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
+    assert_eq!(
+        kinds(&prefill),
+        ["prefill", "prefill"],
+        "each decode leg reads its own blocks"
+    );
+    assert_eq!(
+        (kinds(&resetting), kinds(&decode)),
+        (vec!["decode"], vec!["decode"])
+    );
 
     // The health check after the reset has ended, so the gateway does not notice that this backend ends now.
     wait_until!(resetting.looks()[0] > 1);
     drop(resetting);
     let record = answered(&gateway, 2).await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     if failures.len() > 1 {
         assert_eq!(failures, [Some("connect_error"), None]);
     }
@@ -308,8 +410,15 @@ async fn blocks_of_a_lost_backend_are_not_reused() {
     silent.until_received(1).await;
     silent.set_healthy(false);
     read_rest(client).await;
-    assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
-    assert_eq!((kinds(&silent), kinds(&decode)), (vec!["decode"], vec!["decode"]));
+    assert_eq!(
+        kinds(&prefill),
+        ["prefill", "prefill"],
+        "each decode leg reads its own blocks"
+    );
+    assert_eq!(
+        (kinds(&silent), kinds(&decode)),
+        (vec!["decode"], vec!["decode"])
+    );
 }
 
 #[tokio::test]
@@ -339,7 +448,9 @@ async fn a_prefill_backend_serves_only_alone() {
     }
     assert_eq!((prefill.seen().len(), decode.seen().len()), (0, 5));
     let id = { answered(&gateway, 5).await.request_id };
-    let shown = gateway.document(&format!("/decisions/{}", id.as_str())).await;
+    let shown = gateway
+        .document(&format!("/decisions/{}", id.as_str()))
+        .await;
     assert_eq!(shown["excluded"][0]["reason"], "its role is prefill");
     let shown = gateway.document("/status").await;
     assert_eq!(shown["backends"][0]["role"], "prefill");

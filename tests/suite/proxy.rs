@@ -23,7 +23,10 @@ fn envelope(answer: &[u8]) -> Value {
     let (body, whole) = body(answer);
     assert!(whole, "a complete error response");
     let value: Value = serde_json::from_slice(&body).expect("a JSON error body");
-    assert!(value["error"]["message"].is_string(), "in OpenAI's error format: {value}");
+    assert!(
+        value["error"]["message"].is_string(),
+        "in OpenAI's error format: {value}"
+    );
     value["error"].clone()
 }
 
@@ -38,7 +41,10 @@ async fn a_stream_is_unchanged_with_one_record() {
     assert_eq!((record.outcome, record.status), (Outcome::Ok, Some(200)));
     assert_eq!(record.observed.output_events, 2);
     assert_eq!(record.observed.finish_reasons, [Some(FinishReason::Stop)]);
-    assert_eq!((record.observed.usage.input, record.observed.usage.output), (Some(9), Some(3)));
+    assert_eq!(
+        (record.observed.usage.input, record.observed.usage.output),
+        (Some(9), Some(3))
+    );
     assert!(record.ttft().is_some() && record.tpot().is_some());
     gateway.assert_no_more_records().await;
 }
@@ -54,11 +60,22 @@ async fn every_recorded_response_is_unchanged() {
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
         // Three of the recorded requests have the field `priority`, for which clients need a permission.
         let access = access_for_all(&[Permission::Priority]);
-        let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+        let gateway = start_with(
+            &[fake.addr],
+            Setup {
+                access,
+                ..Setup::default()
+            },
+        )
+        .await;
         let ask = recording.request.as_deref().unwrap_or("{}");
         let ask = if ask.starts_with('{') { ask } else { "{}" };
-        let answer =
-            gateway.post(CHAT, &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\"")).await;
+        let answer = gateway
+            .post(
+                CHAT,
+                &ask.replace("\"model\": \"none\"", "\"model\": \"tiny\""),
+            )
+            .await;
         let record = gateway.record().await;
         if record.refusal.is_some() {
             // The gateway rejects this request itself, so there is no response to compare.
@@ -68,7 +85,10 @@ async fn every_recorded_response_is_unchanged() {
         let (bytes, whole) = body(&answer);
         let name = &recording.name;
         assert!(bytes == recording.body(), "{name}");
-        assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"), "{name}");
+        assert!(
+            !String::from_utf8_lossy(&answer).contains("x-gateway-error"),
+            "{name}"
+        );
         assert_eq!(whole, recording.expected["complete_http"] == true, "{name}");
         assert_eq!(
             u64::from(status(&answer)),
@@ -77,7 +97,10 @@ async fn every_recorded_response_is_unchanged() {
         );
         gateway.assert_no_more_records().await;
     }
-    assert!(refused.iter().all(|name| name.contains("error-")), "{refused:?}");
+    assert!(
+        refused.iter().all(|name| name.contains("error-")),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -96,7 +119,10 @@ async fn only_hop_by_hop_headers_change() {
     let seen = &fake.seen()[0];
     assert_eq!(seen.body, body.as_bytes());
     let head = seen.head.to_ascii_lowercase();
-    assert!(head.starts_with(&format!("post {CHAT}?a=b%2f http/1.1\r\n")), "{head}");
+    assert!(
+        head.starts_with(&format!("post {CHAT}?a=b%2f http/1.1\r\n")),
+        "{head}"
+    );
     for there in [
         "authorization: bearer k",
         "x-request-id: mine-1",
@@ -106,7 +132,12 @@ async fn only_hop_by_hop_headers_change() {
     ] {
         assert!(head.contains(there), "{there} in {head}");
     }
-    for gone in ["transfer-encoding", "x-hop", "connection", "x-data-parallel-rank"] {
+    for gone in [
+        "transfer-encoding",
+        "x-hop",
+        "connection",
+        "x-data-parallel-rank",
+    ] {
         assert!(!head.contains(gone), "{gone} in {head}");
     }
 }
@@ -120,7 +151,10 @@ async fn a_stale_connection_is_retried_quietly() {
         _ => vec![Step::Wait, Step::Close],
     })
     .await;
-    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    assert_eq!(
+        status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await),
+        200
+    );
     gateway.record().await;
     let client = gateway.begin(CHAT, r#"{"model":"tiny"}"#).await;
     fake.until_received(2).await;
@@ -128,8 +162,15 @@ async fn a_stale_connection_is_retried_quietly() {
     fake.go();
     assert_eq!(status(&read_rest(client).await), 200);
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
-    assert_eq!((record.outcome, failures), (Outcome::Ok, vec![Some("stale"), None]));
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
+    assert_eq!(
+        (record.outcome, failures),
+        (Outcome::Ok, vec![Some("stale"), None])
+    );
     assert!(gateway.pool.is_ready());
 }
 
@@ -140,11 +181,21 @@ async fn two_ended_connections_are_a_death() {
         _ => vec![Step::Close],
     })
     .await;
-    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    assert_eq!(
+        status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await),
+        200
+    );
     gateway.record().await;
-    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 502);
+    assert_eq!(
+        status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await),
+        502
+    );
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
     assert_eq!(fake.seen().len(), 3, "the backend got it twice");
 }
@@ -154,7 +205,13 @@ async fn broken_responses_before_headers_cause_502() {
     let cases = [
         (vec![Step::Close], "connection_reset"),
         (vec![Step::Reset], "connection_reset"),
-        (vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
+        (
+            vec![
+                Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()),
+                Step::Close,
+            ],
+            "bad_response",
+        ),
     ];
     for (steps, reason) in cases {
         let (_fake, gateway) = gateway_following(steps).await;
@@ -162,7 +219,10 @@ async fn broken_responses_before_headers_cause_502() {
         assert_eq!(status(&answer), 502);
         envelope(&answer);
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.refusal), (Outcome::UpstreamError, Some(reason)));
+        assert_eq!(
+            (record.outcome, record.refusal),
+            (Outcome::UpstreamError, Some(reason))
+        );
         assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
         gateway.assert_no_more_records().await;
     }
@@ -170,7 +230,10 @@ async fn broken_responses_before_headers_cause_502() {
 
 #[tokio::test]
 async fn invalid_requests_get_a_clear_error() {
-    let setup = Setup { max_body: 1_000, ..Setup::default() };
+    let setup = Setup {
+        max_body: 1_000,
+        ..Setup::default()
+    };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
     let chunked = format!(
@@ -181,12 +244,20 @@ async fn invalid_requests_get_a_clear_error() {
     let cases = [
         (post(CHAT, "not json"), 400, "bad_body"),
         (post(CHAT, ""), 400, "bad_body"),
-        (post(CHAT, r#"{"model":"tiny","model":"x"}"#), 400, "bad_body"),
+        (
+            post(CHAT, r#"{"model":"tiny","model":"x"}"#),
+            400,
+            "bad_body",
+        ),
         (post(CHAT, r#"{"model":"nope"}"#), 404, "unknown_model"),
         (post("/v1/nothing", "{}"), 404, "not_found"),
         (post("/v1/load_lora_adapter", "{}"), 404, "not_found"),
         (post("/v1/../metrics", "{}"), 404, "not_found"),
-        (post(CHAT, "{}").replace("POST", "GET"), 405, "method_not_allowed"),
+        (
+            post(CHAT, "{}").replace("POST", "GET"),
+            405,
+            "method_not_allowed",
+        ),
         (post(CHAT, &long), 413, "body_too_large"),
         (chunked, 413, "body_too_large"),
         (encoded, 415, "encoded_body"),
@@ -217,7 +288,11 @@ async fn own_paths_are_answered_by_the_gateway() {
     assert_eq!(status(&gateway.raw(get("/health")).await), 200);
     assert_eq!(status(&gateway.raw(get("/ping")).await), 200);
     let models = body_json(&gateway.raw(get("/v1/models")).await);
-    assert_eq!(models["data"].as_array().map(Vec::len), Some(1), "one entry per id: {models}");
+    assert_eq!(
+        models["data"].as_array().map(Vec::len),
+        Some(1),
+        "one entry per id: {models}"
+    );
     assert_eq!(models["data"][0]["owned_by"], "vllm");
     let version = gateway.raw(get("/version")).await;
     assert!(String::from_utf8_lossy(&version).contains(env!("CARGO_PKG_VERSION")));
@@ -234,7 +309,10 @@ async fn a_shutdown_finishes_streams() {
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert!(body(&answer).1, "the stream is complete");
-    assert_eq!(gateway.stop().await, tokenweir_gateway::server::DrainOutcome::Whole);
+    assert_eq!(
+        gateway.stop().await,
+        tokenweir_gateway::server::DrainOutcome::Whole
+    );
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -243,7 +321,10 @@ async fn the_attempts_span_is_the_parent() {
     let propagation =
         Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
     let (fake, gateway) = gateway_answering_with(
-        Setup { propagation, ..Setup::default() },
+        Setup {
+            propagation,
+            ..Setup::default()
+        },
         json("200 OK", r#"{"a":1}"#),
     )
     .await;
@@ -255,15 +336,23 @@ async fn the_attempts_span_is_the_parent() {
     let span = record.attempts[0].span_id;
     let head = fake.seen()[0].head.clone();
     let ours = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-{span:016x}-01\r\n");
-    assert!(head.contains(&ours) && head.contains("tracestate: a=1\r\n"), "{head}");
-    assert_eq!(record.trace.unwrap().parent_span_id, Some(0xb7ad_6b71_6920_3331));
+    assert!(
+        head.contains(&ours) && head.contains("tracestate: a=1\r\n"),
+        "{head}"
+    );
+    assert_eq!(
+        record.trace.unwrap().parent_span_id,
+        Some(0xb7ad_6b71_6920_3331)
+    );
 }
 
 #[tokio::test]
 async fn without_tracing_the_context_is_unchanged() {
     let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
+    gateway
+        .raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs))
+        .await;
     assert!(fake.seen()[0].head.contains(theirs));
 }
 
@@ -283,22 +372,35 @@ async fn requests_of_a_client_share_a_connection() {
         client.write_all(keep(number).as_bytes()).await.unwrap();
         read_until(&mut client, &format!("\"n\":{number}}}")).await;
     }
-    client.write_all([keep(3), keep(4)].concat().as_bytes()).await.unwrap();
+    client
+        .write_all([keep(3), keep(4)].concat().as_bytes())
+        .await
+        .unwrap();
     read_until(&mut client, "\"n\":4}").await;
     for _ in 0..5 {
         assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     }
-    assert_eq!(fake.connections(), 1, "all requests use one backend connection");
+    assert_eq!(
+        fake.connections(),
+        1,
+        "all requests use one backend connection"
+    );
 }
 
 #[tokio::test]
 async fn bytes_behind_a_request_do_no_harm() {
     let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
-    let mut client = gateway.send([request, "x".repeat(500 << 10)].concat()).await;
+    let mut client = gateway
+        .send([request, "x".repeat(500 << 10)].concat())
+        .await;
     read_until(&mut client, "Hi").await;
     fake.go();
-    assert!(read_rest(client).await.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
+    assert!(
+        read_rest(client)
+            .await
+            .ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    );
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     gateway.assert_no_more_records().await;
 }
@@ -309,7 +411,10 @@ async fn http_1_0_streams_end_with_the_connection() {
     let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
     let text = String::from_utf8_lossy(&answer);
-    assert!(!text.contains("transfer-encoding") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert!(
+        !text.contains("transfer-encoding") && text.ends_with("data: [DONE]\n\n"),
+        "{text}"
+    );
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -329,7 +434,10 @@ async fn expect_100_continue_gets_100_continue() {
 pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
     gateway_scripted(|_| {
-        vec![Step::Send(response("200 OK", "", vec![b'x'; FLOOD])), Step::AwaitClose]
+        vec![
+            Step::Send(response("200 OK", "", vec![b'x'; FLOOD])),
+            Step::AwaitClose,
+        ]
     })
     .await
 }
@@ -341,15 +449,26 @@ pub(crate) async fn assert_only_the_backend_stops<C>(
     gateway: &Running,
     client: C,
 ) {
-    assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404, "another client is served");
+    assert_eq!(
+        status(&gateway.post("/v1/nothing", "{}").await),
+        404,
+        "another client is served"
+    );
     gateway.record().await;
     drop(client);
     fake.closed().await;
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.route), (Outcome::Cancelled, Some(CHAT)));
+    assert_eq!(
+        (record.outcome, record.route),
+        (Outcome::Cancelled, Some(CHAT))
+    );
     // Sockets and buffers hold a part of the stream. The gateway must not have read more than that from the
     // backend.
-    assert!(record.bytes_out < 16 << 20, "{} bytes were read ahead", record.bytes_out);
+    assert!(
+        record.bytes_out < 16 << 20,
+        "{} bytes were read ahead",
+        record.bytes_out
+    );
 }
 
 #[tokio::test]
@@ -362,9 +481,15 @@ async fn slow_clients_slow_their_backend_only() {
 
 #[tokio::test]
 async fn a_large_body_arrives_complete() {
-    let setup = Setup { max_body: 64 << 20, ..Setup::default() };
+    let setup = Setup {
+        max_body: 64 << 20,
+        ..Setup::default()
+    };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
-    let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
+    let body = format!(
+        r#"{{"messages":"{}","model":"tiny"}}"#,
+        "image ".repeat(4 << 20)
+    );
     assert_eq!(status(&gateway.post(CHAT, &body).await), 200);
     assert_eq!(fake.seen()[0].body, body.as_bytes());
     assert_eq!(gateway.record().await.bytes_in, body.len() as u64);

@@ -40,7 +40,11 @@ async fn judge_and_file_get_redacted_texts() {
         judge_timeout: Duration::from_secs(20),
         ..QualitySettings::default()
     };
-    let setup = Setup { quality, injects_usage: true, ..Setup::default() };
+    let setup = Setup {
+        quality,
+        injects_usage: true,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let request_body = json!({ "model": "tiny", "user": "user-secret",
         "messages": [{ "role": "user", "content": format!("I am {secret}") }] });
@@ -55,24 +59,39 @@ async fn judge_and_file_get_redacted_texts() {
         let page = gateway.admin("/metrics").await;
         (sum(&page, "tokenweir_quality_samples_total", &[]) > 0.5).then_some(page)
     });
-    let done = sum(&page, "tokenweir_quality_samples_total", &["result=\"done\""]);
+    let done = sum(
+        &page,
+        "tokenweir_quality_samples_total",
+        &["result=\"done\""],
+    );
     assert_eq!(done as u64, 1);
     let seen: Vec<Seen> = judge.seen();
     let line = fs::read_to_string(&file).unwrap();
     let judge_request =
         String::from_utf8([seen[0].head.as_bytes(), &seen[0].body].concat()).unwrap();
     let status = gateway.admin("/status").await;
-    for (place, text) in
-        [("judge", &judge_request), ("file", &line), ("/metrics", &page), ("/status", &status)]
-    {
+    for (place, text) in [
+        ("judge", &judge_request),
+        ("file", &line),
+        ("/metrics", &page),
+        ("/status", &status),
+    ] {
         for secret in SECRETS.iter().chain(&["user-secret", "a-thought"]) {
             assert!(!text.contains(secret), "{place} has {secret}: {text}");
         }
     }
-    let (judged, written): (Value, Value) =
-        (serde_json::from_slice(&seen[0].body).unwrap(), serde_json::from_str(&line).unwrap());
-    assert_eq!(judged["answer"], "You wrote [email] and [phone] and [card] and [key]");
-    assert_eq!((&judged["redacted"], &written["score"]), (&json!(8), &json!(0.75)));
+    let (judged, written): (Value, Value) = (
+        serde_json::from_slice(&seen[0].body).unwrap(),
+        serde_json::from_str(&line).unwrap(),
+    );
+    assert_eq!(
+        judged["answer"],
+        "You wrote [email] and [phone] and [card] and [key]"
+    );
+    assert_eq!(
+        (&judged["redacted"], &written["score"]),
+        (&json!(8), &json!(0.75))
+    );
     assert_eq!(written["prompt"], judged["prompt"]);
 }
 
@@ -86,14 +105,38 @@ async fn model_refusals_show_in_fields_only() {
     let sorry = json!({ "content": "I'm sorry, I can't help with that." });
     let documents = [
         (CHAT, chat(sorry.clone(), "stop"), false),
-        (CHAT, chat(json!({ "content": "Yes", "refusal": null }), "stop"), false),
-        (CHAT, chat(json!({ "content": "Yes", "refusal": "" }), "stop"), false),
-        (CHAT, chat(json!({ "content": null, "refusal": "No" }), "stop"), true),
-        (CHAT, chat(json!({ "content": "Ye" }), "content_filter"), true),
+        (
+            CHAT,
+            chat(json!({ "content": "Yes", "refusal": null }), "stop"),
+            false,
+        ),
+        (
+            CHAT,
+            chat(json!({ "content": "Yes", "refusal": "" }), "stop"),
+            false,
+        ),
+        (
+            CHAT,
+            chat(json!({ "content": null, "refusal": "No" }), "stop"),
+            true,
+        ),
+        (
+            CHAT,
+            chat(json!({ "content": "Ye" }), "content_filter"),
+            true,
+        ),
         ("/v1/responses", block("output_text", "text"), false),
         ("/v1/responses", block("refusal", "refusal"), true),
-        ("/v1/messages", json!({ "stop_reason": "end_turn", "content": [] }), false),
-        ("/v1/messages", json!({ "stop_reason": "refusal", "content": [] }), true),
+        (
+            "/v1/messages",
+            json!({ "stop_reason": "end_turn", "content": [] }),
+            false,
+        ),
+        (
+            "/v1/messages",
+            json!({ "stop_reason": "refusal", "content": [] }),
+            true,
+        ),
     ];
     let delta = |delta: Value, finish: Value| json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }] });
     let event = |kind: &str| json!({ "type": kind, "delta": "I can't" });
@@ -103,11 +146,22 @@ async fn model_refusals_show_in_fields_only() {
     let streams = [
         (CHAT, vec![delta(sorry, Value::Null), stop()], false),
         (CHAT, vec![no(), no(), stop()], true),
-        ("/v1/responses", vec![event("response.output_text.delta"), completed.clone()], false),
-        ("/v1/responses", vec![event("response.refusal.delta"), completed], true),
+        (
+            "/v1/responses",
+            vec![event("response.output_text.delta"), completed.clone()],
+            false,
+        ),
+        (
+            "/v1/responses",
+            vec![event("response.refusal.delta"), completed],
+            true,
+        ),
     ];
     let streamed = streams.into_iter().map(|(path, events, is_rejected)| {
-        let events = events.iter().map(Value::to_string).chain(["[DONE]".to_owned()]);
+        let events = events
+            .iter()
+            .map(Value::to_string)
+            .chain(["[DONE]".to_owned()]);
         (path, stream_of(&events.collect::<Vec<_>>()), is_rejected)
     });
     let answers = documents.into_iter().map(|(path, document, is_rejected)| {
@@ -127,7 +181,10 @@ async fn model_refusals_show_in_fields_only() {
         );
         let page = gateway.admin("/metrics").await;
         refused += sum(&page, "tokenweir_model_refusals_total", &[]) as u64;
-        assert!(!page.contains("tokenweir_quality_"), "the quality monitor is off");
+        assert!(
+            !page.contains("tokenweir_quality_"),
+            "the quality monitor is off"
+        );
     }
     assert_eq!(refused, 6);
 }

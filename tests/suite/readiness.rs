@@ -13,14 +13,27 @@ const ASLEEP: &str = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n
                       vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
 
 async fn start(fakes: &[ScriptedBackend], panic_threshold: f64) -> Running {
-    let health = resilience::CircuitBreakerSettings { panic_threshold, ..Setup::default().health };
-    start_before(fakes, Setup { health, ..Setup::default() }).await
+    let health = resilience::CircuitBreakerSettings {
+        panic_threshold,
+        ..Setup::default().health
+    };
+    start_before(
+        fakes,
+        Setup {
+            health,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 async fn until_state(gateway: &Running, wanted: Availability) {
     let is_so = || {
         let readiness = gateway.pool.readiness(std::time::Instant::now());
-        readiness.backends.iter().all(|it| it.availability == wanted)
+        readiness
+            .backends
+            .iter()
+            .all(|it| it.availability == wanted)
     };
     wait_until!(is_so());
 }
@@ -30,16 +43,28 @@ async fn until_state(gateway: &Running, wanted: Availability) {
 async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: Option<&str>) {
     let is_ready = why.is_none();
     let ready = gateway.admin("/readyz").await;
-    let (code, body) = if is_ready { (200, "ok\n") } else { (503, why.unwrap()) };
+    let (code, body) = if is_ready {
+        (200, "ok\n")
+    } else {
+        (503, why.unwrap())
+    };
     assert_eq!(status(ready.as_bytes()), code, "{ready}");
     assert!(ready.contains(body), "{ready}");
     assert_eq!(status(&gateway.raw(get("/health")).await), code);
-    let (status_page, live) =
-        (gateway.document("/status").await, gateway.document("/streams").await);
-    assert_eq!((&status_page["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));
+    let (status_page, live) = (
+        gateway.document("/status").await,
+        gateway.document("/streams").await,
+    );
+    assert_eq!(
+        (&status_page["ready"], &live["ready"]),
+        (&is_ready.into(), &is_ready.into())
+    );
     for reason in [&status_page["unready_reason"], &live["unready_reason"]] {
         assert_eq!(reason.as_str().is_some(), !is_ready, "{reason}");
-        assert!(reason.as_str().is_none_or(|it| why.unwrap().contains(it)), "{reason}");
+        assert!(
+            reason.as_str().is_none_or(|it| why.unwrap().contains(it)),
+            "{reason}"
+        );
     }
     let page = gateway.admin("/metrics").await;
     let assert_metric = |name: &str, wanted: bool| {
@@ -49,10 +74,19 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
     assert_metric("tokenweir_ready", is_ready);
     for (number, (state, is_up)) in states.iter().zip(up).enumerate() {
         let (of_status, of_live) = (&status_page["backends"][number], &live["backends"][number]);
-        assert_eq!((&of_status["state"], &of_live["state"]), (&(*state).into(), &(*state).into()));
-        assert_eq!((&of_status["up"], &of_live["up"]), (&(*is_up).into(), &(*is_up).into()));
+        assert_eq!(
+            (&of_status["state"], &of_live["state"]),
+            (&(*state).into(), &(*state).into())
+        );
+        assert_eq!(
+            (&of_status["up"], &of_live["up"]),
+            (&(*is_up).into(), &(*is_up).into())
+        );
         let name = of_status["backend"].as_str().unwrap();
-        assert_metric(&format!("tokenweir_backend_up{{backend=\"{name}\"}}"), *is_up);
+        assert_metric(
+            &format!("tokenweir_backend_up{{backend=\"{name}\"}}"),
+            *is_up,
+        );
         for other in Availability::ALL.map(Availability::as_str) {
             let series = format!("tokenweir_backend_state{{backend=\"{name}\",state=\"{other}\"}}");
             assert_metric(&series, other == *state);
@@ -79,12 +113,18 @@ async fn without_any_serving_backend_nothing_is_ready() {
     gateway.pool.drain(&fakes[0].addr.to_string(), drain);
     let why = "no backend is available (2 backends: 1 asleep, 1 drained)";
     assert_reported(&gateway, &["drained", "asleep"], &[false, false], Some(why)).await;
-    gateway.pool.undrain(&fakes[0].addr.to_string(), DrainInitiator::Configuration);
+    gateway
+        .pool
+        .undrain(&fakes[0].addr.to_string(), DrainInitiator::Configuration);
     for fake in &fakes {
         fake.set_metrics(None);
         fake.set_healthy(false);
     }
-    gateway.pool.backends().iter().for_each(|backend| backend.mark_down("refused"));
+    gateway
+        .pool
+        .backends()
+        .iter()
+        .for_each(|backend| backend.mark_down("refused"));
     until_state(&gateway, Availability::Down).await;
     let why = "no backend is available (2 backends: 2 down)";
     assert_reported(&gateway, &["down", "down"], &[false, false], Some(why)).await;
@@ -102,7 +142,11 @@ async fn ejected_backends_are_ready_in_panic_mode() {
         // response. Otherwise it gets an error of the gateway.
         let answer = gateway.post(CHAT, BODY).await;
         assert_eq!(status(&answer), if is_panic { 500 } else { 503 });
-        assert_eq!(ill.seen().len(), if is_panic { 7 } else { 5 }, "ejected after five failures");
+        assert_eq!(
+            ill.seen().len(),
+            if is_panic { 7 } else { 5 },
+            "ejected after five failures"
+        );
         let why = "no backend is available (1 backend: 1 ejected)";
         let why = (!is_panic).then_some(why);
         assert_reported(&gateway, &["ejected"], &[is_panic], why).await;
@@ -119,7 +163,11 @@ async fn ejected_backends_are_ready_in_panic_mode() {
         );
         let mode = value(&page, "tokenweir_panic_mode");
         let routed = page.contains(&routed) && value(&page, &routed) > 0.5;
-        assert_eq!((mode > 0.5, routed), (is_panic, is_panic), "{mode} {routed}");
+        assert_eq!(
+            (mode > 0.5, routed),
+            (is_panic, is_panic),
+            "{mode} {routed}"
+        );
         let explained = gateway.document("/decisions").await;
         let newest = &explained["decisions"][0]["reason"];
         assert_eq!(newest == "panic_mode", is_panic, "{newest}");

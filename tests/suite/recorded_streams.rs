@@ -37,8 +37,11 @@ fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timing
 
 /// Returns the observed values that do not depend on time, as JSON.
 fn observed_values(observed: &ObservedResponse) -> Value {
-    let finish: Vec<Option<&str>> =
-        observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
+    let finish: Vec<Option<&str>> = observed
+        .finish_reasons
+        .iter()
+        .map(|reason| reason.map(FinishReason::as_str))
+        .collect();
     json!({
         "stream": observed.is_stream,
         "events": observed.events,
@@ -62,7 +65,10 @@ fn expected_values(expected: &Value) -> Value {
         .flatten()
         .map(|raw| raw.as_str().map(|raw| FinishReason::parse(raw).as_str()))
         .collect();
-    let tokens = expected["tokens_in_events"].as_array().into_iter().flatten();
+    let tokens = expected["tokens_in_events"]
+        .as_array()
+        .into_iter()
+        .flatten();
     let usage = &expected["usage"];
     let error = &expected["error"];
     json!({
@@ -86,12 +92,23 @@ fn records_agree_with_an_independent_parser() {
     for recording in recording::all() {
         let pieces: Vec<&[u8]> = recording.pieces.iter().map(Vec::as_slice).collect();
         let (observed, ..) = observe(&recording, &pieces);
-        let (actual, expected) = (observed_values(&observed), expected_values(&recording.expected));
+        let (actual, expected) = (
+            observed_values(&observed),
+            expected_values(&recording.expected),
+        );
         if actual != expected {
-            wrong.push(format!("{}\n  actual   {actual}\n  expected {expected}", recording.name));
+            wrong.push(format!(
+                "{}\n  actual   {actual}\n  expected {expected}",
+                recording.name
+            ));
         }
     }
-    assert!(wrong.is_empty(), "{} recordings differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} recordings differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -117,8 +134,16 @@ fn observed_times_are_those_of_output() {
         let index = |mark: Option<Instant>| mark.map(|mark| (mark - begin).as_millis() as u64 - 1);
         let expected = |field: &str| recording.expected[field].as_u64();
         let name = &recording.name;
-        assert_eq!(index(timings.first_output), expected("first_output_event"), "{name}");
-        assert_eq!(index(timings.first_answer), expected("first_answer_event"), "{name}");
+        assert_eq!(
+            index(timings.first_output),
+            expected("first_output_event"),
+            "{name}"
+        );
+        assert_eq!(
+            index(timings.first_answer),
+            expected("first_answer_event"),
+            "{name}"
+        );
         if recording.path == "/v1/chat/completions" {
             let first = |has: fn(&Value) -> bool| {
                 pieces
@@ -126,12 +151,18 @@ fn observed_times_are_those_of_output() {
                     .position(|piece| chat_deltas(piece).iter().any(has))
                     .map(|at| at as u64)
             };
-            let channels = [timings.first_text, timings.first_reasoning, timings.first_tool_call];
+            let channels = [
+                timings.first_text,
+                timings.first_reasoning,
+                timings.first_tool_call,
+            ];
             let expected = [
                 first(|delta| is_text(&delta["content"])),
                 first(|delta| is_text(&delta["reasoning"])),
                 first(|delta| {
-                    delta["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty())
+                    delta["tool_calls"]
+                        .as_array()
+                        .is_some_and(|calls| !calls.is_empty())
                 }),
             ];
             assert_eq!(channels.map(index), expected, "{name}");
@@ -148,10 +179,16 @@ fn is_text(value: &Value) -> bool {
 /// Returns the delta of each choice in a chat event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
-    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
+    let data = text
+        .lines()
+        .find_map(|line| line.strip_prefix("data: "))
+        .unwrap_or_default();
     let event: Value = serde_json::from_str(data).unwrap_or_default();
     let choices = event["choices"].as_array().cloned().unwrap_or_default();
-    choices.iter().map(|choice| choice["delta"].clone()).collect()
+    choices
+        .iter()
+        .map(|choice| choice["delta"].clone())
+        .collect()
 }
 
 /// Bytes with a meaning in JSON or in server-sent events.
@@ -159,8 +196,10 @@ const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]
 fn no_corrupted_byte_breaks_the_observer() {
-    let recordings: Vec<Recording> =
-        recording::all().into_iter().filter(|recording| recording.body().len() < 20_000).collect();
+    let recordings: Vec<Recording> = recording::all()
+        .into_iter()
+        .filter(|recording| recording.body().len() < 20_000)
+        .collect();
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..3_000 {
         let recording = &recordings[random.usize(..recordings.len())];

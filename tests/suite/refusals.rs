@@ -39,7 +39,12 @@ async fn ask_until_received(gateway: &Running, path: &str, fake: &ScriptedBacken
 }
 
 fn breaker_states(gateway: &Running) -> Vec<BreakerState> {
-    gateway.pool.backends().iter().map(|backend| backend.health.breaker.state()).collect()
+    gateway
+        .pool
+        .backends()
+        .iter()
+        .map(|backend| backend.health.breaker.state())
+        .collect()
 }
 
 #[tokio::test]
@@ -72,20 +77,44 @@ async fn one_backends_error_status_is_its_failure() {
         let (ill, well) = (refusing(line, content).await, healthy().await);
         let gateway = gateway_for(&[&ill, &well]).await;
         for answer in ask_until_received(&gateway, CHAT, &ill).await {
-            assert_eq!((status(&answer), body(&answer).0), (200, WHOLE.into()), "{line}");
+            assert_eq!(
+                (status(&answer), body(&answer).0),
+                (200, WHOLE.into()),
+                "{line}"
+            );
         }
         let records = gateway.take_records().await;
-        let record = records.iter().find(|record| record.attempts.len() == 2).unwrap();
-        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+        let record = records
+            .iter()
+            .find(|record| record.attempts.len() == 2)
+            .unwrap();
+        let failures: Vec<_> = record
+            .attempts
+            .iter()
+            .map(|attempt| attempt.failure)
+            .collect();
         assert_eq!(failures, [Some(failure), None], "{line}");
-        assert_eq!((record.outcome, record.not_retried), (Outcome::Ok, None), "{line}");
+        assert_eq!(
+            (record.outcome, record.not_retried),
+            (Outcome::Ok, None),
+            "{line}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_common_refusal_ejects_no_backend() {
-    for line in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "422 No", "429 Too Many"] {
-        let fakes = [refusing(line, "first").await, refusing(line, "second").await];
+    for line in [
+        "400 Bad Request",
+        "401 Unauthorized",
+        "404 Not Found",
+        "422 No",
+        "429 Too Many",
+    ] {
+        let fakes = [
+            refusing(line, "first").await,
+            refusing(line, "second").await,
+        ];
         let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
         let answer = gateway.post(CHAT, ASK).await;
         let record = gateway.record().await;
@@ -93,15 +122,32 @@ async fn a_common_refusal_ejects_no_backend() {
         let expected = if is_first { "first" } else { "second" };
         assert_eq!(body_text(&answer), expected, "{line}");
         assert_eq!(record.outcome, Outcome::ClientError, "{line}");
-        assert!(record.attempts.iter().all(|attempt| attempt.failure.is_none()), "{line}");
-        assert_eq!(record.attempts[1].started, record.timings.sent.unwrap(), "{line}");
-        assert_eq!(breaker_states(&gateway), [BreakerState::Closed; 2], "{line}");
+        assert!(
+            record
+                .attempts
+                .iter()
+                .all(|attempt| attempt.failure.is_none()),
+            "{line}"
+        );
+        assert_eq!(
+            record.attempts[1].started,
+            record.timings.sent.unwrap(),
+            "{line}"
+        );
+        assert_eq!(
+            breaker_states(&gateway),
+            [BreakerState::Closed; 2],
+            "{line}"
+        );
     }
 }
 
 #[tokio::test]
 async fn invalid_requests_rarely_go_twice() {
-    let fakes = [refusing("400 Bad Request", "{}").await, refusing("400 Bad Request", "{}").await];
+    let fakes = [
+        refusing("400 Bad Request", "{}").await,
+        refusing("400 Bad Request", "{}").await,
+    ];
     let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
     for _ in 0..400 {
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 400);
@@ -118,14 +164,25 @@ async fn a_400_beats_failures_and_401() {
         let bad = refusing("400 Bad Request", "{}").await;
         let gateway = gateway_for(&[&bad, &other]).await;
         let answers = ask_until_received(&gateway, CHAT, &bad).await;
-        assert_eq!(answers.last().map(|answer| status(answer)), Some(400), "{is_dying}");
+        assert_eq!(
+            answers.last().map(|answer| status(answer)),
+            Some(400),
+            "{is_dying}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_backend_that_refuses_every_request_is_ejected() {
-    for line in ["401 Unauthorized", "400 Bad Request", "500 Internal Server Error"] {
-        let (ill, well) = (refusing(line, "{}").await, [healthy().await, healthy().await]);
+    for line in [
+        "401 Unauthorized",
+        "400 Bad Request",
+        "500 Internal Server Error",
+    ] {
+        let (ill, well) = (
+            refusing(line, "{}").await,
+            [healthy().await, healthy().await],
+        );
         let gateway = gateway_for(&[&ill, &well[0], &well[1]]).await;
         for _ in 0..60 {
             assert_eq!(status(&gateway.post(CHAT, ASK).await), 200, "{line}");
@@ -140,7 +197,11 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
 async fn other_answers_prevent_ejection_for_refusals() {
     let picky = ScriptedBackend::start(|seen| {
         let is_long = seen.body.ends_with(b"\"long\"]}");
-        let answer = if is_long { json("400 Bad", "{}") } else { json("200 OK", WHOLE) };
+        let answer = if is_long {
+            json("400 Bad", "{}")
+        } else {
+            json("200 OK", WHOLE)
+        };
         vec![Step::Send(answer)]
     })
     .await;
@@ -148,7 +209,9 @@ async fn other_answers_prevent_ejection_for_refusals() {
     let gateway = gateway_for(&[&picky, &well]).await;
     ask_until_received(&gateway, CHAT, &picky).await;
     for _ in 0..40 {
-        let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":["long"]}"#).await;
+        let answer = gateway
+            .post(CHAT, r#"{"model":"tiny","messages":["long"]}"#)
+            .await;
         assert_eq!(status(&answer), 200);
     }
     assert_eq!(breaker_states(&gateway), [BreakerState::Closed; 2]);
@@ -157,15 +220,21 @@ async fn other_answers_prevent_ejection_for_refusals() {
 #[tokio::test]
 async fn retry_after_pauses_a_backend() {
     let limited = "HTTP/1.1 429 Too Many\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n";
-    let (ill, well) =
-        (ScriptedBackend::answering(limited).await, [healthy().await, healthy().await]);
+    let (ill, well) = (
+        ScriptedBackend::answering(limited).await,
+        [healthy().await, healthy().await],
+    );
     let gateway = gateway_for(&[&ill, &well[0], &well[1]]).await;
     ask_until_received(&gateway, CHAT, &ill).await;
     advance_time(Duration::from_secs(10)).await;
     for _ in 0..20 {
         assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     }
-    assert_eq!(ill.seen().len(), 1, "a rate-limited backend gets no request for 20 s");
+    assert_eq!(
+        ill.seen().len(),
+        1,
+        "a rate-limited backend gets no request for 20 s"
+    );
     advance_time(Duration::from_secs(11)).await;
     ask_until_received(&gateway, CHAT, &ill).await;
 }
@@ -173,15 +242,25 @@ async fn retry_after_pauses_a_backend() {
 #[tokio::test]
 async fn backends_without_the_path_are_avoided() {
     for (line, content) in [
-        ("501 Not Implemented", r#"{"error":{"message":"not implemented"}}"#),
+        (
+            "501 Not Implemented",
+            r#"{"error":{"message":"not implemented"}}"#,
+        ),
         ("404 Not Found", r#"{"detail":"Not Found"}"#),
-        ("404 Not Found", r#"{"error":{"message":"no handler for /v1/messages"}}"#),
+        (
+            "404 Not Found",
+            r#"{"error":{"message":"no handler for /v1/messages"}}"#,
+        ),
         ("405 Method Not Allowed", ""),
     ] {
         let refusal = json(line, content);
         let partial = ScriptedBackend::start(move |seen| {
             let lacks = seen.head.starts_with("POST /v1/messages ");
-            vec![Step::Send(if lacks { refusal.clone() } else { json("200 OK", WHOLE) })]
+            vec![Step::Send(if lacks {
+                refusal.clone()
+            } else {
+                json("200 OK", WHOLE)
+            })]
         })
         .await;
         let well = healthy().await;
@@ -229,20 +308,36 @@ async fn side_effects_are_retried_only_if_unexecuted() {
 
 #[tokio::test]
 async fn a_refused_backend_key_is_the_backends_failure() {
-    let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
-    let setup = Setup { backend_key: Some("of the gateway"), ..Setup::default() };
+    let fakes = [
+        refusing("401 No", "{}").await,
+        refusing("401 No", "{}").await,
+    ];
+    let setup = Setup {
+        backend_key: Some("of the gateway"),
+        ..Setup::default()
+    };
     let gateway = start_before(&fakes, setup).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 401);
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("unauthorized"); 2]);
 }
 
 #[tokio::test]
 async fn without_retries_a_refusal_stays() {
-    let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
+    let fakes = [
+        refusing("401 No", "{}").await,
+        refusing("401 No", "{}").await,
+    ];
     let setup = Setup {
-        retry: retry::RetrySettings { attempts: 0, ..retry::RetrySettings::default() },
+        retry: retry::RetrySettings {
+            attempts: 0,
+            ..retry::RetrySettings::default()
+        },
         ..Setup::default()
     };
     let gateway = start_before(&fakes, setup).await;

@@ -16,7 +16,10 @@ use tokenweir_request::record::Outcome;
 /// Asserts that [`sum`] has this value on the metrics page of this gateway.
 async fn assert_total(gateway: &Running, metric: &str, labels: &[&str], expected: f64) {
     let found = sum(&gateway.admin("/metrics").await, metric, labels);
-    assert!((found - expected).abs() < 1e-9, "{metric} {labels:?}: {found}, not {expected}");
+    assert!(
+        (found - expected).abs() < 1e-9,
+        "{metric} {labels:?}: {found}, not {expected}"
+    );
 }
 
 /// Sends a streaming request and disconnects after the first output.
@@ -32,15 +35,34 @@ async fn disconnects_are_not_in_successful_durations() {
     })
     .await;
     let tiers = tiers(&["gold"]);
-    let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
+    let gateway = start_with(
+        &[fake.addr],
+        Setup {
+            tiers,
+            ..Setup::default()
+        },
+    )
+    .await;
     leave_after_first_output(&gateway).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
-    gateway.raw(with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold")).await;
+    gateway
+        .raw(with_lines(&post(CHAT, ASK_STREAM), "x-tier: gold"))
+        .await;
     gateway.record().await;
     let duration = "gen_ai_server_request_duration_seconds_count";
     for (labels, expected) in [
-        (&["error_type=\"\"", "outcome=\"ok\"", "tier=\"gold\""][..], 1.0),
-        (&["error_type=\"cancelled\"", "outcome=\"cancelled\"", "tier=\"\""], 1.0),
+        (
+            &["error_type=\"\"", "outcome=\"ok\"", "tier=\"gold\""][..],
+            1.0,
+        ),
+        (
+            &[
+                "error_type=\"cancelled\"",
+                "outcome=\"cancelled\"",
+                "tier=\"\"",
+            ],
+            1.0,
+        ),
         (&["error_type=\"\""], 1.0),
         (&[], 2.0),
     ] {
@@ -61,7 +83,13 @@ async fn responses_are_counted_by_status() {
     gateway.record().await;
     for (code, expected) in [("200", 2.0), ("404", 1.0), ("400", 1.0), ("_OTHER", 1.0)] {
         let label = format!("http_response_status_code=\"{code}\"");
-        assert_total(&gateway, "tokenweir_http_responses_total", &[&label], expected).await;
+        assert_total(
+            &gateway,
+            "tokenweir_http_responses_total",
+            &[&label],
+            expected,
+        )
+        .await;
     }
 }
 
@@ -82,18 +110,33 @@ async fn tokens_are_in_input_and_output_histograms() {
 
 #[tokio::test]
 async fn wasted_tokens_include_failovers_and_disconnects() {
-    let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
+    let (cut, good) = (
+        [begin(&[ROLE]), Step::Close],
+        [Step::Send(stream_of(&WHOLE_STREAM))],
+    );
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
     gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(gateway.record().await.attempts.len(), 2);
     let wasted = "tokenweir_wasted_tokens_total";
-    assert_total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""], 9.0).await;
+    assert_total(
+        &gateway,
+        wasted,
+        &["reason=\"failover\"", "type=\"input\""],
+        9.0,
+    )
+    .await;
 
     let (_fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     leave_after_first_output(&gateway).await;
     gateway.record().await;
-    assert_total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""], 1.0).await;
+    assert_total(
+        &gateway,
+        wasted,
+        &["reason=\"cancelled\"", "type=\"output\""],
+        1.0,
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -23,7 +23,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// Method, target, headers and body of a complete request.
 type ParsedRequest = (Method, Uri, HeaderMap, Vec<u8>);
 
-const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
+const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits {
+    max_bytes: 64 << 10,
+    max_headers: 100,
+};
 
 /// Returns the request that the gateway parses from `wire`, in pieces of `piece` bytes. `None`: the gateway
 /// rejects the request, or the request is incomplete.
@@ -51,7 +54,8 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     }
     let (request, body, data) = parsed?;
     let (head, ()) = request.into_parts();
-    body.is_complete().then_some((head.method, head.uri, head.headers, data))
+    body.is_complete()
+        .then_some((head.method, head.uri, head.headers, data))
 }
 
 /// Returns the first request that hyper's server parses. `None`: hyper rejects the request, or the request is
@@ -64,7 +68,12 @@ async fn parse_with_hyper(wire: Vec<u8>) -> Option<ParsedRequest> {
         async move {
             let (head, body) = request.into_parts();
             if let Ok(body) = body.collect().await {
-                let parsed = (head.method, head.uri, head.headers, body.to_bytes().to_vec());
+                let parsed = (
+                    head.method,
+                    head.uri,
+                    head.headers,
+                    body.to_bytes().to_vec(),
+                );
                 first_request.lock().unwrap().get_or_insert(parsed);
             }
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
@@ -72,8 +81,9 @@ async fn parse_with_hyper(wire: Vec<u8>) -> Option<ParsedRequest> {
     });
     client_side.write_all(&wire).await.ok()?;
     client_side.shutdown().await.ok()?;
-    let served =
-        Builder::new().half_close(true).serve_connection(TokioIo::new(server_side), service);
+    let served = Builder::new()
+        .half_close(true)
+        .serve_connection(TokioIo::new(server_side), service);
     let reading = async { client_side.read_to_end(&mut Vec::new()).await };
     let _ = tokio::join!(served, reading);
     first_request.lock().unwrap().take()
@@ -96,8 +106,14 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
         Just("x-empty:\r\n"),
     ];
     let body = proptest::collection::vec(any::<u8>(), 0..300);
-    (line, proptest::collection::vec(header, 0..4), body, 0..3, 1_usize..100).prop_map(
-        |(line, headers, body, framing, size)| {
+    (
+        line,
+        proptest::collection::vec(header, 0..4),
+        body,
+        0..3,
+        1_usize..100,
+    )
+        .prop_map(|(line, headers, body, framing, size)| {
             let mut wire = format!("{line}\r\n{}", headers.concat()).into_bytes();
             let is_old = line.ends_with('0');
             match framing {
@@ -111,8 +127,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
                 wire.extend(chunked(&body, size));
             }
             wire
-        },
-    )
+        })
 }
 
 proptest! {
@@ -139,11 +154,17 @@ proptest! {
 #[tokio::test]
 async fn a_sending_client_receives_the_rejection() {
     let (_fake, gateway) = gateway_answering_with(
-        Setup { max_body: 1 << 10, ..Setup::default() },
+        Setup {
+            max_body: 1 << 10,
+            ..Setup::default()
+        },
         json("200 OK", r#"{"a":1}"#),
     )
     .await;
-    let (length, head) = (8 << 20, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:");
+    let (length, head) = (
+        8 << 20,
+        "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:",
+    );
     let mut client = gateway.send(format!("{head} {length}\r\n\r\n")).await;
     // The socket buffers of both sides cannot hold the body. If the gateway did not read it, this write would
     // not end.
@@ -157,7 +178,9 @@ async fn a_sending_client_receives_the_rejection() {
 async fn a_received_body_keeps_the_connection() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
-    let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;
+    let answers = gateway
+        .raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat())
+        .await;
     let answers = String::from_utf8_lossy(&answers);
     assert!(answers.starts_with("HTTP/1.1 404 "), "{answers}");
     assert!(answers.contains("HTTP/1.1 200 OK\r\n"), "{answers}");
@@ -175,6 +198,11 @@ async fn http_1_0_reuses_with_a_content_length() {
     let (first, second) = answers.split_at(answers.len() / 2);
     let text = String::from_utf8_lossy(first);
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
-    assert_eq!(String::from_utf8_lossy(&answers).matches("connection: keep-alive").count(), 1);
+    assert_eq!(
+        String::from_utf8_lossy(&answers)
+            .matches("connection: keep-alive")
+            .count(),
+        1
+    );
     assert_eq!(body(second).0, br#"{"a":1}"#);
 }

@@ -18,8 +18,10 @@ use tokio::net::TcpStream;
 type Answer = (u16, Vec<(String, Vec<u8>)>, Vec<u8>);
 
 fn sorted(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
-    let mut pairs: Vec<_> =
-        headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+    let mut pairs: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+        .collect();
     pairs.sort();
     pairs
 }
@@ -47,7 +49,10 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     }
     let head = answer?;
     let is_whole = head.body.is_complete() || head.body == http1::BodyDecoder::UntilClose;
-    let (status, headers) = (head.response.status().as_u16(), sorted(head.response.headers()));
+    let (status, headers) = (
+        head.response.status().as_u16(),
+        sorted(head.response.headers()),
+    );
     is_whole.then(|| (status, headers, data.to_vec()))
 }
 
@@ -59,10 +64,14 @@ async fn parse_with_hyper(wire: Vec<u8>) -> Option<Answer> {
         let _ = there.read(&mut request).await;
         let _ = there.write_all(&wire).await;
     });
-    let (mut sender, driver) =
-        hyper::client::conn::http1::handshake(TokioIo::new(here)).await.ok()?;
+    let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(here))
+        .await
+        .ok()?;
     tokio::spawn(driver);
-    let request = Request::get("/").header("host", "a").body(Empty::<Bytes>::new()).unwrap();
+    let request = Request::get("/")
+        .header("host", "a")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
     let (parts, body) = sender.send_request(request).await.ok()?.into_parts();
     let body = body.collect().await.ok()?.to_bytes();
     Some((parts.status.as_u16(), sorted(&parts.headers), body.to_vec()))
@@ -83,8 +92,14 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
         Just("set-cookie: a\r\nset-cookie: b\r\n"),
     ];
     let body = proptest::collection::vec(any::<u8>(), 0..300);
-    (status, proptest::collection::vec(header, 0..4), body, 0..3, 1_usize..100).prop_map(
-        |(status, headers, body, framing, size)| {
+    (
+        status,
+        proptest::collection::vec(header, 0..4),
+        body,
+        0..3,
+        1_usize..100,
+    )
+        .prop_map(|(status, headers, body, framing, size)| {
             let mut wire = format!("{status}\r\n{}", headers.concat()).into_bytes();
             match framing {
                 0 => wire.extend(format!("content-length: {}\r\n\r\n", body.len()).bytes()),
@@ -97,8 +112,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
                 wire.extend(body);
             }
             wire
-        },
-    )
+        })
 }
 
 proptest! {
@@ -141,8 +155,13 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
             stream.write_all(&json("200 OK", r#"{"a":1}"#)).await.ok()?;
             continue;
         }
-        stream.write_all(&[event_stream_head(), chunk(WORD)].concat()).await.ok()?;
-        tokio::io::copy(&mut (&mut stream).take(length), &mut tokio::io::sink()).await.ok()?;
+        stream
+            .write_all(&[event_stream_head(), chunk(WORD)].concat())
+            .await
+            .ok()?;
+        tokio::io::copy(&mut (&mut stream).take(length), &mut tokio::io::sink())
+            .await
+            .ok()?;
         let rest = [chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
         stream.write_all(&rest).await.ok()?;
     }
@@ -152,7 +171,10 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
 async fn an_early_answer_still_gets_the_body() {
     let serve = |stream| async move { answer_early(stream).await.unwrap_or_default() };
     let backend = TcpServer::start(serve).await;
-    let setup = Setup { max_body: 64 << 20, ..Setup::default() };
+    let setup = Setup {
+        max_body: 64 << 20,
+        ..Setup::default()
+    };
     let gateway = start_with(&[backend.addr], setup).await;
     // The prompt is larger than the socket buffers.
     let prompt = "word ".repeat(4 << 20);
@@ -160,5 +182,9 @@ async fn an_early_answer_still_gets_the_body() {
     let answer = gateway.post("/v1/completions", &ask).await;
     assert_eq!(status(&answer), 200);
     let (body, is_whole) = body(&answer);
-    assert!(is_whole && body.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&body));
+    assert!(
+        is_whole && body.ends_with(b"data: [DONE]\n\n"),
+        "{}",
+        String::from_utf8_lossy(&body)
+    );
 }

@@ -20,9 +20,15 @@ async fn transcription_usage_is_seconds_or_tokens() {
         "total_tokens": 17}});
     let counts = |facts: Value| (facts["outcome"].clone(), facts["tokens"].clone());
     let none = json!([null, null, null, null]);
-    assert_eq!(counts(facts_of_response(SPEECH, &seconds).await), (json!("ok"), none));
+    assert_eq!(
+        counts(facts_of_response(SPEECH, &seconds).await),
+        (json!("ok"), none)
+    );
     let some = json!([14, 3, null, null]);
-    assert_eq!(counts(facts_of_response(SPEECH, &tokens).await), (json!("ok"), some));
+    assert_eq!(
+        counts(facts_of_response(SPEECH, &tokens).await),
+        (json!("ok"), some)
+    );
 }
 
 /// Responses of pooling models in formats that the recordings do not have.
@@ -53,16 +59,26 @@ async fn embeddings_ranks_and_scores_count_input_tokens() {
     ];
     for (path, answer) in cases {
         let facts = facts_of_response(path, &answer).await;
-        assert_eq!((&facts["outcome"], &facts["tokens"][0]), (&json!("ok"), &json!(7)), "{path}");
-        assert_eq!((&facts["source"], &facts["outputs"]), (&json!("exact"), &json!(0)), "{path}");
+        assert_eq!(
+            (&facts["outcome"], &facts["tokens"][0]),
+            (&json!("ok"), &json!(7)),
+            "{path}"
+        );
+        assert_eq!(
+            (&facts["source"], &facts["outputs"]),
+            (&json!("exact"), &json!(0)),
+            "{path}"
+        );
     }
 }
 
 /// vLLM's format for `encoding_format: bytes`: a header has the usage, and it can be long.
 #[tokio::test]
 async fn binary_embeddings_have_usage_in_a_header() {
-    let metadata =
-        format!(r#"{{"data":[{}0],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
+    let metadata = format!(
+        r#"{{"data":[{}0],"usage":{{"prompt_tokens":7}}}}"#,
+        "0,".repeat(50_000)
+    );
     let headers = format!("content-type: application/octet-stream\r\nmetadata: {metadata}\r\n");
     let bytes = [0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf];
     let (_fake, gateway) = gateway_answering(response("200 OK", &headers, bytes)).await;

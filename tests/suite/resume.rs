@@ -25,14 +25,24 @@ const STREAM: &str =
     r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
 const EVENTS: [&str; 6] = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
 
-const RESUME: RunSettings = RunSettings { window: Duration::from_mins(1), memory: 256 << 20 };
+const RESUME: RunSettings = RunSettings {
+    window: Duration::from_mins(1),
+    memory: 256 << 20,
+};
 
 fn allowed() -> TenantEntry {
-    TenantEntry { allow: vec![Permission::Resume], ..tenant() }
+    TenantEntry {
+        allow: vec![Permission::Resume],
+        ..tenant()
+    }
 }
 
 fn setup(access: Arc<AccessControl>) -> Setup {
-    Setup { access, resume: Some(RESUME), ..Setup::default() }
+    Setup {
+        access,
+        resume: Some(RESUME),
+        ..Setup::default()
+    }
 }
 
 /// Starts a backend that follows these steps for each request, and a gateway whose tenant may resume
@@ -44,14 +54,20 @@ async fn resumable(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
 /// Builds a request with this body, the API key of the tenant and these additional header lines.
 fn ask(body: &str, lines: &str) -> String {
     let key = format!("authorization: Bearer {KEY}");
-    let lines = if lines.is_empty() { key } else { format!("{key}\r\n{lines}") };
+    let lines = if lines.is_empty() {
+        key
+    } else {
+        format!("{key}\r\n{lines}")
+    };
     with_lines(&post(CHAT, body), &lines)
 }
 
 /// Returns the status of an answer and its `x-gateway-error`.
 fn refusal(answer: &[u8]) -> (u16, String) {
     let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
-    let reason = head.lines().find_map(|line| line.strip_prefix("x-gateway-error: "));
+    let reason = head
+        .lines()
+        .find_map(|line| line.strip_prefix("x-gateway-error: "));
     (status(answer), reason.unwrap_or_default().to_owned())
 }
 
@@ -85,10 +101,20 @@ async fn a_repetition_gets_the_whole_first_stream() {
     assert_eq!(body(&answer), (expected.clone(), true));
     let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
     assert!(head.contains("idempotent-replayed: true"), "{head}");
-    assert!(!String::from_utf8_lossy(&begun).to_ascii_lowercase().contains("idempotent-replayed"));
+    assert!(
+        !String::from_utf8_lossy(&begun)
+            .to_ascii_lowercase()
+            .contains("idempotent-replayed")
+    );
     let [attached, run] = attached_and_run(&gateway).await;
-    assert_eq!((attached.outcome, RunNote::outcome_of(&attached)), (Outcome::Ok, Some("attached")));
-    assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
+    assert_eq!(
+        (attached.outcome, RunNote::outcome_of(&attached)),
+        (Outcome::Ok, Some("attached"))
+    );
+    assert_eq!(
+        (attached.output_tokens(), attached.attempts.len()),
+        (None, 0)
+    );
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
     // The gateway keeps the response even after its generation has ended.
     assert_eq!(body(&gateway.raw(&request).await).0, expected);
@@ -114,14 +140,20 @@ async fn a_repetition_fails_with_the_first_request() {
     fake.go();
     second.read_to_end(&mut Vec::new()).await.unwrap();
     let [attached, run] = attached_and_run(&gateway).await;
-    assert_eq!((attached.outcome, run.outcome), (Outcome::StreamError, Outcome::StreamError));
+    assert_eq!(
+        (attached.outcome, run.outcome),
+        (Outcome::StreamError, Outcome::StreamError)
+    );
 }
 
 #[tokio::test]
 async fn without_return_the_request_is_aborted() {
     let window = Duration::from_millis(300);
     let resume = Some(RunSettings { window, ..RESUME });
-    let setup = Setup { resume, ..setup(access(allowed())) };
+    let setup = Setup {
+        resume,
+        ..setup(access(allowed()))
+    };
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup, steps).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
@@ -135,7 +167,12 @@ async fn without_return_the_request_is_aborted() {
         (record.outcome, RunNote::outcome_of(&record)),
         (Outcome::Cancelled, Some("abandoned"))
     );
-    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
+    wait_until!(
+        gateway
+            .admin("/metrics")
+            .await
+            .contains("\ntokenweir_resume_memory_bytes 0\n")
+    );
 }
 
 #[tokio::test]
@@ -152,31 +189,56 @@ async fn a_key_matches_one_body_and_tenant() {
         request.replace(CHAT, &format!("{CHAT}?a=b")),
     ];
     for changed in others {
-        assert_eq!(refusal(&gateway.raw(changed).await), (422, "idempotency_key".to_owned()));
+        assert_eq!(
+            refusal(&gateway.raw(changed).await),
+            (422, "idempotency_key".to_owned())
+        );
     }
     assert_eq!(fake.seen().len(), 1);
-    assert_eq!(status(&gateway.raw(request.replace(KEY, OTHER_KEY)).await), 200);
-    assert_eq!(fake.seen().len(), 2, "a tenant does not reach the response of another");
-    assert_eq!(status(&gateway.raw(request.replace(KEY, "sk-tw-unknown")).await), 401);
+    assert_eq!(
+        status(&gateway.raw(request.replace(KEY, OTHER_KEY)).await),
+        200
+    );
+    assert_eq!(
+        fake.seen().len(),
+        2,
+        "a tenant does not reach the response of another"
+    );
+    assert_eq!(
+        status(&gateway.raw(request.replace(KEY, "sk-tw-unknown")).await),
+        401
+    );
 }
 
 #[tokio::test]
 async fn a_repetition_passes_the_concurrency_limit() {
-    let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
-    let access = access(TenantEntry { limits, ..allowed() });
+    let limits = UsageLimits {
+        concurrency: Some(1),
+        ..UsageLimits::default()
+    };
+    let access = access(TenantEntry {
+        limits,
+        ..allowed()
+    });
     let steps = [Step::Wait, Step::Send(json("200 OK", WHOLE))];
     let (fake, gateway) = gateway_following_with(setup(access), steps).await;
     let request = ask(ASK, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
     fake.until_received(1).await;
     let mut second = gateway.send(&request).await;
-    assert_eq!(status(&gateway.raw(ask(ASK, "idempotency-key: b")).await), 429);
+    assert_eq!(
+        status(&gateway.raw(ask(ASK, "idempotency-key: b")).await),
+        429
+    );
     fake.go();
     let mut answers = [Vec::new(), Vec::new()];
     first.read_to_end(&mut answers[0]).await.unwrap();
     second.read_to_end(&mut answers[1]).await.unwrap();
     for answer in &answers {
-        assert_eq!((body_text(answer), body(answer).1), (WHOLE.to_owned(), true));
+        assert_eq!(
+            (body_text(answer), body(answer).1),
+            (WHOLE.to_owned(), true)
+        );
         assert!(String::from_utf8_lossy(answer).contains("content-length"));
     }
     assert_eq!(fake.seen().len(), 1);
@@ -186,15 +248,25 @@ async fn a_repetition_passes_the_concurrency_limit() {
 async fn after_a_failure_a_repetition_is_sent() {
     let cut = begun_stream(&[ROLE, WORD]);
     let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
-    let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
+    let failures = [
+        json("400 Bad Request", "{}"),
+        cut,
+        stream_of(&[ROLE, WORD, in_band]),
+    ];
     for failure in failures {
         let script = move |seen: &Seen| {
             let is_first = seen.head.contains("x-first");
-            let bytes = if is_first { failure.clone() } else { stream_of(&EVENTS) };
+            let bytes = if is_first {
+                failure.clone()
+            } else {
+                stream_of(&EVENTS)
+            };
             vec![Step::Send(bytes), Step::Close]
         };
         let (fake, gateway) = gateway_scripted_with(setup(access(allowed())), script).await;
-        gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
+        gateway
+            .raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1"))
+            .await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
         // The gateway drops the response of the first request shortly after it has written the record. Until
@@ -210,13 +282,20 @@ async fn after_a_failure_a_repetition_is_sent() {
 
 /// Builds the streamed request with this `Last-Event-ID`.
 fn ask_after(id: &str) -> String {
-    ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"))
+    ask(
+        STREAM,
+        &format!("idempotency-key: a\r\nlast-event-id: {id}"),
+    )
 }
 
 /// Returns the last event id in the beginning of a response, and the run that the id names.
 fn last_id(begun: &[u8]) -> (String, String) {
     let text = String::from_utf8_lossy(begun);
-    let id = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap();
+    let id = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("id: "))
+        .next_back()
+        .unwrap();
     let (run, _) = id.split_once('.').unwrap();
     (id.to_owned(), run.to_owned())
 }
@@ -229,7 +308,10 @@ async fn a_stream_resumes_after_the_last_event() {
         let begun = read_until(&mut first, ".2\n").await;
         let (id, run) = last_id(&begun);
         let begun = String::from_utf8(begun).unwrap();
-        assert!(begun.contains(&format!("data: {ROLE}\nid: {run}.1\n\n")), "{begun}");
+        assert!(
+            begun.contains(&format!("data: {ROLE}\nid: {run}.1\n\n")),
+            "{begun}"
+        );
         drop(first);
         fake.go();
         let rest = body_text(&gateway.raw(ask_after(&id)).await);
@@ -238,7 +320,10 @@ async fn a_stream_resumes_after_the_last_event() {
              data: {USAGE}\nid: {run}.5\n\ndata: [DONE]\nid: {run}.6\n\n"
         );
         assert_eq!(rest, expected);
-        assert_eq!(body_text(&gateway.raw(ask_after(&format!("{run}.6"))).await), "");
+        assert_eq!(
+            body_text(&gateway.raw(ask_after(&format!("{run}.6"))).await),
+            ""
+        );
         // Without `last-event-id`, the client gets the stream of the engine without event ids.
         assert_eq!(
             body_text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
@@ -259,7 +344,16 @@ async fn an_unknown_event_id_is_refused() {
     let endless = format!("{run}.99999999999999999999999");
     let twice = format!("{id}\r\nlast-event-id: {id}");
     let of_other_run = "0123456789abcdef.1";
-    for id in [&*beyond, &*endless, &*twice, of_other_run, "2", "-1", "evt_1", "0.0"] {
+    for id in [
+        &*beyond,
+        &*endless,
+        &*twice,
+        of_other_run,
+        "2",
+        "-1",
+        "evt_1",
+        "0.0",
+    ] {
         let answer = gateway.raw(ask_after(id)).await;
         assert_eq!(refusal(&answer), (412, "last_event_id".to_owned()), "{id}");
     }
@@ -272,9 +366,15 @@ async fn an_unkept_event_id_reaches_no_backend() {
     let with_key = ask_after(id);
     let without_key = ask(STREAM, &format!("last-event-id: {id}"));
     let number = ask_after("999999");
-    let off = Setup { access: access(allowed()), ..Setup::default() };
+    let off = Setup {
+        access: access(allowed()),
+        ..Setup::default()
+    };
     let cases = [
-        (setup(access(allowed())), vec![&with_key, &without_key, &number]),
+        (
+            setup(access(allowed())),
+            vec![&with_key, &without_key, &number],
+        ),
         (setup(access(tenant())), vec![&with_key, &without_key]),
         (off, vec![&with_key, &without_key]),
     ];
@@ -282,7 +382,11 @@ async fn an_unkept_event_id_reaches_no_backend() {
         let (fake, gateway) = gateway_answering_with(setup, stream_of(&EVENTS)).await;
         for request in requests {
             let answer = gateway.raw(request).await;
-            assert_eq!(refusal(&answer), (412, "last_event_id".to_owned()), "{request}");
+            assert_eq!(
+                refusal(&answer),
+                (412, "last_event_id".to_owned()),
+                "{request}"
+            );
             assert_eq!(gateway.record().await.outcome, Outcome::ClientError);
         }
         assert_eq!(fake.seen().len(), 0);
@@ -296,7 +400,10 @@ async fn repetitions_count_for_the_tenant() {
         requests_per_minute: Some(3),
         ..UsageLimits::default()
     };
-    let access = access(TenantEntry { limits, ..allowed() });
+    let access = access(TenantEntry {
+        limits,
+        ..allowed()
+    });
     let (fake, gateway) =
         gateway_following_with(setup(access), paused(&EVENTS[..2], &EVENTS[2..])).await;
     let request = ask(STREAM, "idempotency-key: a");
@@ -313,14 +420,25 @@ async fn repetitions_count_for_the_tenant() {
 
 #[tokio::test]
 async fn an_absent_client_counts_for_its_address() {
-    let limits = OverloadLimits { max_requests_per_client: Some(1), ..OverloadLimits::default() };
-    let setup = Setup { gate: limits, ..setup(access(allowed())) };
+    let limits = OverloadLimits {
+        max_requests_per_client: Some(1),
+        ..OverloadLimits::default()
+    };
+    let setup = Setup {
+        gate: limits,
+        ..setup(access(allowed()))
+    };
     let (fake, gateway) = gateway_following_with(setup, paused(&EVENTS[..2], &EVENTS[2..])).await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
     read_until(&mut first, "Hi").await;
     drop(first);
-    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_connections 0\n"));
+    wait_until!(
+        gateway
+            .admin("/metrics")
+            .await
+            .contains("\ntokenweir_connections 0\n")
+    );
     let other = gateway.raw(ask(STREAM, "idempotency-key: b")).await;
     assert_eq!(refusal(&other), (429, "client_busy".to_owned()));
     let mut second = gateway.send(&request).await;
@@ -333,22 +451,40 @@ async fn an_absent_client_counts_for_its_address() {
 
 #[tokio::test]
 async fn absent_clients_leave_places_to_others() {
-    let limits = OverloadLimits { max_requests: Some(8), ..OverloadLimits::default() };
+    let limits = OverloadLimits {
+        max_requests: Some(8),
+        ..OverloadLimits::default()
+    };
     let access = access_of(vec![allowed(), other_tenant(allowed())]);
-    let setup = Setup { gate: limits, ..setup(access) };
+    let setup = Setup {
+        gate: limits,
+        ..setup(access)
+    };
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup, steps).await;
     for number in 0..20 {
-        let mut client = gateway.send(ask(STREAM, &format!("idempotency-key: {number}"))).await;
-        assert_eq!(status(&read_until(&mut client, "Hi").await), 200, "{number}");
+        let mut client = gateway
+            .send(ask(STREAM, &format!("idempotency-key: {number}")))
+            .await;
+        assert_eq!(
+            status(&read_until(&mut client, "Hi").await),
+            200,
+            "{number}"
+        );
         drop(client);
         if number >= 2 {
             let record = gateway.record().await;
-            assert_eq!(RunNote::outcome_of(&record), Some("absent_limit"), "{number}");
+            assert_eq!(
+                RunNote::outcome_of(&record),
+                Some("absent_limit"),
+                "{number}"
+            );
             fake.closed().await;
         }
     }
-    let mut other = gateway.send(ask(STREAM, "idempotency-key: a").replace(KEY, OTHER_KEY)).await;
+    let mut other = gateway
+        .send(ask(STREAM, "idempotency-key: a").replace(KEY, OTHER_KEY))
+        .await;
     assert_eq!(status(&read_until(&mut other, "Hi").await), 200);
 }
 
@@ -382,16 +518,30 @@ async fn too_large_a_response_cannot_be_resumed() {
     let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
     let stream = stream_of(&events);
     let expected = body(&stream).0;
-    let resume = Some(RunSettings { memory: 1 << 20, ..RESUME });
-    let setup = Setup { resume, ..setup(access(allowed())) };
+    let resume = Some(RunSettings {
+        memory: 1 << 20,
+        ..RESUME
+    });
+    let setup = Setup {
+        resume,
+        ..setup(access(allowed()))
+    };
     let (fake, gateway) = gateway_answering_with(setup, stream).await;
     for runs in 1..=2 {
         let answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
         assert_eq!(body(&answer), (expected.clone(), true));
-        assert_eq!(RunNote::outcome_of(&gateway.record().await), Some("response_memory"));
+        assert_eq!(
+            RunNote::outcome_of(&gateway.record().await),
+            Some("response_memory")
+        );
         assert_eq!(fake.seen().len(), runs);
     }
-    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
+    wait_until!(
+        gateway
+            .admin("/metrics")
+            .await
+            .contains("\ntokenweir_resume_memory_bytes 0\n")
+    );
 }
 
 #[tokio::test]
@@ -440,23 +590,37 @@ async fn without_permission_a_repetition_is_sent() {
     // backend.
     let (fake, gateway) = gateway_answering_with(setup(everybody), json("200 OK", WHOLE)).await;
     for (key, runs) in [(KEY, 1), (KEY, 1), (OTHER_KEY, 2)] {
-        gateway.raw(ask(ASK, "idempotency-key: a").replace(KEY, key)).await;
+        gateway
+            .raw(ask(ASK, "idempotency-key: a").replace(KEY, key))
+            .await;
         assert_eq!(fake.seen().len(), runs);
     }
 }
 
 #[tokio::test]
 async fn without_configuration_the_key_is_ignored() {
-    let off = Setup { access: access(allowed()), ..Setup::default() };
+    let off = Setup {
+        access: access(allowed()),
+        ..Setup::default()
+    };
     let (fake, gateway) = gateway_answering_with(off, stream_of(&EVENTS)).await;
-    let lines = ["", "idempotency-key: a", "idempotency-key: a\r\nlast-event-id: 2"];
+    let lines = [
+        "",
+        "idempotency-key: a",
+        "idempotency-key: a\r\nlast-event-id: 2",
+    ];
     let mut answers = Vec::new();
     for lines in lines {
         let answer = String::from_utf8(gateway.raw(ask(STREAM, lines)).await).unwrap();
         let is_variable =
             |line: &&str| line.starts_with("x-request-id") || line.starts_with("date");
-        answers
-            .push(answer.lines().filter(|line| !is_variable(line)).collect::<Vec<_>>().join("\n"));
+        answers.push(
+            answer
+                .lines()
+                .filter(|line| !is_variable(line))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        );
         assert_eq!(RunNote::outcome_of(&gateway.record().await), None);
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));

@@ -24,7 +24,11 @@ fn has_body(seen: &Seen, body: &str) -> bool {
 async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
     let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     ScriptedBackend::start(move |seen| {
-        if has_body(seen, fatal) { steps() } else { vec![Step::Send(answer.clone())] }
+        if has_body(seen, fatal) {
+            steps()
+        } else {
+            vec![Step::Send(answer.clone())]
+        }
     })
     .await
 }
@@ -43,7 +47,12 @@ async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
 fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
     fakes
         .iter()
-        .map(|fake| fake.seen().iter().filter(|seen| has_body(seen, body)).count())
+        .map(|fake| {
+            fake.seen()
+                .iter()
+                .filter(|seen| has_body(seen, body))
+                .count()
+        })
         .collect()
 }
 
@@ -54,8 +63,9 @@ async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'stati
     tokio::pin!(asking);
     let mut closed = vec![0; fakes.len()];
     loop {
-        for (closed, (fake, times)) in
-            closed.iter_mut().zip(fakes.iter().zip(request_counts(fakes, ask)))
+        for (closed, (fake, times)) in closed
+            .iter_mut()
+            .zip(fakes.iter().zip(request_counts(fakes, ask)))
         {
             while *closed < times {
                 advance_time(AFTER_CROSSING).await;
@@ -74,7 +84,11 @@ async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'stati
 /// Returns the steps of a backend that closes the connection. If `is_late` is true, it does so when the test
 /// releases it, else at once.
 fn closing(is_late: bool) -> fn() -> Vec<Step> {
-    if is_late { || vec![Step::Wait, Step::Close] } else { || vec![Step::Close] }
+    if is_late {
+        || vec![Step::Wait, Step::Close]
+    } else {
+        || vec![Step::Close]
+    }
 }
 
 /// Sends a request whose backends close the connection, late or at once. Returns the response.
@@ -95,13 +109,19 @@ async fn closed(
 async fn side_effects_are_sent_once() {
     for is_late in [false, true] {
         let close = closing(is_late);
-        let fakes = [closing_on(STORE, close).await, closing_on(STORE, close).await];
+        let fakes = [
+            closing_on(STORE, close).await,
+            closing_on(STORE, close).await,
+        ];
         let gateway = gateway_with_pooled_connections(&fakes).await;
         let answer = closed(&gateway, &fakes, STORE, is_late).await;
         assert_eq!(status(&answer), 502);
         assert_eq!(request_counts(&fakes, STORE).iter().sum::<usize>(), 1);
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.attempts.len()), (Outcome::UpstreamError, 1));
+        assert_eq!(
+            (record.outcome, record.attempts.len()),
+            (Outcome::UpstreamError, 1)
+        );
         assert_eq!(record.not_retried, Some(FailoverDenialReason::SideEffects));
     }
 }
@@ -116,10 +136,18 @@ async fn two_closes_prevent_a_third_attempt() {
         let gateway = gateway_with_pooled_connections(&fakes).await;
         let answer = closed(&gateway, &fakes, POISON, is_late).await;
         assert_eq!(status(&answer), 502);
-        let closed_connections =
-            request_counts(&fakes, POISON).into_iter().filter(|times| *times > 0).count();
-        assert_eq!(closed_connections, 2, "after the second close, the request is suspect");
-        assert_eq!(gateway.record().await.not_retried, Some(FailoverDenialReason::PoisonRequest));
+        let closed_connections = request_counts(&fakes, POISON)
+            .into_iter()
+            .filter(|times| *times > 0)
+            .count();
+        assert_eq!(
+            closed_connections, 2,
+            "after the second close, the request is suspect"
+        );
+        assert_eq!(
+            gateway.record().await.not_retried,
+            Some(FailoverDenialReason::PoisonRequest)
+        );
     }
 }
 
@@ -141,25 +169,46 @@ async fn closes_count_in_the_circuit_breaker() {
         });
         assert_eq!(status(&answer), 502);
         let record = gateway.record().await;
-        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+        let failures: Vec<_> = record
+            .attempts
+            .iter()
+            .map(|attempt| attempt.failure)
+            .collect();
         assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
     }
-    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 10);
+    assert_eq!(
+        fake.seen()
+            .iter()
+            .filter(|seen| has_body(seen, POISON))
+            .count(),
+        10
+    );
 }
 
 #[tokio::test]
 async fn common_refusals_use_a_bounded_budget() {
     let missing = || json("404 Not Found", r#"{"detail":"Not Found"}"#);
-    let fakes =
-        [ScriptedBackend::answering(missing()).await, ScriptedBackend::answering(missing()).await];
+    let fakes = [
+        ScriptedBackend::answering(missing()).await,
+        ScriptedBackend::answering(missing()).await,
+    ];
     let retry = retry::RetrySettings {
         budget_ratio: 0.0,
         min_retries_per_second: 1,
         ..retry::RetrySettings::default()
     };
-    let gateway = start_before(&fakes, Setup { retry, ..Setup::default() }).await;
+    let gateway = start_before(
+        &fakes,
+        Setup {
+            retry,
+            ..Setup::default()
+        },
+    )
+    .await;
     for _ in 0..20 {
-        let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny","input":"x"}"#).await;
+        let answer = gateway
+            .post("/v1/embeddings", r#"{"model":"tiny","input":"x"}"#)
+            .await;
         assert_eq!(status(&answer), 404);
         assert_eq!(gateway.record().await.not_retried, None);
     }
@@ -181,14 +230,22 @@ async fn without_output_a_lost_backend_fails_over() {
         frozen.set_healthy(false);
         let pool = gateway.pool.backends();
         pool[0].health.wait_declared_down().await;
-        assert_eq!(frozen.seen().len(), 1, "without another backend, the request stays");
+        assert_eq!(
+            frozen.seen().len(),
+            1,
+            "without another backend, the request stays"
+        );
         other.set_healthy(true);
         frozen.closed().await;
     };
     let (answer, ()) = tokio::join!(asking, falling);
     assert_eq!(status(&answer), 200);
     let record = gateway.record().await;
-    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    let failures: Vec<_> = record
+        .attempts
+        .iter()
+        .map(|attempt| attempt.failure)
+        .collect();
     assert_eq!(failures, [Some("backend_down"), None]);
     assert_eq!(record.outcome, Outcome::Ok);
 }

@@ -9,10 +9,17 @@ use tokenweir_protocol::openai::engine_control::Permission;
 /// Sends a request. Returns the head of the response in lower case. `asks`: whether the client sends the
 /// header that requests the explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
-    let setup = Setup { access: access_for_all(permissions), ..Setup::default() };
+    let setup = Setup {
+        access: access_for_all(permissions),
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     let request = post(CHAT, ASK_STREAM);
-    let request = if asks { with_lines(&request, "x-tokenweir-explain: 1") } else { request };
+    let request = if asks {
+        with_lines(&request, "x-tokenweir-explain: 1")
+    } else {
+        request
+    };
     head(&gateway.raw(request).await)
 }
 
@@ -28,13 +35,30 @@ async fn the_backend_is_named_to_permitted_clients() {
     let head = response_head(&fake, &allowed, true).await;
     let expected = format!("x-tokenweir-backend: {}\r\n", fake.addr);
     assert!(head.contains(&expected), "{head}");
-    assert!(head.contains("x-tokenweir-reason: only_candidate"), "{head}");
-    assert!(head.contains("x-tokenweir-queue-ms: 0") && !head.contains("inner"), "{head}");
+    assert!(
+        head.contains("x-tokenweir-reason: only_candidate"),
+        "{head}"
+    );
+    assert!(
+        head.contains("x-tokenweir-queue-ms: 0") && !head.contains("inner"),
+        "{head}"
+    );
     assert_eq!(head.matches("x-tokenweir-").count(), 3, "{head}");
-    for (permissions, asks) in [(&allowed[..], false), (&[], true), (&[Permission::Lora], true)] {
+    for (permissions, asks) in [
+        (&allowed[..], false),
+        (&[], true),
+        (&[Permission::Lora], true),
+    ] {
         let head = response_head(&fake, permissions, asks).await;
-        assert!(head.starts_with("http/1.1 200") && !head.contains("x-tokenweir-"), "{head}");
+        assert!(
+            head.starts_with("http/1.1 200") && !head.contains("x-tokenweir-"),
+            "{head}"
+        );
         assert!(!head.contains("inner"), "{head}");
     }
-    assert!(fake.seen().iter().all(|it| !it.head.contains("x-tokenweir-explain")));
+    assert!(
+        fake.seen()
+            .iter()
+            .all(|it| !it.head.contains("x-tokenweir-explain"))
+    );
 }

@@ -58,8 +58,13 @@ struct Number {
 }
 
 fn object(metadata: &[(&str, &str)]) -> Object {
-    let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    Object { name: "vllm".to_owned(), metadata: metadata.collect() }
+    let metadata = metadata
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Object {
+        name: "vllm".to_owned(),
+        metadata: metadata.collect(),
+    }
 }
 
 async fn client(gateway: &Running) -> Grpc<Channel> {
@@ -73,7 +78,10 @@ async fn client(gateway: &Running) -> Grpc<Channel> {
 async fn watch(gateway: &Running, object: Object) -> Result<Streaming<Active>, Status> {
     let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
     let codec = ProstCodec::<Object, Active>::default();
-    let response = client(gateway).await.server_streaming(Request::new(object), path, codec).await;
+    let response = client(gateway)
+        .await
+        .server_streaming(Request::new(object), path, codec)
+        .await;
     response.map(tonic::Response::into_inner)
 }
 
@@ -82,7 +90,9 @@ where
     Q: prost::Message + Send + Sync + 'static,
     A: prost::Message + Default + Send + Sync + 'static,
 {
-    let path: PathAndQuery = format!("/externalscaler.ExternalScaler/{method}").parse().unwrap();
+    let path: PathAndQuery = format!("/externalscaler.ExternalScaler/{method}")
+        .parse()
+        .unwrap();
     client.ready().await.unwrap();
     let response = client.unary(Request::new(message), path, ProstCodec::<Q, A>::default());
     response.await.map(tonic::Response::into_inner)
@@ -94,23 +104,42 @@ async fn keda_is_told_of_waiting_requests() {
     fake.set_healthy(false);
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
     let max_backend_wait = Some(Duration::from_hours(1));
-    let admission = AdmissionConfig { max_backend_wait, ..AdmissionConfig::default() };
+    let admission = AdmissionConfig {
+        max_backend_wait,
+        ..AdmissionConfig::default()
+    };
     let gateway = one_at_each(&[&fake], admission, SHORT_SCRAPE_INTERVAL).await;
-    let tiny = || object(&[("model", "tiny"), ("requests", "16"), ("scalerAddress", "a:9090")]);
+    let tiny = || {
+        object(&[
+            ("model", "tiny"),
+            ("requests", "16"),
+            ("scalerAddress", "a:9090"),
+        ])
+    };
     let mut scaler = client(&gateway).await;
     let mut stream = watch(&gateway, tiny()).await.unwrap();
     assert!(!stream.message().await.unwrap().unwrap().result);
     let spec: Numbers = call(&mut scaler, "GetMetricSpec", tiny()).await.unwrap();
     assert_eq!(
-        (spec.all[0].name.as_str(), spec.all[0].integer, spec.all[0].float),
+        (
+            spec.all[0].name.as_str(),
+            spec.all[0].integer,
+            spec.all[0].float
+        ),
         ("requests", 16, 16.0)
     );
-    let clients = [send(&gateway, "first", "").await, send(&gateway, "second", "").await];
+    let clients = [
+        send(&gateway, "first", "").await,
+        send(&gateway, "second", "").await,
+    ];
     assert!(stream.message().await.unwrap().unwrap().result);
     let active: Active = call(&mut scaler, "IsActive", tiny()).await.unwrap();
     assert!(active.result);
     wait_until!({
-        let request = MetricsRequest { object: Some(tiny()), metric: "requests".to_owned() };
+        let request = MetricsRequest {
+            object: Some(tiny()),
+            metric: "requests".to_owned(),
+        };
         let numbers: Numbers = call(&mut scaler, "GetMetrics", request).await.unwrap();
         (numbers.all[0].integer, numbers.all[0].float) == (2, 2.0)
     });
@@ -134,7 +163,10 @@ async fn keda_streams_leave_connections_for_probes() {
     assert!(newest.message().await.unwrap().is_some());
     let mut oldest = streams.remove(0);
     assert!(oldest.message().await.unwrap().is_some());
-    assert_eq!(oldest.message().await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(
+        oldest.message().await.unwrap_err().code(),
+        Code::ResourceExhausted
+    );
     assert!(gateway.admin("/livez").await.ends_with("ok\n"));
 }
 
@@ -142,8 +174,18 @@ async fn keda_streams_leave_connections_for_probes() {
 async fn unfinished_requests_do_not_keep_probes_out() {
     let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
-    let limits = ServerLimits { max_admin_connections: 3, ..ServerLimits::default() };
-    let gateway = start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await;
+    let limits = ServerLimits {
+        max_admin_connections: 3,
+        ..ServerLimits::default()
+    };
+    let gateway = start_with(
+        &[fake.addr],
+        Setup {
+            limits,
+            ..Setup::default()
+        },
+    )
+    .await;
     let mut keda = watch(&gateway, object(&[("model", "tiny")])).await.unwrap();
     assert!(!keda.message().await.unwrap().unwrap().result);
     let unread = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
@@ -162,11 +204,17 @@ async fn unfinished_requests_do_not_keep_probes_out() {
             clients.push(client);
         }
         for path in ["/livez", "/readyz"] {
-            assert!(gateway.admin(path).await.starts_with("HTTP/1.1 200"), "{path} {held:.40}");
+            assert!(
+                gateway.admin(path).await.starts_with("HTTP/1.1 200"),
+                "{path} {held:.40}"
+            );
         }
     }
     let _client = gateway.begin(CHAT, ASK).await;
-    assert!(keda.message().await.unwrap().unwrap().result, "the stream of KEDA is open");
+    assert!(
+        keda.message().await.unwrap().unwrap().result,
+        "the stream of KEDA is open"
+    );
 }
 
 #[tokio::test]
@@ -175,16 +223,32 @@ async fn invalid_calls_get_their_grpc_status() {
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut scaler = client(&gateway).await;
     let mut code = async |method: &str, metadata: &[(&str, &str)]| {
-        call::<_, Numbers>(&mut scaler, method, object(metadata)).await.unwrap_err().code()
+        call::<_, Numbers>(&mut scaler, method, object(metadata))
+            .await
+            .unwrap_err()
+            .code()
     };
     assert_eq!(code("IsActive", &[]).await, Code::InvalidArgument);
-    assert_eq!(code("IsActive", &[("model", "")]).await, Code::InvalidArgument);
+    assert_eq!(
+        code("IsActive", &[("model", "")]).await,
+        Code::InvalidArgument
+    );
     assert_eq!(code("IsActive", &[("model", "tniy")]).await, Code::NotFound);
     for requests in ["", "0", "-1", "NaN", "inf", "many"] {
-        let spec = code("GetMetricSpec", &[("model", "tiny"), ("requests", requests)]).await;
+        let spec = code(
+            "GetMetricSpec",
+            &[("model", "tiny"), ("requests", requests)],
+        )
+        .await;
         assert_eq!(spec, Code::InvalidArgument, "{requests}");
     }
-    assert_eq!(code("StreamMetricSpec", &[("model", "tiny")]).await, Code::Unimplemented);
+    assert_eq!(
+        code("StreamMetricSpec", &[("model", "tiny")]).await,
+        Code::Unimplemented
+    );
     let long = "m".repeat(100 << 10);
-    assert_eq!(code("IsActive", &[("model", &long)]).await, Code::OutOfRange);
+    assert_eq!(
+        code("IsActive", &[("model", &long)]).await,
+        Code::OutOfRange
+    );
 }

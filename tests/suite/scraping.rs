@@ -40,15 +40,25 @@ fn ok(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 fn values(value: &str) -> Vec<u8> {
-    let names = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"];
-    ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
+    let names = [
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+    ];
+    ok(
+        "",
+        names
+            .map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n"))
+            .concat(),
+    )
 }
 
 /// Returns unusable metrics pages: a name, the response of the backend, and the kind of error that the
 /// gateway must report.
 fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
-    let noise: Vec<u8> =
-        (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let noise: Vec<u8> = (0..9_000_u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
     let length = |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}");
@@ -65,17 +75,41 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
         ("negative", Page::Whole(values("-3")), "not_understood"),
         ("infinite", Page::Whole(values("+Inf")), "not_understood"),
         ("no numbers", Page::Whole(values("\0")), "not_understood"),
-        ("gzip", Page::Whole(ok("content-encoding: gzip\r\n", b"\x1f\x8b\x08")), "encoded"),
+        (
+            "gzip",
+            Page::Whole(ok("content-encoding: gzip\r\n", b"\x1f\x8b\x08")),
+            "encoded",
+        ),
         ("cut off", Page::Cut(length(400).into()), "truncated"),
-        ("cut chunk", Page::Cut(format!("{chunked}ffff\r\n{half}").into()), "truncated"),
-        ("no chunk", Page::Cut(format!("{chunked}zz\r\n{half}").into()), "truncated"),
-        ("50 MB announced", Page::Cut(length(50 << 20).into()), "too_large"),
+        (
+            "cut chunk",
+            Page::Cut(format!("{chunked}ffff\r\n{half}").into()),
+            "truncated",
+        ),
+        (
+            "no chunk",
+            Page::Cut(format!("{chunked}zz\r\n{half}").into()),
+            "truncated",
+        ),
+        (
+            "50 MB announced",
+            Page::Cut(length(50 << 20).into()),
+            "too_large",
+        ),
         ("endless", Page::Endless(unbounded), "too_large"),
         ("slow", Page::Drip(length(400).into()), "timeout"),
         ("silent", Page::Drip(Vec::new()), "timeout"),
         ("closed", Page::Cut(Vec::new()), "connect"),
-        ("not HTTP", Page::Cut(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()), "connect"),
-        ("an error", Page::Whole(response("500 No", "", "")), "status"),
+        (
+            "not HTTP",
+            Page::Cut(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()),
+            "connect",
+        ),
+        (
+            "an error",
+            Page::Whole(response("500 No", "", "")),
+            "status",
+        ),
     ]
 }
 
@@ -89,10 +123,17 @@ async fn an_unusable_page_keeps_the_last_sample() {
         let (at, counted) = (sampled(&gateway), errors(&gateway, kind).await);
         assert!(counted >= 1, "{name} is counted as {kind}");
         until_scraped(&fake).await;
-        assert!(errors(&gateway, kind).await > counted, "{name} is counted each time");
+        assert!(
+            errors(&gateway, kind).await > counted,
+            "{name} is counted each time"
+        );
         assert_eq!(sampled(&gateway), at, "{name}: the last valid sample stays");
         assert_eq!(state(&gateway).health, Health::Up, "{name}");
-        assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
+        assert_eq!(
+            state(&gateway).metrics_error.unwrap().as_str(),
+            kind,
+            "{name}"
+        );
         assert_eq!(status(&gateway.post(CHAT, ASK_STREAM).await), 200, "{name}");
         fake.set_metrics(None);
         wait_until!(sampled(&gateway) != at);
@@ -107,7 +148,10 @@ async fn health_is_checked_every_five_seconds() {
     wait_until!(fake.looks()[1] >= 60);
     let [health, metrics] = fake.looks();
     let seconds = begun.elapsed().as_secs() as usize;
-    assert!(health <= seconds / 5 + 2, "{health} for {metrics} pages in {seconds} s");
+    assert!(
+        health <= seconds / 5 + 2,
+        "{health} for {metrics} pages in {seconds} s"
+    );
 }
 
 #[tokio::test]
@@ -130,11 +174,18 @@ async fn a_page_at_another_path_is_found() {
     let gateway = start(&[fake.addr]).await;
     let backend_json = backend_status(&gateway).await;
     assert_eq!(backend_json["dialect"], "tensorrt_llm");
-    assert_eq!((&backend_json["waiting"], &backend_json["kv_usage"]), (&3.0.into(), &0.62.into()));
+    assert_eq!(
+        (&backend_json["waiting"], &backend_json["kv_usage"]),
+        (&3.0.into(), &0.62.into())
+    );
     let requests_before = fake.looks()[1];
     let at = sampled(&gateway);
     wait_until!(sampled(&gateway) != at);
-    assert_eq!(fake.looks()[1], requests_before, "the default path is not requested again");
+    assert_eq!(
+        fake.looks()[1],
+        requests_before,
+        "the default path is not requested again"
+    );
 }
 
 #[tokio::test]
@@ -145,10 +196,21 @@ async fn the_status_has_version_models_and_missing_metrics() {
         assert_eq!(backend_json[field], value, "{field}");
     }
     assert_eq!(backend_json["models"][0], "tiny");
-    assert_eq!(backend_json["metrics"]["available"], serde_json::json!(["queue", "kv_usage"]));
-    assert_eq!(backend_json["metrics"]["missing"].as_array().unwrap().len(), 9);
+    assert_eq!(
+        backend_json["metrics"]["available"],
+        serde_json::json!(["queue", "kv_usage"])
+    );
+    assert_eq!(
+        backend_json["metrics"]["missing"].as_array().unwrap().len(),
+        9
+    );
     let page = gateway.admin("/metrics").await;
-    for (metric, value) in [("queue", 1), ("kv_usage", 1), ("kv_capacity", 0), ("lora", 0)] {
+    for (metric, value) in [
+        ("queue", 1),
+        ("kv_usage", 1),
+        ("kv_capacity", 0),
+        ("lora", 0),
+    ] {
         let series = format!(
             "tokenweir_backend_metric_available{{backend=\"{}\",metric=\"{metric}\"}} {value}",
             fake.addr

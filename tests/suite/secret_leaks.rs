@@ -13,8 +13,15 @@ use std::collections::BTreeSet;
 use tokio::io::AsyncReadExt;
 
 /// The behaviours of the backend. The header `x-play` of a request selects one of them.
-const BEHAVIOURS: [&str; 7] =
-    ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
+const BEHAVIOURS: [&str; 7] = [
+    "whole",
+    "error_status",
+    "bad_request",
+    "error_event",
+    "cut",
+    "garbage",
+    "hang",
+];
 
 /// The headers that every request of the tests has. Each value ends with a secret that follows this text.
 const HEADERS: [(&str, &str); 18] = [
@@ -41,7 +48,9 @@ const HEADERS: [(&str, &str); 18] = [
 /// Returns the header lines of [`HEADERS`].
 fn headers() -> String {
     let secret = |name: &str| secret(&format!("header-{name}"));
-    HEADERS.map(|(name, before)| format!("{name}: {before}{}\r\n", secret(name))).concat()
+    HEADERS
+        .map(|(name, before)| format!("{name}: {before}{}\r\n", secret(name)))
+        .concat()
 }
 
 /// Builds a request body for this API. Each field that may have a secret has one.
@@ -149,7 +158,9 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(text);
     let names = text.split(secret_responses::SECRET_PREFIX).skip(1);
     let end = |rest: &str| rest.find("-end").map_or(rest.len().min(40), |end| end);
-    names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
+    names
+        .map(|rest| rest.chars().take(end(rest)).collect())
+        .collect()
 }
 
 /// Starts a server that accepts everything that the gateway exports to it.
@@ -171,19 +182,47 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let got = send_all_requests(&program).await;
     program.wait_for_requests(got.len()).await;
     let mut places = Vec::new();
-    for page in ["/metrics", "/status", "/streams", "/decisions", "/config", "/readyz"] {
-        places.push((page.to_owned(), program.process.get(page).await.into_bytes()));
+    for page in [
+        "/metrics",
+        "/status",
+        "/streams",
+        "/decisions",
+        "/config",
+        "/readyz",
+    ] {
+        places.push((
+            page.to_owned(),
+            program.process.get(page).await.into_bytes(),
+        ));
     }
     let ended = program.stop().await;
-    places.push(("spans".into(), collector.seen().iter().flat_map(bytes).collect()));
-    assert!(fake.seen().len() > got.len() / 2, "the backend received the requests");
+    places.push((
+        "spans".into(),
+        collector.seen().iter().flat_map(bytes).collect(),
+    ));
+    assert!(
+        fake.seen().len() > got.len() / 2,
+        "the backend received the requests"
+    );
     let seen = fake.seen();
     let sent = seen.iter().map(bytes);
-    let arrived: BTreeSet<String> =
-        sent.chain(got.clone()).flat_map(|text| leaked(&text)).collect();
-    assert!(arrived.len() >= 47, "the secrets reached the backend: {arrived:?}");
-    assert_eq!(ended.access_log.lines().count(), got.len(), "one line per request");
-    assert!(ended.log.lines().count() > got.len(), "the program logs verbosely");
+    let arrived: BTreeSet<String> = sent
+        .chain(got.clone())
+        .flat_map(|text| leaked(&text))
+        .collect();
+    assert!(
+        arrived.len() >= 47,
+        "the secrets reached the backend: {arrived:?}"
+    );
+    assert_eq!(
+        ended.access_log.lines().count(),
+        got.len(),
+        "one line per request"
+    );
+    assert!(
+        ended.log.lines().count() > got.len(),
+        "the program logs verbosely"
+    );
     places.push(("access log".into(), ended.access_log.clone().into_bytes()));
     places.push(("log".into(), ended.log.clone().into_bytes()));
     places.push(("capture".into(), ended.capture.clone()));
@@ -214,14 +253,24 @@ async fn logs_in_text_format_contain_no_secret() {
 async fn only_the_payload_log_has_prompts() {
     let ended = nothing_leaks("json", ", sample: 1.0, max_bytes: 64KiB").await;
     let text = String::from_utf8(ended.content).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let written = leaked(text.as_bytes());
     let known = |prefixes: &[&str]| prefixes.iter().any(|name| written.contains(*name));
     assert!(known(&["prompt-user"]) && known(&["answer"]) && known(&["whole-answer"]));
     let other_secrets = written.iter().filter(|name| {
-        !["prompt", "answer", "whole-answer", "image", "call-id", "tool-definition"]
-            .iter()
-            .any(|part| name.starts_with(part))
+        ![
+            "prompt",
+            "answer",
+            "whole-answer",
+            "image",
+            "call-id",
+            "tool-definition",
+        ]
+        .iter()
+        .any(|part| name.starts_with(part))
     });
     assert_eq!(
         other_secrets.collect::<Vec<_>>(),
@@ -229,10 +278,14 @@ async fn only_the_payload_log_has_prompts() {
         "no header, key or reasoning"
     );
     assert!(
-        lines.iter().all(|line| line["request_id"].is_string() && line["trace_id"].is_string())
+        lines
+            .iter()
+            .all(|line| line["request_id"].is_string() && line["trace_id"].is_string())
     );
-    let answers: BTreeSet<&str> =
-        lines.iter().map(|line| line["answer"].as_str().unwrap()).collect();
+    let answers: BTreeSet<&str> = lines
+        .iter()
+        .map(|line| line["answer"].as_str().unwrap())
+        .collect();
     let (streamed, whole) = (secret("answer"), secret("whole-answer"));
     assert_eq!(answers, BTreeSet::from(["", &*streamed, &*whole]));
 }
@@ -256,7 +309,9 @@ async fn client_names_cannot_break_log_lines() {
             read_rest(send_to(program.process.clients(), request).await).await;
         }
         program.wait_for_requests(4).await;
-        let Ended { access_log, log, .. } = program.stop().await;
+        let Ended {
+            access_log, log, ..
+        } = program.stop().await;
         assert_eq!(access_log.lines().count(), 4, "{access_log}");
         for line in access_log.lines() {
             if format == "json" {
@@ -266,8 +321,14 @@ async fn client_names_cannot_break_log_lines() {
                     (&json!(CONTROL_SEQUENCE), &json!("upstream_error"))
                 );
             } else {
-                assert!(line.starts_with("20") && line.contains(" 500 upstream_error "), "{line}");
-                assert!(line.contains(&format!(" model={CONTROL_SEQUENCE:?} ")), "{line}");
+                assert!(
+                    line.starts_with("20") && line.contains(" 500 upstream_error "),
+                    "{line}"
+                );
+                assert!(
+                    line.contains(&format!(" model={CONTROL_SEQUENCE:?} ")),
+                    "{line}"
+                );
             }
         }
         for line in access_log.lines().chain(log.lines()) {

@@ -30,7 +30,12 @@ fn sglang_chat() -> String {
         r#"{"id":"a1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"total_tokens":13,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":8},"reasoning_tokens":2}}"#,
         "[DONE]",
     ];
-    [begun.map(data).concat(), "event: sglext_ids\n".into(), ended.map(data).concat()].concat()
+    [
+        begun.map(data).concat(),
+        "event: sglext_ids\n".into(),
+        ended.map(data).concat(),
+    ]
+    .concat()
 }
 
 #[tokio::test]
@@ -51,11 +56,17 @@ async fn sglangs_nulls_and_finish_chunk_are_read() {
 async fn only_the_injected_usage_chunk_is_removed() {
     let is_usage = |block: &&str| block.contains("\"usage\":{");
     let sent = sglang_chat();
-    let expected: String = sent.split_inclusive("\n\n").filter(|block| !is_usage(block)).collect();
+    let expected: String = sent
+        .split_inclusive("\n\n")
+        .filter(|block| !is_usage(block))
+        .collect();
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{sent}");
     let script = move |_: &_| vec![Step::Send(answer.clone().into_bytes()), Step::Close];
     let fake = ScriptedBackend::start_kind(SGLANG, script).await;
-    let setup = Setup { injects_usage: true, ..Setup::default() };
+    let setup = Setup {
+        injects_usage: true,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     assert_eq!(body_text(&gateway.post(CHAT, ASK_STREAM).await), expected);
 }
@@ -73,17 +84,28 @@ async fn llama_cpps_timings_and_comments_are_read() {
         r#"{"choices":[{"finish_reason":"stop","index":0,"delta":{}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk","timings":{"cache_n":0,"prompt_n":9,"prompt_ms":31.5,"prompt_per_token_ms":3.5,"prompt_per_second":285.7,"predicted_n":3,"predicted_ms":12.25,"predicted_per_token_ms":4.08,"predicted_per_second":244.9}}"#,
         "[DONE]",
     ];
-    let sent = format!(":\n\n{}: ping\n\n{}", begun.map(data).concat(), ended.map(data).concat());
+    let sent = format!(
+        ":\n\n{}: ping\n\n{}",
+        begun.map(data).concat(),
+        ended.map(data).concat()
+    );
     let record = streamed(CHAT, &sent).await;
     let expected = json!({
         "outcome": "ok", "outputs": 2, "finish": ["stop"], "tokens": [null, null, null, null],
         "source": "estimated",
     });
     assert_eq!(facts(&record), expected);
-    assert_eq!(record.output_tokens(), Some(3), "the stop token has no text");
+    assert_eq!(
+        record.output_tokens(),
+        Some(3),
+        "the stop token has no text"
+    );
     assert_eq!((record.observed.comments, record.observed.events), (2, 5));
     let engine = record.observed.engine_times.unwrap();
-    assert_eq!((engine.queue, engine.prefill), (None, Some(Duration::from_micros(31_500))));
+    assert_eq!(
+        (engine.queue, engine.prefill),
+        (None, Some(Duration::from_micros(31_500)))
+    );
     assert_eq!(engine.decode, Some(Duration::from_micros(12_250)));
 }
 
@@ -102,7 +124,10 @@ async fn openais_null_usage_and_padding_are_read() {
         "outcome": "ok", "outputs": 1, "finish": ["stop"], "tokens": [9, 10, 0, 8],
         "source": "exact",
     });
-    assert_eq!(facts(&streamed(CHAT, &sent.map(data).concat()).await), expected);
+    assert_eq!(
+        facts(&streamed(CHAT, &sent.map(data).concat()).await),
+        expected
+    );
 }
 
 /// A line can be this long: `return_token_ids` writes the ids of a whole prompt into one line, and logprobs
@@ -119,7 +144,10 @@ async fn a_stream_line_of_ten_megabytes_is_parsed() {
     let sent = [&*role, &*word, "[DONE]"].map(data).concat();
     assert!(sent.len() > 20_000_000);
     let record = streamed(CHAT, &sent).await;
-    assert_eq!((record.output_tokens(), record.observed.output_events), (Some(1_500_001), 1));
+    assert_eq!(
+        (record.output_tokens(), record.observed.output_events),
+        (Some(1_500_001), 1)
+    );
     assert_eq!(
         (record.outcome.as_str(), record.observed.uninspected_reason),
         ("ok", None::<UninspectedReason>)
@@ -142,7 +170,11 @@ async fn choices_of_several_prompts_end_separately() {
         "tokens": [4, 3, null, null], "source": "exact",
     });
     assert_eq!(facts(&record), expected);
-    assert_eq!(record.tpot(), None, "the token counts are a sum over the choices");
+    assert_eq!(
+        record.tpot(),
+        None,
+        "the token counts are a sum over the choices"
+    );
 }
 
 /// Two choices of a chat response of vLLM: first a role chunk for each, then the chunks of both in any order.
@@ -175,5 +207,9 @@ async fn choices_are_measured_separately() {
         "tokens": [null, null, null, null], "source": "estimated",
     });
     assert_eq!(facts(&record), expected);
-    assert_eq!(record.observed.inter_chunk_latency.count(), 2, "one per choice");
+    assert_eq!(
+        record.observed.inter_chunk_latency.count(),
+        2,
+        "one per choice"
+    );
 }

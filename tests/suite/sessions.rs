@@ -22,7 +22,10 @@ async fn gateway(metrics: &str, admission: AdmissionConfig) -> (ScriptedBackend,
     let setup = Setup {
         admission: Some(admission_settings(&admission)),
         scrape_interval: NO_SECOND_SCRAPE,
-        sessions: SessionSettings { enabled: true, gateways: None },
+        sessions: SessionSettings {
+            enabled: true,
+            gateways: None,
+        },
         ..Setup::default()
     };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -33,7 +36,12 @@ async fn gateway(metrics: &str, admission: AdmissionConfig) -> (ScriptedBackend,
 async fn send(gateway: &Running, session: &str, turn: usize) -> TcpStream {
     let text = session.repeat(4_000 / session.len()) + &"next turn ".repeat(4 * turn);
     let messages = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
-    gateway.begin(CHAT, &format!(r#"{{"model":"tiny","messages":{messages}}}"#)).await
+    gateway
+        .begin(
+            CHAT,
+            &format!(r#"{{"model":"tiny","messages":{messages}}}"#),
+        )
+        .await
 }
 
 /// Waits for the response and returns the reason of the admission.
@@ -50,7 +58,10 @@ async fn new_sessions_wait_and_turns_pass() {
     let second = send(&gateway, "second", 0).await;
     until_waiting(&gateway, 1).await;
     let sessions = &gateway.document("/status").await["sessions"];
-    assert_eq!(sessions["summary"], "0 of 2 sessions fit into the KV caches");
+    assert_eq!(
+        sessions["summary"],
+        "0 of 2 sessions fit into the KV caches"
+    );
     assert_eq!(
         (&sessions["held_requests"], &sessions["capacity_tokens"]),
         (&1.into(), &1_600.into())
@@ -65,7 +76,12 @@ async fn new_sessions_wait_and_turns_pass() {
     let mut reasons = [served(&gateway, second).await, served(&gateway, next).await];
     reasons.sort_unstable();
     assert_eq!(reasons, [Some("live_session"), Some("session_waited")]);
-    gateway.assert_value("tokenweir_session_turns_total{reason=\"live_session\"}", 1.0).await;
+    gateway
+        .assert_value(
+            "tokenweir_session_turns_total{reason=\"live_session\"}",
+            1.0,
+        )
+        .await;
     assert_no_state_left(&gateway).await;
 }
 
@@ -87,7 +103,10 @@ async fn a_client_that_leaves_gives_up_its_wait() {
 #[tokio::test]
 async fn after_its_longest_wait_a_session_goes_on() {
     let max_wait = Duration::from_secs(2);
-    let admission = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
+    let admission = AdmissionConfig {
+        max_wait,
+        ..AdmissionConfig::default()
+    };
     let (fake, gateway) = gateway(SMALL_CACHE, admission).await;
     let first = send(&gateway, "first", 0).await;
     fake.until_received(1).await;
@@ -95,7 +114,10 @@ async fn after_its_longest_wait_a_session_goes_on() {
     fake.until_received(2).await;
     fake.go();
     fake.go();
-    let mut reasons = [served(&gateway, first).await, served(&gateway, second).await];
+    let mut reasons = [
+        served(&gateway, first).await,
+        served(&gateway, second).await,
+    ];
     reasons.sort_unstable();
     assert_eq!(reasons, [Some("session_fits"), Some("session_overdue")]);
     assert_no_state_left(&gateway).await;
@@ -103,9 +125,15 @@ async fn after_its_longest_wait_a_session_goes_on() {
 
 #[tokio::test]
 async fn with_an_unknown_capacity_no_session_waits() {
-    let page = SMALL_CACHE.split_inclusive('\n').take(3).collect::<String>();
+    let page = SMALL_CACHE
+        .split_inclusive('\n')
+        .take(3)
+        .collect::<String>();
     let (fake, gateway) = gateway(&page, AdmissionConfig::default()).await;
-    let clients = [send(&gateway, "first", 0).await, send(&gateway, "second", 0).await];
+    let clients = [
+        send(&gateway, "first", 0).await,
+        send(&gateway, "second", 0).await,
+    ];
     fake.until_received(2).await;
     fake.go();
     fake.go();

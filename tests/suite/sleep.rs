@@ -34,7 +34,11 @@ impl Engine {
             if seen.head.starts_with(WAKE) {
                 on_request.store(true, Ordering::SeqCst);
             }
-            let status = if on_request.load(Ordering::SeqCst) { "200 OK" } else { "503 Asleep" };
+            let status = if on_request.load(Ordering::SeqCst) {
+                "200 OK"
+            } else {
+                "503 Asleep"
+            };
             vec![Step::Send(scripted_backend::json(status, WHOLE))]
         };
         let fake = ScriptedBackend::start(answer).await;
@@ -52,7 +56,11 @@ impl Engine {
 
     /// Returns the number of requests to the engine whose text begins with `request`.
     fn count(&self, request: &str) -> usize {
-        self.fake.seen().iter().filter(|seen| seen.head.starts_with(request)).count()
+        self.fake
+            .seen()
+            .iter()
+            .filter(|seen| seen.head.starts_with(request))
+            .count()
     }
 }
 
@@ -62,21 +70,42 @@ fn falls_asleep(is_awake: &AtomicBool) -> Vec<Step> {
 }
 
 async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) -> Running {
-    let admission =
-        AdmissionConfig { max_backend_wait: Some(max_wait), ..AdmissionConfig::default() };
+    let admission = AdmissionConfig {
+        max_backend_wait: Some(max_wait),
+        ..AdmissionConfig::default()
+    };
     let admission = Some(admission_settings(&admission));
     let addrs: Vec<_> = engines.iter().map(|engine| engine.fake.addr).collect();
-    start_with(&addrs, Setup { admission, sleep, ..Setup::default() }).await
+    start_with(
+        &addrs,
+        Setup {
+            admission,
+            sleep,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 #[tokio::test]
 async fn a_request_wakes_one_engine() {
-    let engines =
-        [Engine::start(false, falls_asleep).await, Engine::start(false, falls_asleep).await];
-    let wake = SleepSettings { wake: true, idle: None };
+    let engines = [
+        Engine::start(false, falls_asleep).await,
+        Engine::start(false, falls_asleep).await,
+    ];
+    let wake = SleepSettings {
+        wake: true,
+        idle: None,
+    };
     let gateway = gateway(&engines.each_ref(), wake, Duration::from_mins(1)).await;
-    assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 200"), "it can serve requests");
-    let clients = [gateway.begin(CHAT, ASK).await, gateway.begin(CHAT, ASK).await];
+    assert!(
+        gateway.admin("/readyz").await.starts_with("HTTP/1.1 200"),
+        "it can serve requests"
+    );
+    let clients = [
+        gateway.begin(CHAT, ASK).await,
+        gateway.begin(CHAT, ASK).await,
+    ];
     for client in clients {
         assert_eq!(status(&read_rest(client).await), 200);
         let record = gateway.record().await;
@@ -86,7 +115,10 @@ async fn a_request_wakes_one_engine() {
     let woken: Vec<_> = engines.iter().map(|engine| engine.count(WAKE)).collect();
     assert!(woken == [1, 0] || woken == [0, 1], "{woken:?}");
     let page = gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_backend_sleep_changes_total{"), "{page}");
+    assert!(
+        page.contains("tokenweir_backend_sleep_changes_total{"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -105,8 +137,14 @@ fn takes_time(_: &AtomicBool) -> Vec<Step> {
 
 #[tokio::test]
 async fn idle_engines_fall_asleep_one_by_one() {
-    let engines = [Engine::start(true, takes_time).await, Engine::start(true, takes_time).await];
-    let settings = SleepSettings { wake: true, idle: Some(Duration::from_millis(60)) };
+    let engines = [
+        Engine::start(true, takes_time).await,
+        Engine::start(true, takes_time).await,
+    ];
+    let settings = SleepSettings {
+        wake: true,
+        idle: Some(Duration::from_millis(60)),
+    };
     let gateway = gateway(&engines.each_ref(), settings, Duration::from_mins(1)).await;
     let is_told = |index: usize| engines[index].count(SLEEP) > 0;
     let fall_asleep = |index: usize| {
@@ -117,7 +155,10 @@ async fn idle_engines_fall_asleep_one_by_one() {
     let [first, second] = if is_told(0) { [0, 1] } else { [1, 0] };
     let [_, scrapes] = engines[second].fake.looks();
     wait_until!(engines[second].fake.looks()[1] > scrapes + 10);
-    assert!(!is_told(second), "only one engine at a time is told to sleep");
+    assert!(
+        !is_told(second),
+        "only one engine at a time is told to sleep"
+    );
     fall_asleep(first);
     wait_until!(is_told(second));
     fall_asleep(second);
@@ -130,10 +171,16 @@ async fn idle_engines_fall_asleep_one_by_one() {
 #[tokio::test]
 async fn an_engine_without_sleep_mode_keeps_serving() {
     let engine = Engine::start(true, |_| {
-        vec![Step::Send(scripted_backend::json("404 Not Found", r#"{"detail":"Not Found"}"#))]
+        vec![Step::Send(scripted_backend::json(
+            "404 Not Found",
+            r#"{"detail":"Not Found"}"#,
+        ))]
     })
     .await;
-    let settings = SleepSettings { wake: true, idle: Some(Duration::from_millis(1)) };
+    let settings = SleepSettings {
+        wake: true,
+        idle: Some(Duration::from_millis(1)),
+    };
     let gateway = gateway(&[&engine], settings, Duration::ZERO).await;
     wait_until!(engine.count(SLEEP) == 1);
     let [_, scrapes] = engine.fake.looks();

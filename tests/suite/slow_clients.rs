@@ -19,13 +19,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn setup(limits: ServerLimits) -> Setup {
-    Setup { limits, ..Setup::default() }
+    Setup {
+        limits,
+        ..Setup::default()
+    }
 }
 
 /// Returns the steps of a stream that is too large for all buffers between backend and client.
 fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
-    [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
+    [begin(&[ROLE])]
+        .into_iter()
+        .chain((0..1_000).map(|_| Step::Send(flood.clone())))
+        .collect()
 }
 
 /// Returns the steps of a stream that begins with some events, and goes on when the test releases the
@@ -48,10 +54,18 @@ async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
 
 #[tokio::test]
 async fn incomplete_headers_close_after_the_timeout() {
-    let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        head_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let (_fake, gateway) =
         gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
-    for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for part in [
+        "",
+        "P",
+        "POST / HTTP/1.1\r\nhost: a\r\nx: ",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
         let mut stream = gateway.send(part).await;
         let mut answer = Vec::new();
         // The client receives no response: the gateway only closes the connection.
@@ -103,7 +117,10 @@ async fn an_idle_http2_connection_is_closed_when_unused() {
 
 #[tokio::test]
 async fn a_pause_in_a_body_gets_408() {
-    let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
+    let setup = Setup {
+        body_idle: SHORT_TIMEOUT,
+        ..Setup::default()
+    };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let whole = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let answer = gateway.raw(&whole[..whole.len() - 3]).await;
@@ -114,13 +131,19 @@ async fn a_pause_in_a_body_gets_408() {
         "{text}"
     );
     let record = gateway.record().await;
-    assert_eq!((record.ending(), record.refusal), ("client_error", Some("body_timeout")));
+    assert_eq!(
+        (record.ending(), record.refusal),
+        ("client_error", Some("body_timeout"))
+    );
     assert!(fake.seen().is_empty());
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_disconnected() {
-    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        write_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let (fake, gateway) = gateway_following_with(setup(limits), endless()).await;
     let _stream = gateway.begin(CHAT, ASK_STREAM).await;
     fake.closed().await;
@@ -136,7 +159,10 @@ async fn a_client_that_does_not_read_is_disconnected() {
 
 #[tokio::test]
 async fn only_the_unread_http2_stream_is_reset() {
-    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        write_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let (fake, gateway) = gateway_scripted_with(setup(limits), |seen| {
         // The client reads all streams except the one of this request.
         let is_unread = seen.body.ends_with(b"1}");
@@ -145,12 +171,19 @@ async fn only_the_unread_http2_stream_is_reset() {
     .await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let taken = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
-    let ignored =
-        http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    let ignored = http2_client::post(
+        &mut sender,
+        CHAT,
+        r#"{"model":"tiny","stream":true,"seed":1}"#,
+    )
+    .await;
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!(record.ending(), "client_write_timeout");
-    assert!(ignored.into_body().collect().await.is_err(), "the stream is reset");
+    assert!(
+        ignored.into_body().collect().await.is_err(),
+        "the stream is reset"
+    );
     fake.go();
     let (status, body) = http2_client::whole(taken).await;
     assert_eq!(status, 200);
@@ -164,20 +197,36 @@ async fn a_failed_attempt_starts_no_write_timeout() {
         // The client does not read the response to this request.
         _ if seen.body.ends_with(b"1}") => endless(),
         0 => vec![Step::Send(json("503 Service Unavailable", "{}"))],
-        _ => vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
+        _ => vec![
+            Step::Wait,
+            Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])),
+        ],
     })
     .await;
-    let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        write_timeout: SHORT_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let gateway = start_before(&backends, setup(limits)).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut other = sender.clone();
     let retried =
         tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK_STREAM).await });
-    wait_until!(backends.iter().map(|backend| backend.seen().len()).sum::<usize>() >= 2);
+    wait_until!(
+        backends
+            .iter()
+            .map(|backend| backend.seen().len())
+            .sum::<usize>()
+            >= 2
+    );
     // This stream gets data only after the failed attempt. If the failed attempt had started a write timeout,
     // that one would expire first.
-    let ignored =
-        http2_client::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
+    let ignored = http2_client::post(
+        &mut other,
+        CHAT,
+        r#"{"model":"tiny","stream":true,"seed":1}"#,
+    )
+    .await;
     assert_eq!(gateway.record().await.ending(), "client_write_timeout");
     drop(ignored);
     backends.iter().for_each(ScriptedBackend::go);
@@ -191,11 +240,18 @@ async fn a_failed_attempt_starts_no_write_timeout() {
 
 #[tokio::test]
 async fn connections_over_the_limit_get_an_error() {
-    let all = ServerLimits { max_connections: 1, ..ServerLimits::default() };
-    let of_client = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
-    for (limits, code, error, reason) in
-        [(all, 503, "overloaded", "full"), (of_client, 429, "client_busy", "client_full")]
-    {
+    let all = ServerLimits {
+        max_connections: 1,
+        ..ServerLimits::default()
+    };
+    let of_client = ServerLimits {
+        max_connections_per_client: Some(1),
+        ..ServerLimits::default()
+    };
+    for (limits, code, error, reason) in [
+        (all, 503, "overloaded", "full"),
+        (of_client, 429, "client_busy", "client_full"),
+    ] {
         let (_fake, gateway) =
             gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
         let unfinished = post(CHAT, ASK_STREAM);
@@ -204,7 +260,10 @@ async fn connections_over_the_limit_get_an_error() {
         let refused = gateway.raw(post(CHAT, ASK_STREAM)).await;
         let text = String::from_utf8_lossy(&refused);
         assert_eq!(status(&refused), code, "{text}");
-        assert!(text.contains(&format!("x-gateway-error: {error}")), "{text}");
+        assert!(
+            text.contains(&format!("x-gateway-error: {error}")),
+            "{text}"
+        );
         assert!(text.contains("retry-after: 1"), "{text}");
         let refusals = format!("tokenweir_connections_refused_total{{reason=\"{reason}\"}} 1\n");
         wait_for(&gateway, &refusals).await;
@@ -216,7 +275,10 @@ async fn connections_over_the_limit_get_an_error() {
 
 #[tokio::test]
 async fn connections_without_a_head_exclude_nobody() {
-    let limits = ServerLimits { max_connections: 2, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        max_connections: 2,
+        ..ServerLimits::default()
+    };
     let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
     let served = get("/health").replace("connection: close\r\n", "");
     for part in [
@@ -245,20 +307,36 @@ async fn wait_for(gateway: &Running, line: &str) {
 #[tokio::test]
 async fn requests_over_the_limit_are_rejected_early() {
     for (gate, status_wanted, reason) in [
-        (OverloadLimits { max_requests: Some(1), ..OverloadLimits::default() }, 503, "overloaded"),
         (
-            OverloadLimits { max_requests_per_client: Some(1), ..OverloadLimits::default() },
+            OverloadLimits {
+                max_requests: Some(1),
+                ..OverloadLimits::default()
+            },
+            503,
+            "overloaded",
+        ),
+        (
+            OverloadLimits {
+                max_requests_per_client: Some(1),
+                ..OverloadLimits::default()
+            },
             429,
             "client_busy",
         ),
         // With three descriptors, the gateway permits two connections and two requests.
         (
-            OverloadLimits { max_descriptors: Some(3), ..OverloadLimits::default() },
+            OverloadLimits {
+                max_descriptors: Some(3),
+                ..OverloadLimits::default()
+            },
             503,
             "overloaded",
         ),
     ] {
-        let setup = Setup { gate, ..Setup::default() };
+        let setup = Setup {
+            gate,
+            ..Setup::default()
+        };
         let (fake, gateway) = gateway_following_with(setup, waiting()).await;
         let mut first = gateway.begin(CHAT, ASK_STREAM).await;
         let mut answer = vec![0; 64];
@@ -268,9 +346,16 @@ async fn requests_over_the_limit_are_rejected_early() {
         let refused = gateway.raw(&head[..head.len() - 100]).await;
         assert_eq!(status(&refused), status_wanted, "{reason}");
         let text = String::from_utf8(refused).unwrap();
-        assert!(text.contains(&format!("x-gateway-error: {reason}")), "{text}");
+        assert!(
+            text.contains(&format!("x-gateway-error: {reason}")),
+            "{text}"
+        );
         assert!(text.contains("retry-after: 1"), "{text}");
-        assert_eq!(status(&gateway.raw(get("/health")).await), 200, "the health check is served");
+        assert_eq!(
+            status(&gateway.raw(get("/health")).await),
+            200,
+            "the health check is served"
+        );
         assert_eq!(gateway.record().await.refusal, Some(reason));
         fake.go();
         first.read_to_end(&mut answer).await.unwrap();
@@ -283,7 +368,10 @@ async fn requests_over_the_limit_are_rejected_early() {
 #[tokio::test]
 async fn over_the_memory_limit_requests_are_rejected() {
     // The process always uses more memory than this limit.
-    let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
+    let limits = ServerLimits {
+        max_memory_bytes: Some(1),
+        ..ServerLimits::default()
+    };
     let (_fake, gateway) =
         gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
     loop {
@@ -304,7 +392,10 @@ async fn over_the_memory_limit_requests_are_rejected() {
 async fn all_bodies_share_a_memory_limit() {
     const LENGTH: usize = 1 << 20;
     // One client may use three quarters of this memory for the bodies of its requests.
-    let setup = Setup { body_memory: 14 * LENGTH / 3, ..Setup::default() };
+    let setup = Setup {
+        body_memory: 14 * LENGTH / 3,
+        ..Setup::default()
+    };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let memory = &gateway.body_memory;
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));
@@ -323,14 +414,24 @@ async fn all_bodies_share_a_memory_limit() {
     }
     let refused = String::from_utf8(gateway.raw(&request).await).unwrap();
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
-    assert!(refused.contains("x-gateway-error: body_memory"), "{refused}");
+    assert!(
+        refused.contains("x-gateway-error: body_memory"),
+        "{refused}"
+    );
     assert!(refused.contains("retry-after: 1"), "{refused}");
     assert_eq!(gateway.record().await.refusal, Some("body_memory"));
-    assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "a small body fits");
+    assert_eq!(
+        status(&gateway.post(CHAT, "{}").await),
+        200,
+        "a small body fits"
+    );
     gateway.record().await;
     let page = gateway.admin("/metrics").await;
     assert!(
-        page.contains(&format!("\ntokenweir_request_body_memory_bytes {}\n", 3 * LENGTH)),
+        page.contains(&format!(
+            "\ntokenweir_request_body_memory_bytes {}\n",
+            3 * LENGTH
+        )),
         "{page}"
     );
     let mut first = uploads.remove(0);

@@ -16,7 +16,10 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Starts a backend that responds with the body of each request.
 pub(crate) async fn echo() -> ScriptedBackend {
     ScriptedBackend::start(|received| {
-        vec![Step::Send(json("200 OK", &String::from_utf8_lossy(&received.body)))]
+        vec![Step::Send(json(
+            "200 OK",
+            &String::from_utf8_lossy(&received.body),
+        ))]
     })
     .await
 }
@@ -37,7 +40,11 @@ pub(crate) fn victim(name: &str) -> (String, Answered) {
 /// Like [`Running::raw`], but fails if the gateway does not close the connection in time.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(bytes)).await;
-    assert!(answer.is_ok(), "it hangs: {:?}", String::from_utf8_lossy(bytes));
+    assert!(
+        answer.is_ok(),
+        "it hangs: {:?}",
+        String::from_utf8_lossy(bytes)
+    );
     answer.unwrap()
 }
 
@@ -54,10 +61,19 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     for received in &received {
         assert_eq!(check_forwarded_request(received), Ok(()), "{name}");
         // No part of a request may determine the host to which the gateway sends it.
-        assert!(received.head.contains(&format!("\r\nhost: {}\r\n", fake.addr)), "{name}");
+        assert!(
+            received
+                .head
+                .contains(&format!("\r\nhost: {}\r\n", fake.addr)),
+            "{name}"
+        );
     }
     let victims = answers.iter().filter(|answer| **answer == expected).count();
-    assert_eq!(received.len(), case.verdict.requests() + victims, "{name}: {statuses:?}");
+    assert_eq!(
+        received.len(),
+        case.verdict.requests() + victims,
+        "{name}: {statuses:?}"
+    );
     match case.verdict {
         Verdict::Refused(status) => {
             // The connection may stay open if it is clear where the next request begins.
@@ -76,14 +92,29 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
         }
     }
     if let Some(received) = received.first().filter(|_| case.verdict.requests() > 0) {
-        assert_eq!(String::from_utf8_lossy(&received.body), requests::BODY, "{name}");
-        assert!(received.head.starts_with(&format!("POST {CHAT}")), "{name}: {}", received.head);
-        let leaked = case.gone.iter().find(|gone| received.head.to_lowercase().contains(*gone));
+        assert_eq!(
+            String::from_utf8_lossy(&received.body),
+            requests::BODY,
+            "{name}"
+        );
+        assert!(
+            received.head.starts_with(&format!("POST {CHAT}")),
+            "{name}: {}",
+            received.head
+        );
+        let leaked = case
+            .gone
+            .iter()
+            .find(|gone| received.head.to_lowercase().contains(*gone));
         assert_eq!(leaked, None, "{name}: {}", received.head);
     }
     let (other, expected) = victim("other");
     let answer = converse(gateway, other.as_bytes()).await;
-    assert_eq!(self::answers(&answer), Ok(vec![expected]), "{name}: another client");
+    assert_eq!(
+        self::answers(&answer),
+        Ok(vec![expected]),
+        "{name}: another client"
+    );
 }
 
 #[tokio::test]
@@ -96,8 +127,14 @@ async fn an_ambiguous_request_is_rejected_or_one() {
     assert!(gateway.pool.is_ready(), "no backend was marked down");
     // There are a few connections, because the gateway does not reuse one that was idle for a while.
     let connections = fake.connections();
-    assert!(connections < 10, "{connections} backend connections instead of a few");
-    let refused = cases.iter().filter(|case| matches!(case.verdict, Verdict::Refused(_))).count();
+    assert!(
+        connections < 10,
+        "{connections} backend connections instead of a few"
+    );
+    let refused = cases
+        .iter()
+        .filter(|case| matches!(case.verdict, Verdict::Refused(_)))
+        .count();
     println!("{} requests, {refused} of them rejected", cases.len());
 }
 
@@ -108,17 +145,27 @@ async fn a_pipelined_request_is_checked_alike() {
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");
     for case in requests::all() {
-        let Verdict::Refused(status @ (400 | 405)) = case.verdict else { continue };
+        let Verdict::Refused(status @ (400 | 405)) = case.verdict else {
+            continue;
+        };
         fake.take_received();
         let (after, _) = victim("after");
         let all = [first.as_bytes(), &case.bytes, after.as_bytes()].concat();
         let answer = converse(&gateway, &all).await;
         let name = case.name;
         let answers = answers(&answer).expect(name);
-        assert_eq!((&answers[0], answers[1].status), (&expected, status), "{name}");
+        assert_eq!(
+            (&answers[0], answers[1].status),
+            (&expected, status),
+            "{name}"
+        );
         // The connection stays open only if it is clear where the rejected request ends. Then the request
         // after it is served.
-        assert_eq!(fake.take_received().len(), answers.len() - 1, "{name}: {answers:?}");
+        assert_eq!(
+            fake.take_received().len(),
+            answers.len() - 1,
+            "{name}: {answers:?}"
+        );
     }
 }
 
@@ -126,7 +173,9 @@ async fn a_pipelined_request_is_checked_alike() {
 async fn an_unrequested_response_reaches_no_client() {
     let (_fake, gateway) = gateway_scripted(|received| {
         let own = json("200 OK", &String::from_utf8_lossy(&received.body));
-        vec![Step::Send([own, json("200 OK", r#"{"user":"poison"}"#)].concat())]
+        vec![Step::Send(
+            [own, json("200 OK", r#"{"user":"poison"}"#)].concat(),
+        )]
     })
     .await;
     for number in 0..50 {

@@ -22,15 +22,27 @@ const MIN_GAP: Duration = Duration::from_millis(50);
 
 /// Builds the settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
 fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
-    let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
-    let observation =
-        observe::ObservationSettings { stalls, ..observe::ObservationSettings::default() };
-    Setup { injects_usage, observation, ..Setup::default() }
+    let stalls = StallLimits {
+        min_gap: MIN_GAP,
+        abort_after,
+    };
+    let observation = observe::ObservationSettings {
+        stalls,
+        ..observe::ObservationSettings::default()
+    };
+    Setup {
+        injects_usage,
+        observation,
+        ..Setup::default()
+    }
 }
 
 /// Builds a request for a stream. Its field `user` selects the script of the backend.
 fn ask(user: &str) -> String {
-    post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
+    post(
+        CHAT,
+        &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#),
+    )
 }
 
 /// Returns how many streams are stalled now, and how many stalls there were since the start of the gateway.
@@ -58,7 +70,12 @@ async fn stall_by_clock(gateway: &Running) {
 /// answers a request for its metrics page only after all tasks that can run have run.
 async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
-    while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
+    while counts.len() < 5
+        || !counts
+            .iter()
+            .rev()
+            .take(5)
+            .all(|count| Some(count) == counts.last())
     {
         let page = gateway.document("/streams").await;
         counts.push(page["totals"]["output_tokens"].as_u64().unwrap());
@@ -67,7 +84,11 @@ async fn until_blocked(gateway: &Running) {
 
 fn assert_reported(stall: &Stall) {
     assert!(stall.detected_at - stall.last_output_at >= MIN_GAP);
-    assert!(stall.ended_at.is_some_and(|until| until >= stall.detected_at));
+    assert!(
+        stall
+            .ended_at
+            .is_some_and(|until| until >= stall.detected_at)
+    );
     let condition = stall.condition;
     assert_eq!((condition.running, condition.waiting), (Some(1), Some(0)));
     assert_eq!(condition.kv_usage, Some(0.25));
@@ -79,7 +100,11 @@ async fn a_stall_lasts_until_the_next_output() {
     let end: fn(&Timings) -> Option<Instant> = |timings| timings.terminal;
     let error = r#"{"error":{"message":"dead"}}"#;
     for (rest, outcome, ended_at) in [
-        (&[WORD, FINISH, USAGE, "[DONE]"][..], Outcome::Ok, next_output),
+        (
+            &[WORD, FINISH, USAGE, "[DONE]"][..],
+            Outcome::Ok,
+            next_output,
+        ),
         (&[FINISH, "[DONE]"], Outcome::Ok, end),
         (&[error, "[DONE]"], Outcome::StreamError, end),
     ] {
@@ -92,11 +117,21 @@ async fn a_stall_lasts_until_the_next_output() {
         read_rest(client).await;
         let record = gateway.record().await;
         assert_eq!(record.outcome, outcome, "{rest:?}");
-        let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
+        let [stall] = &record.observed.stalls[..] else {
+            panic!("{:?}", record.observed.stalls)
+        };
         assert_reported(stall);
-        assert_eq!(Some(stall.last_output_at), record.timings.first_output, "{rest:?}");
+        assert_eq!(
+            Some(stall.last_output_at),
+            record.timings.first_output,
+            "{rest:?}"
+        );
         assert_eq!(stall.ended_at, ended_at(&record.timings), "{rest:?}");
-        assert_eq!(stalls(&gateway).await, [0, 1], "the stall is over and counted once");
+        assert_eq!(
+            stalls(&gateway).await,
+            [0, 1],
+            "the stall is over and counted once"
+        );
     }
 }
 
@@ -124,11 +159,17 @@ async fn a_stall_over_the_limit_is_aborted() {
     let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
     let (bytes, is_whole) = body(&answer);
-    assert_eq!(String::from_utf8(bytes).unwrap(), [ROLE, WORD].map(data).concat());
+    assert_eq!(
+        String::from_utf8(bytes).unwrap(),
+        [ROLE, WORD].map(data).concat()
+    );
     assert!(!is_whole, "an aborted stream must not end completely");
     fake.closed().await;
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.ending()), (Outcome::Timeout, "timeout_idle"));
+    assert_eq!(
+        (record.outcome, record.ending()),
+        (Outcome::Timeout, "timeout_idle")
+    );
     assert_eq!(
         (record.end.initiator(), record.error_type()),
         (TerminationInitiator::Gateway, Some("timeout"))
@@ -155,7 +196,13 @@ async fn stalls_with_buffered_bytes_are_not_the_clients() {
     let usage = data(USAGE);
     let begun = data(WORD);
     let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
-    let rest = [framed(&[&usage[20..]]), chunk(WORD), chunk(FINISH), chunk("[DONE]")].concat();
+    let rest = [
+        framed(&[&usage[20..]]),
+        chunk(WORD),
+        chunk(FINISH),
+        chunk("[DONE]"),
+    ]
+    .concat();
     let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
     let steps = [Step::Send(sent), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(setup(None, true), steps).await;
@@ -172,7 +219,11 @@ async fn stalls_with_buffered_bytes_are_not_the_clients() {
     .await;
     let record = gateway.record().await;
     assert_eq!(record.observed.stalls.len(), 1);
-    assert!(record.observed.write_stall < MIN_GAP, "{:?}", record.observed.write_stall);
+    assert!(
+        record.observed.write_stall < MIN_GAP,
+        "{:?}",
+        record.observed.write_stall
+    );
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
@@ -203,7 +254,11 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
     let mut other = gateway.send(ask("other")).await;
     read_until(&mut other, "Hi").await;
     stall_by_clock(gateway).await;
-    assert_eq!(stalls(gateway).await, [1, 1], "only the other stream is stalled");
+    assert_eq!(
+        stalls(gateway).await,
+        [1, 1],
+        "only the other stream is stalled"
+    );
     fake.go();
     read_rest(other).await;
     assert_eq!(gateway.record().await.observed.stalls.len(), 1);
@@ -222,7 +277,10 @@ async fn a_slow_client_is_no_stall() {
     assert!(observed.stalls.is_empty());
     assert!(observed.write_stall > Duration::ZERO);
     let gaps = Duration::from_secs_f64(observed.inter_chunk_latency.sum());
-    assert!(gaps + observed.write_stall <= record.duration(), "no time is counted twice");
+    assert!(
+        gaps + observed.write_stall <= record.duration(),
+        "no time is counted twice"
+    );
 }
 
 #[tokio::test]

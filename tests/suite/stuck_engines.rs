@@ -26,8 +26,15 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
 /// estimate.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
-    let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();
-    backend.load.estimator.candidate(&PromptFingerprint::default(), clock::now()).overdue
+    let backend = backends
+        .iter()
+        .find(|known| known.identity.id.as_str() == backend)
+        .unwrap();
+    backend
+        .load
+        .estimator
+        .candidate(&PromptFingerprint::default(), clock::now())
+        .overdue
 }
 
 #[tokio::test]
@@ -48,7 +55,10 @@ async fn overdue_output_stops_further_requests() {
     stuck.go();
     read_rest(client).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-    assert!(overdue(&gateway, &name) <= 0.0, "the request makes progress");
+    assert!(
+        overdue(&gateway, &name) <= 0.0,
+        "the request makes progress"
+    );
 }
 
 #[tokio::test]
@@ -57,6 +67,13 @@ async fn the_record_shows_that_nobody_else_waited() {
     let client = hang(&gateway, &stuck).await;
     drop(client);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "headers"));
-    assert_eq!(record.condition.waiting, Some(0), "the condition is read when the request ends");
+    assert_eq!(
+        (record.outcome, record.phase()),
+        (Outcome::Cancelled, "headers")
+    );
+    assert_eq!(
+        record.condition.waiting,
+        Some(0),
+        "the condition is read when the request ends"
+    );
 }

@@ -23,22 +23,54 @@ async fn the_backends_end_is_recorded_as_its_own() {
     let shorter =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
     let cases = [
-        (stream_of(&[ROLE, WORD, FINISH, "[DONE]"]), Outcome::Ok, "ok"),
-        (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Truncated, "truncated_clean"),
-        (stream_of(&[ROLE, "[DONE]"]), Outcome::Truncated, "truncated_clean"),
+        (
+            stream_of(&[ROLE, WORD, FINISH, "[DONE]"]),
+            Outcome::Ok,
+            "ok",
+        ),
+        (
+            json("200 OK", r#"{"id":"c","choices":[]}"#),
+            Outcome::Truncated,
+            "truncated_clean",
+        ),
+        (
+            stream_of(&[ROLE, "[DONE]"]),
+            Outcome::Truncated,
+            "truncated_clean",
+        ),
         (json("200 OK", ERROR), Outcome::StreamError, "inband_error"),
-        (json("400 Bad Request", "{}"), Outcome::ClientError, "client_error"),
-        (json("503 Service Unavailable", "{}"), Outcome::UpstreamError, "upstream_status"),
-        (stream_of(&[ROLE, ERROR, "[DONE]"]), Outcome::StreamError, "inband_error"),
+        (
+            json("400 Bad Request", "{}"),
+            Outcome::ClientError,
+            "client_error",
+        ),
+        (
+            json("503 Service Unavailable", "{}"),
+            Outcome::UpstreamError,
+            "upstream_status",
+        ),
+        (
+            stream_of(&[ROLE, ERROR, "[DONE]"]),
+            Outcome::StreamError,
+            "inband_error",
+        ),
         (
             stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]),
             Outcome::Aborted,
             "upstream_abort",
         ),
-        (stream_of(&[ROLE, WORD]), Outcome::Truncated, "truncated_clean"),
+        (
+            stream_of(&[ROLE, WORD]),
+            Outcome::Truncated,
+            "truncated_clean",
+        ),
         (stream_of(&[ROLE, WORD, FINISH]), Outcome::Ok, "ok"),
         (stream_of(&[ROLE, WORD, "[DONE]"]), Outcome::Ok, "ok"),
-        (begun_stream(&[ROLE, WORD]), Outcome::Truncated, "truncated_cut"),
+        (
+            begun_stream(&[ROLE, WORD]),
+            Outcome::Truncated,
+            "truncated_cut",
+        ),
         (shorter.into(), Outcome::Truncated, "truncated_cut"),
     ];
     for (answer, outcome, ending) in cases {
@@ -46,7 +78,10 @@ async fn the_backends_end_is_recorded_as_its_own() {
         let sent = body(&answer).0;
         let (_fake, gateway) = gateway_following([Step::Send(answer), Step::Close]).await;
         let (received, is_whole) = body(&gateway.post(CHAT, ASK_STREAM).await);
-        assert_eq!(received, sent, "bytes that arrive with the close are missing: {name}");
+        assert_eq!(
+            received, sent,
+            "bytes that arrive with the close are missing: {name}"
+        );
         assert_eq!(is_whole, ending != "truncated_cut", "{name}");
         let record = gateway.record().await;
         assert_eq!(
@@ -60,7 +95,11 @@ async fn the_backends_end_is_recorded_as_its_own() {
 #[tokio::test]
 async fn an_end_inside_an_event_is_no_end() {
     let last = |event: &str, is_whole: bool, ending: &'static str| {
-        let chunks = [begun_stream(&[ROLE, WORD]), framed(&[event]), b"0\r\n\r\n".to_vec()];
+        let chunks = [
+            begun_stream(&[ROLE, WORD]),
+            framed(&[event]),
+            b"0\r\n\r\n".to_vec(),
+        ];
         (chunks.concat(), is_whole, ending)
     };
     let until_close = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec();
@@ -70,7 +109,11 @@ async fn an_end_inside_an_event_is_no_end() {
         last("event: err", false, "truncated_clean"),
         last("data: [DONE]", true, "ok"),
         last(": comment", false, "truncated_clean"),
-        ([until_close, text.into_bytes()].concat(), false, "truncated_clean"),
+        (
+            [until_close, text.into_bytes()].concat(),
+            false,
+            "truncated_clean",
+        ),
     ];
     for (answer, is_whole, ending) in cases {
         let name = String::from_utf8_lossy(&answer).into_owned();
@@ -85,7 +128,12 @@ async fn an_end_inside_an_event_is_no_end() {
 async fn a_disconnect_cancels_no_complete_response() {
     let after_end = "ok_client_disconnected_after_end";
     let cases = [
-        (&[ROLE, WORD, FINISH, "[DONE]"][..], "[DONE]", Outcome::Ok, after_end),
+        (
+            &[ROLE, WORD, FINISH, "[DONE]"][..],
+            "[DONE]",
+            Outcome::Ok,
+            after_end,
+        ),
         (&[WORD, "[DONE]"], "[DONE]", Outcome::Ok, after_end),
         (&[WORD], "Hi", Outcome::Cancelled, "client_cancelled"),
         (&[WORD, ERROR], "boom", Outcome::StreamError, "inband_error"),
@@ -105,21 +153,36 @@ async fn a_disconnect_cancels_no_complete_response() {
 
 #[tokio::test]
 async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
-    let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
+    let setup = Setup {
+        header_timeout: Duration::from_millis(50),
+        ..Setup::default()
+    };
     let (fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
     assert_eq!(status(&answer), 504);
     assert!(String::from_utf8_lossy(&answer).contains("\"type\":\"GatewayTimeoutError\""));
     fake.closed().await;
-    let timeout = (Outcome::Timeout, "timeout_headers", TerminationInitiator::Gateway);
+    let timeout = (
+        Outcome::Timeout,
+        "timeout_headers",
+        TerminationInitiator::Gateway,
+    );
     assert_eq!(termination_of(&gateway.record().await), timeout);
     gateway.post(CHAT, "not json").await;
-    let refused = (Outcome::ClientError, "client_error", TerminationInitiator::Gateway);
+    let refused = (
+        Outcome::ClientError,
+        "client_error",
+        TerminationInitiator::Gateway,
+    );
     assert_eq!(termination_of(&gateway.record().await), refused);
     fake.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
     gateway.post(CHAT, ASK_STREAM).await;
-    let rejected = (Outcome::Rejected, "gateway_reject", TerminationInitiator::Gateway);
+    let rejected = (
+        Outcome::Rejected,
+        "gateway_reject",
+        TerminationInitiator::Gateway,
+    );
     assert_eq!(termination_of(&gateway.record().await), rejected);
 }
 
@@ -128,8 +191,15 @@ async fn aborts_at_the_drain_timeout_are_the_gateways() {
     // In the first case, the stream has begun. In the second, the request still waits for its response
     // headers.
     for is_streaming in [true, false] {
-        let begun = if is_streaming { begin(&[ROLE, WORD]) } else { Step::Send(Vec::new()) };
-        let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
+        let begun = if is_streaming {
+            begin(&[ROLE, WORD])
+        } else {
+            Step::Send(Vec::new())
+        };
+        let setup = Setup {
+            drain: Duration::from_millis(50),
+            ..Setup::default()
+        };
         let (fake, mut gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
         let mut client = gateway.begin(CHAT, ASK_STREAM).await;
         if is_streaming {
@@ -139,7 +209,11 @@ async fn aborts_at_the_drain_timeout_are_the_gateways() {
         assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
         fake.closed().await;
         let record = gateway.record().await;
-        let shutdown = (Outcome::Shutdown, "gateway_shutdown", TerminationInitiator::Gateway);
+        let shutdown = (
+            Outcome::Shutdown,
+            "gateway_shutdown",
+            TerminationInitiator::Gateway,
+        );
         assert_eq!(termination_of(&record), shutdown);
         assert_eq!(record.error_type(), Some("shutdown"));
         gateway.assert_no_more_records().await;
@@ -149,16 +223,25 @@ async fn aborts_at_the_drain_timeout_are_the_gateways() {
 #[tokio::test]
 async fn a_stream_complete_at_the_timeout_succeeds() {
     let steps = [begin(&[ROLE, WORD, FINISH, "[DONE]"]), Step::AwaitClose];
-    let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
+    let setup = Setup {
+        drain: Duration::from_millis(50),
+        ..Setup::default()
+    };
     let (_fake, mut gateway) = gateway_following_with(setup, steps).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "[DONE]").await;
     assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
     let mut rest = Vec::new();
     let _ = client.read_to_end(&mut rest).await;
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "no invented end of the stream");
+    assert!(
+        !rest.ends_with(b"0\r\n\r\n"),
+        "no invented end of the stream"
+    );
     let record = gateway.record().await;
-    assert_eq!(termination_of(&record), (Outcome::Ok, "ok", TerminationInitiator::Gateway));
+    assert_eq!(
+        termination_of(&record),
+        (Outcome::Ok, "ok", TerminationInitiator::Gateway)
+    );
 }
 
 #[tokio::test]
@@ -173,7 +256,10 @@ async fn a_close_or_reset_truncates_the_stream() {
         let sent = [ROLE, WORD].map(data).concat().into_bytes();
         assert_eq!(body(&answer), (sent, false));
         let record = gateway.record().await;
-        assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
+        assert_eq!(
+            (record.outcome, record.observed.output_events),
+            (Outcome::Truncated, 1)
+        );
         assert_eq!(record.error_type(), Some("incomplete_stream"));
     }
 }

@@ -42,7 +42,14 @@ fn tls(settings: &TlsServerSettings) -> ServerTls {
 }
 
 async fn serving(fake: &ScriptedBackend, tls: ServerTls) -> Running {
-    start_with(&[fake.addr], Setup { tls, ..Setup::default() }).await
+    start_with(
+        &[fake.addr],
+        Setup {
+            tls,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 /// Sends a request and reads until the gateway closes the connection. Returns the bytes that were read.
@@ -69,24 +76,36 @@ async fn both_listeners_serve_alpn_over_tls() {
     for versions in [&[&TLS12][..], &[&TLS13]] {
         for offered in [&[][..], &["http/1.1"]] {
             let client = client(&authority, None, offered, versions);
-            let mut stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
+            let mut stream = connect(&client, gateway.addr, "gateway.test")
+                .await
+                .unwrap();
             let answer = ask(&mut stream, &request).await.unwrap();
             assert_eq!(body(&answer), (sent.clone().into_bytes(), true));
         }
         let client = client(&authority, None, &["h2", "http/1.1"], versions);
-        let stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
+        let stream = connect(&client, gateway.addr, "gateway.test")
+            .await
+            .unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         let mut sender = http2_client::handshake(stream).await;
         let answer =
             http2_client::post(&mut sender, CHAT, r#"{"model":"tiny","stream":true}"#).await;
-        assert_eq!(http2_client::whole(answer).await, (200, sent.clone().into_bytes()));
-        let stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
+        assert_eq!(
+            http2_client::whole(answer).await,
+            (200, sent.clone().into_bytes())
+        );
+        let stream = connect(&client, gateway.admin, "gateway.test")
+            .await
+            .unwrap();
         let mut sender = http2_client::handshake(stream).await;
         let answer = http2_client::post(&mut sender, "/unknown", "{}").await;
         assert_eq!(http2_client::whole(answer).await.0, 404);
     }
     // The gateway answers a request without TLS only with a TLS alert.
-    assert!(gateway.raw(&request).await.starts_with(&[21]), "a TLS alert");
+    assert!(
+        gateway.raw(&request).await.starts_with(&[21]),
+        "a TLS alert"
+    );
 }
 
 #[tokio::test]
@@ -94,9 +113,20 @@ async fn unfinished_tls_handshakes_do_not_keep_clients_out() {
     let (files, authority) = (Files::new("unfinished"), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
-    let limits = ServerLimits { max_connections: 1, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        max_connections: 1,
+        ..ServerLimits::default()
+    };
     let tls = tls(&settings(&files, &pair, None));
-    let gateway = start_with(&[fake.addr], Setup { limits, tls, ..Setup::default() }).await;
+    let gateway = start_with(
+        &[fake.addr],
+        Setup {
+            limits,
+            tls,
+            ..Setup::default()
+        },
+    )
+    .await;
     let client = client(&authority, None, &[], ANY);
     let mut held = gateway.send([22, 3, 1, 2, 0]).await;
     wait_until!(connect(&client, gateway.addr, "gateway.test").await.is_ok());
@@ -112,8 +142,11 @@ async fn mutual_tls_rejects_untrusted_clients() {
     let gateway = serving(&fake, tls(&settings(&files, &pair, Some(&authority)))).await;
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
     let known = authority.signs("client.test", 2040);
-    let strangers =
-        [None, Some(other_authority.signs("client.test", 2040)), Some(authority.signs("c", 2021))];
+    let strangers = [
+        None,
+        Some(other_authority.signs("client.test", 2040)),
+        Some(authority.signs("c", 2021)),
+    ];
     for own in &strangers {
         for versions in [&[&TLS12][..], &[&TLS13]] {
             let client = client(&authority, own.as_ref(), &[], versions);
@@ -127,14 +160,21 @@ async fn mutual_tls_rejects_untrusted_clients() {
         }
     }
     let client = client(&authority, Some(&known), &[], ANY);
-    let mut stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
+    let mut stream = connect(&client, gateway.addr, "gateway.test")
+        .await
+        .unwrap();
     assert_eq!(status(&ask(&mut stream, &request).await.unwrap()), 200);
     assert_eq!(fake.seen().len(), 1);
     // The admin listener requires no certificate of its clients.
     let client = self::client(&authority, None, &[], ANY);
-    let mut stream = connect(&client, gateway.admin, "gateway.test").await.unwrap();
+    let mut stream = connect(&client, gateway.admin, "gateway.test")
+        .await
+        .unwrap();
     let page = String::from_utf8(ask(&mut stream, &get("/metrics")).await.unwrap()).unwrap();
-    assert!(page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"), "{page}");
+    assert!(
+        page.contains("tokenweir_connections_refused_total{reason=\"tls\"} 6\n"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -147,12 +187,18 @@ async fn a_renewed_certificate_is_used() {
     let gateway = serving(&fake, tls).await;
     let client = client(&authority, None, &[], ANY);
     let shown = async || {
-        let stream = connect(&client, gateway.addr, "gateway.test").await.unwrap();
+        let stream = connect(&client, gateway.addr, "gateway.test")
+            .await
+            .unwrap();
         stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     };
     assert_eq!(shown().await, first.der());
-    let mut open = connect(&client, gateway.addr, "gateway.test").await.unwrap();
-    open.write_all(post(CHAT, r#"{"model":"tiny","stream":true}"#).as_bytes()).await.unwrap();
+    let mut open = connect(&client, gateway.addr, "gateway.test")
+        .await
+        .unwrap();
+    open.write_all(post(CHAT, r#"{"model":"tiny","stream":true}"#).as_bytes())
+        .await
+        .unwrap();
     let mut answer = vec![0; 64];
     open.read_exact(&mut answer).await.unwrap();
 
@@ -182,25 +228,42 @@ async fn a_renewed_certificate_is_used() {
 #[test]
 fn errors_name_the_unusable_file() {
     let (files, authority) = (Files::new("unfit"), Authority::new());
-    let (first_pair, second_pair) =
-        (authority.signs("a.test", 2040), authority.signs("a.test", 2040));
+    let (first_pair, second_pair) = (
+        authority.signs("a.test", 2040),
+        authority.signs("a.test", 2040),
+    );
     let fit = settings(&files, &first_pair, None);
-    let with_key = |key| TlsServerSettings { key: Some(key), ..fit.clone() };
+    let with_key = |key| TlsServerSettings {
+        key: Some(key),
+        ..fit.clone()
+    };
     let error = |settings: TlsServerSettings| match Acceptor::for_client_listener(&settings) {
         Ok(_) => panic!("{settings:?}"),
         Err(error) => error,
     };
-    assert!(matches!(error(with_key("absent.pem".into())), TlsError::ReadFile { .. }));
+    assert!(matches!(
+        error(with_key("absent.pem".into())),
+        TlsError::ReadFile { .. }
+    ));
     let no_key = files.write("no-key.pem", &first_pair.cert);
     assert!(matches!(
         error(with_key(no_key)),
-        TlsError::MissingPemItem { wanted: "private key", .. }
+        TlsError::MissingPemItem {
+            wanted: "private key",
+            ..
+        }
     ));
     let other_key = files.write("other-key.pem", &second_pair.key);
-    assert!(matches!(error(with_key(other_key)), TlsError::InvalidCertificate { .. }));
+    assert!(matches!(
+        error(with_key(other_key)),
+        TlsError::InvalidCertificate { .. }
+    ));
     let client_ca = Some(files.write("empty.pem", ""));
     let error = error(TlsServerSettings { client_ca, ..fit }).to_string();
-    assert!(error.ends_with("empty.pem has no valid certificate in PEM format"), "{error}");
+    assert!(
+        error.ends_with("empty.pem has no valid certificate in PEM format"),
+        "{error}"
+    );
 }
 
 // === connections to backends ===
@@ -211,18 +274,30 @@ fn outbound(settings: &TlsClientSettings) -> Arc<OutboundTls> {
 
 async fn in_front_of(backend: SocketAddr, settings: &TlsClientSettings) -> Running {
     let outbound = Some(outbound(settings));
-    start_with(&[backend], Setup { outbound, ..Setup::default() }).await
+    start_with(
+        &[backend],
+        Setup {
+            outbound,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 fn trusting(ca: PathBuf) -> TlsClientSettings {
-    TlsClientSettings { ca: Some(ca), ..TlsClientSettings::default() }
+    TlsClientSettings {
+        ca: Some(ca),
+        ..TlsClientSettings::default()
+    }
 }
 
 #[tokio::test]
 async fn a_tls_backend_is_scraped_and_served() {
     let (files, authority) = (Files::new("backend"), Authority::new());
-    let (pair, own) =
-        (authority.signs("backend.test", 2040), authority.signs("gateway.test", 2040));
+    let (pair, own) = (
+        authority.signs("backend.test", 2040),
+        authority.signs("gateway.test", 2040),
+    );
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
     let backend = start_tls_terminator(fake.addr, &pair, Some(&authority), &["http/1.1"]).await;
     let settings = TlsClientSettings {
@@ -234,14 +309,22 @@ async fn a_tls_backend_is_scraped_and_served() {
     let gateway = in_front_of(backend, &settings).await;
     let sent = format!("data: {}\n\n", EVENTS.join("\n\ndata: "));
     for _ in 0..3 {
-        let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+        let answer = gateway
+            .post(CHAT, r#"{"model":"tiny","stream":true}"#)
+            .await;
         assert_eq!(body(&answer), (sent.clone().into_bytes(), true));
         assert_eq!(gateway.record().await.outcome.as_str(), "ok");
     }
     assert_eq!(fake.connections(), 1, "the connection is reused");
     let status = gateway.admin("/status").await;
-    assert!(status.contains(&format!("\"url\":\"https://{backend}\"")), "{status}");
-    assert!(status.contains("\"kv_usage\":0.25"), "the backend is scraped: {status}");
+    assert!(
+        status.contains(&format!("\"url\":\"https://{backend}\"")),
+        "{status}"
+    );
+    assert!(
+        status.contains("\"kv_usage\":0.25"),
+        "the backend is scraped: {status}"
+    );
 }
 
 #[tokio::test]
@@ -249,8 +332,10 @@ async fn an_untrusted_backend_gets_no_request() {
     let (files, authority, other_authority) =
         (Files::new("impostor"), Authority::new(), Authority::new());
     let ca = files.write("ca.pem", &authority.pem());
-    let named =
-        |name: &str| TlsClientSettings { server_name: Some(name.into()), ..trusting(ca.clone()) };
+    let named = |name: &str| TlsClientSettings {
+        server_name: Some(name.into()),
+        ..trusting(ca.clone())
+    };
     let fit = authority.signs("backend.test", 2040);
     for (pair, clients, settings, reason) in [
         (
@@ -261,13 +346,20 @@ async fn an_untrusted_backend_gets_no_request() {
         ),
         (&fit, None, named("another.test"), "not valid for name"),
         (&fit, None, trusting(ca.clone()), "not valid for name"),
-        (&authority.signs("backend.test", 2021), None, named("backend.test"), "expired"),
+        (
+            &authority.signs("backend.test", 2021),
+            None,
+            named("backend.test"),
+            "expired",
+        ),
         (&fit, Some(&authority), named("backend.test"), ""),
     ] {
         let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
         let backend = start_tls_terminator(fake.addr, pair, clients, &[]).await;
         let gateway = in_front_of(backend, &settings).await;
-        let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+        let answer = gateway
+            .post(CHAT, r#"{"model":"tiny","stream":true}"#)
+            .await;
         assert_eq!(status(&answer), 503, "{reason}");
         let page = gateway.admin("/status").await;
         assert!(page.contains(reason), "{reason}: {page}");
@@ -288,12 +380,21 @@ async fn a_backend_can_have_its_own_certificate_authority() {
     outbound.set_host_contexts([(backend.to_string(), own)]);
     let credentials = Credentials::default();
     credentials.register_outbound(TlsPeer::Backend, &outbound);
-    let setup = Setup { outbound: Some(outbound), ..Setup::default() };
+    let setup = Setup {
+        outbound: Some(outbound),
+        ..Setup::default()
+    };
     let gateway = start_with(&[backend], setup).await;
-    let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    let answer = gateway
+        .post(CHAT, r#"{"model":"tiny","stream":true}"#)
+        .await;
     assert_eq!(status(&answer), 200);
     credentials.reload_changed_files();
-    assert_eq!(credentials.counts().reloaded, 0, "no certificate was reloaded");
+    assert_eq!(
+        credentials.counts().reloaded,
+        0,
+        "no certificate was reloaded"
+    );
     files.write("own.pem", &Authority::new().pem());
     credentials.reload_changed_files();
     assert_eq!(credentials.counts().reloaded, 1);

@@ -17,15 +17,28 @@ async fn a_pipe_gets_one_colourless_frame() {
     gateway.record().await;
     let (code, lines, errors) = top(&gateway.admin.to_string(), &[], &[]).await;
     assert_eq!((code, &*errors), (Some(0), ""));
-    for words in ["ready", "TTFT", &fake.addr.to_string(), "no stream is open", "tiny", "ok"] {
+    for words in [
+        "ready",
+        "TTFT",
+        &fake.addr.to_string(),
+        "no stream is open",
+        "tiny",
+        "ok",
+    ] {
         assert!(lines.contains(words), "{words}: {lines}");
     }
-    assert!(!lines.contains('\u{1b}') && !lines.contains("q quit"), "{lines}");
+    assert!(
+        !lines.contains('\u{1b}') && !lines.contains("q quit"),
+        "{lines}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_code_shows_why_nothing_is_printed() {
-    let setup = Setup { guard: operator_token(), ..Setup::default() };
+    let setup = Setup {
+        guard: operator_token(),
+        ..Setup::default()
+    };
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let (_fake, gateway) = gateway_answering_with(setup, response).await;
     let (admin, clients) = (gateway.admin.to_string(), gateway.addr.to_string());
@@ -41,7 +54,11 @@ async fn the_exit_code_shows_why_nothing_is_printed() {
     ] {
         let (ended, _, message) = top(target, variables, flags).await;
         assert_eq!(ended, Some(code), "{target} {flags:?}: {message}");
-        assert_eq!(message.is_empty(), code == 0, "{target} {flags:?}: {message}");
+        assert_eq!(
+            message.is_empty(),
+            code == 0,
+            "{target} {flags:?}: {message}"
+        );
     }
 }
 
@@ -51,7 +68,14 @@ async fn lines_have_the_width_of_columns() {
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {
         let (_, lines, _) = top(&admin, &[("COLUMNS", columns)], &[]).await;
-        let longest = lines.lines().map(|line| line.chars().count()).max().unwrap();
-        assert!(longest <= most && lines.contains("ready"), "{columns}: {lines}");
+        let longest = lines
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap();
+        assert!(
+            longest <= most && lines.contains("ready"),
+            "{columns}: {lines}"
+        );
     }
 }

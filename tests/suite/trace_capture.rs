@@ -29,8 +29,10 @@ fn file(name: &str) -> PathBuf {
 
 /// Builds a chat request with these messages, which belongs to a session. The response has `tokens` tokens.
 fn chat(session: &str, messages: &[String], tokens: u32) -> String {
-    let messages: Vec<Value> =
-        messages.iter().map(|text| json!({ "role": "user", "content": text })).collect();
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|text| json!({ "role": "user", "content": text }))
+        .collect();
     let body = json!({
         "model": "sim-model", "stream": true, "max_tokens": tokens, "ignore_eos": true,
         "user": CANARY, "messages": messages,
@@ -65,7 +67,11 @@ fn blocks(line: &Value) -> &[Value] {
 }
 
 fn common(a: &Value, b: &Value) -> usize {
-    blocks(a).iter().zip(blocks(b)).take_while(|(a, b)| a == b).count()
+    blocks(a)
+        .iter()
+        .zip(blocks(b))
+        .take_while(|(a, b)| a == b)
+        .count()
 }
 
 #[tokio::test]
@@ -79,15 +85,27 @@ async fn a_capture_has_counts_order_and_prefixes() {
             let texts: Vec<String> = (0..turn)
                 .map(|message_number| format!("{CANARY} {session} {message_number} ").repeat(100))
                 .collect();
-            fleet.gateway.raw(chat(session, &texts, number * 10 + turn)).await;
+            fleet
+                .gateway
+                .raw(chat(session, &texts, number * 10 + turn))
+                .await;
             fleet.gateway.record().await;
         }
     }
     let (text, lines) = captured(&fleet, &file, 6).await;
-    let tokens: Vec<u64> =
-        lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
-    assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "the lines are in the order of arrival");
-    let prompts: u64 = lines.iter().map(|line| line["input_length"].as_u64().unwrap()).sum();
+    let tokens: Vec<u64> = lines
+        .iter()
+        .map(|line| line["output_length"].as_u64().unwrap())
+        .collect();
+    assert_eq!(
+        tokens,
+        [11, 21, 12, 22, 13, 23],
+        "the lines are in the order of arrival"
+    );
+    let prompts: u64 = lines
+        .iter()
+        .map(|line| line["input_length"].as_u64().unwrap())
+        .sum();
     let counted = fleet.sum(|load| load.prompt_tokens) as u64;
     assert_eq!(prompts, counted, "the engines count as many prompt tokens");
     for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
@@ -96,7 +114,11 @@ async fn a_capture_has_counts_order_and_prefixes() {
         assert!(blocks(later).len() > blocks(earlier).len());
         assert_eq!(earlier["session"], later["session"]);
     }
-    assert_eq!(common(&lines[0], &lines[1]), 0, "the conversations share no prefix");
+    assert_eq!(
+        common(&lines[0], &lines[1]),
+        0,
+        "the conversations share no prefix"
+    );
     assert!(!lines[0]["session"].is_null() && lines[0]["session"] != lines[1]["session"]);
     for line in &lines {
         assert_eq!(
@@ -111,24 +133,42 @@ async fn a_capture_has_counts_order_and_prefixes() {
     }
     assert!(!text.contains(CANARY), "no text, header or key: {text}");
     let page = fleet.gateway.admin("/metrics").await;
-    assert!(page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"), "{page}");
-    assert!(page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"), "{page}");
+    assert!(
+        page.contains("tokenweir_capture_records_total{result=\"written\"} 6\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("tokenweir_capture_records_total{result=\"dropped\"} 0\n"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
 async fn requests_are_in_the_order_of_ends() {
     let file = file("order");
     let fleet = capturing(&file).await;
-    let mut first = fleet.gateway.send(chat("one", &["go on".to_owned()], 2_000)).await;
+    let mut first = fleet
+        .gateway
+        .send(chat("one", &["go on".to_owned()], 2_000))
+        .await;
     read_until_times(&mut first, "data: ", 4).await;
-    fleet.gateway.raw(chat("two", &["be brief".to_owned()], 3)).await;
+    fleet
+        .gateway
+        .raw(chat("two", &["be brief".to_owned()], 3))
+        .await;
     fleet.gateway.record().await;
     drop(first);
     let disconnected = fleet.gateway.record().await;
     let (text, lines) = captured(&fleet, &file, 2).await;
     let first_line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    assert_eq!(first_line["output_length"], 3, "lines are in the order of the ends");
-    assert_eq!((&lines[1]["output_length"], &lines[1]["left_after"]), (&json!(3), &Value::Null));
+    assert_eq!(
+        first_line["output_length"], 3,
+        "lines are in the order of the ends"
+    );
+    assert_eq!(
+        (&lines[1]["output_length"], &lines[1]["left_after"]),
+        (&json!(3), &Value::Null)
+    );
     assert_eq!(lines[0]["outcome"], "cancelled");
     let left_after = lines[0]["left_after"].as_u64();
     assert_eq!(left_after, disconnected.output_tokens());

@@ -29,7 +29,15 @@ async fn strict(fakes: &[&ScriptedBackend]) -> Running {
         ..CircuitBreakerSettings::default()
     };
     let routes = ConfiguredRoutes::new([route].into_iter());
-    start_before(fakes, Setup { health, routes, ..Setup::default() }).await
+    start_before(
+        fakes,
+        Setup {
+            health,
+            routes,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 #[tokio::test]
@@ -39,13 +47,21 @@ async fn empty_errors_and_end_spaces_are_no_failure() {
         let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));
         let ends = ["data:\t[DONE]\n\n", "data:  [DONE] \n\n"].map(|end| framed(&[end]));
         for end in ends {
-            let answer =
-                [event_stream_head(), events.concat(), end, b"0\r\n\r\n".to_vec()].concat();
+            let answer = [
+                event_stream_head(),
+                events.concat(),
+                end,
+                b"0\r\n\r\n".to_vec(),
+            ]
+            .concat();
             let fake = ScriptedBackend::answering(answer).await;
             let gateway = strict(&[&fake]).await;
             assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
             let record = gateway.record().await;
-            assert_eq!((record.outcome, record.observed.uninspected_reason), (Outcome::Ok, None));
+            assert_eq!(
+                (record.outcome, record.observed.uninspected_reason),
+                (Outcome::Ok, None)
+            );
         }
     }
 }
@@ -57,7 +73,9 @@ fn typed(kind: &str, rest: &str) -> String {
 /// Builds a chat event whose choice has this delta. `rest` follows the choices in the JSON object.
 fn delta(delta: &str, rest: &str) -> String {
     let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
-    data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
+    data(&format!(
+        "{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"
+    ))
 }
 
 fn message_start() -> String {
@@ -68,7 +86,10 @@ fn message_start() -> String {
 }
 
 fn response(kind: &str, status: &str) -> String {
-    typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
+    typed(
+        kind,
+        &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#),
+    )
 }
 
 /// Returns the test cases: the path, events that the gateway knows to have no output, and an event with
@@ -103,22 +124,45 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
         cases.push((CHAT, role(), data(unknown)));
         cases.push((COMPLETIONS, String::new(), data(unknown)));
     }
-    cases.push((CHAT, role(), format!("event: audio\n{}", data(r#"{"b64":"UklG"}"#))));
-    cases.push((COMPLETIONS, String::new(), data(r#"{"choices":[{"index":0,"text":["UklG"]}]}"#)));
+    cases.push((
+        CHAT,
+        role(),
+        format!("event: audio\n{}", data(r#"{"b64":"UklG"}"#)),
+    ));
+    cases.push((
+        COMPLETIONS,
+        String::new(),
+        data(r#"{"choices":[{"index":0,"text":["UklG"]}]}"#),
+    ));
     for (kind, rest) in [
         ("response.audio.delta", r#","delta":"UklG""#),
-        ("response.image_generation_call.partial_image", r#","partial_image_b64":"UklG""#),
+        (
+            "response.image_generation_call.partial_image",
+            r#","partial_image_b64":"UklG""#,
+        ),
         ("response.web_search_call.searching", r#","item_id":"UklG""#),
         ("response.output_text.done", r#","text":"UklG""#),
-        ("response.output_item.added", r#","item":{"type":"x","data":"UklG"}"#),
+        (
+            "response.output_item.added",
+            r#","item":{"type":"x","data":"UklG"}"#,
+        ),
         ("omni.frame", r#","frame":"UklG""#),
     ] {
         cases.push((RESPONSES, begun(), typed(kind, rest)));
     }
     for (kind, rest) in [
-        ("content_block_delta", r#","delta":{"type":"signature_delta","signature":"UklG"}"#),
-        ("content_block_delta", r#","delta":{"type":"citations_delta","citation":{"a":"UklG"}}"#),
-        ("content_block_delta", r#","delta":{"type":"audio_delta","audio":"UklG"}"#),
+        (
+            "content_block_delta",
+            r#","delta":{"type":"signature_delta","signature":"UklG"}"#,
+        ),
+        (
+            "content_block_delta",
+            r#","delta":{"type":"citations_delta","citation":{"a":"UklG"}}"#,
+        ),
+        (
+            "content_block_delta",
+            r#","delta":{"type":"audio_delta","audio":"UklG"}"#,
+        ),
         (
             "content_block_start",
             r#","content_block":{"type":"web_search_tool_result","content":["UklG"]}"#,
@@ -129,7 +173,12 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     }
     // The name of a field in this line is not one that the standard of server-sent events defines.
     cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
-    for unknown in ["UklG", r#"{"a":"UklG"}"#, r#"["UklG"]"#, r#"{"choices":[],"a":"UklG"}"#] {
+    for unknown in [
+        "UklG",
+        r#"{"a":"UklG"}"#,
+        r#"["UklG"]"#,
+        r#"{"choices":[],"a":"UklG"}"#,
+    ] {
         cases.push((CONFIGURED, String::new(), data(unknown)));
     }
     cases
@@ -139,8 +188,10 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
 async fn unknown_output_reaches_the_client_at_once() {
     let cases = unknown_outputs();
     // The field `number` of a request selects the response of the backend.
-    let sent: Vec<_> =
-        cases.iter().map(|(_, empty, unknown)| format!("{empty}{unknown}")).collect();
+    let sent: Vec<_> = cases
+        .iter()
+        .map(|(_, empty, unknown)| format!("{empty}{unknown}"))
+        .collect();
     let fake = ScriptedBackend::start(move |seen| {
         let ask: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
         let events = &sent[usize::try_from(ask["number"].as_u64().unwrap()).unwrap()];
@@ -163,9 +214,16 @@ async fn unknown_output_reaches_the_client_at_once() {
         let record = gateway.record().await;
         let observed = &record.observed;
         assert!(record.timings.first_output.is_some(), "{unknown}");
-        assert_eq!(observed.output_events, u64::from(unknown.contains("data")), "{unknown}");
+        assert_eq!(
+            observed.output_events,
+            u64::from(unknown.contains("data")),
+            "{unknown}"
+        );
         if *path == CONFIGURED {
-            assert_eq!((record.outcome, observed.uninspected_reason), (Outcome::Ok, None));
+            assert_eq!(
+                (record.outcome, observed.uninspected_reason),
+                (Outcome::Ok, None)
+            );
         }
     }
 }
@@ -180,7 +238,10 @@ async fn unknown_output_counts_as_uninspected() {
     let record = gateway.record().await;
     let observed = &record.observed;
     assert_eq!((record.outcome, observed.output_events), (Outcome::Ok, 3));
-    assert_eq!(observed.uninspected_reason, Some(UninspectedReason::UnknownOutput));
+    assert_eq!(
+        observed.uninspected_reason,
+        Some(UninspectedReason::UnknownOutput)
+    );
     let counted = "tokenweir_uninspected_responses_total{reason=\"unknown_output\"}";
     gateway.assert_value(counted, 1.0).await;
 }
@@ -190,19 +251,38 @@ async fn unknown_output_counts_as_uninspected() {
 #[tokio::test]
 async fn known_empty_events_are_held_back() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-    let empty_block =
-        typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
+    let empty_block = typed(
+        "content_block_start",
+        r#","index":0,"content_block":{"type":"text","text":""}"#,
+    );
     let cases = [
         (CHAT, data(ROLE)),
         // In the next cases, the event with the role has unknown fields, or fields without a value.
-        (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
-        (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
         (
             CHAT,
-            [data(ROLE), data("{}"), "event: ping\ndata: {}\n\n".into(), "data:\n\n".into()]
-                .concat(),
+            data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1)),
         ),
-        (COMPLETIONS, data(r#"{"id":"c","choices":[],"usage":null,"x":""}"#)),
+        (
+            CHAT,
+            data(&ROLE.replace(
+                "\"content\":\"\"",
+                r#""content":null,"x":null,"y":[],"z":{}"#,
+            )),
+        ),
+        (
+            CHAT,
+            [
+                data(ROLE),
+                data("{}"),
+                "event: ping\ndata: {}\n\n".into(),
+                "data:\n\n".into(),
+            ]
+            .concat(),
+        ),
+        (
+            COMPLETIONS,
+            data(r#"{"id":"c","choices":[],"usage":null,"x":""}"#),
+        ),
         (
             RESPONSES,
             response("response.created", "in_progress")
@@ -215,7 +295,10 @@ async fn known_empty_events_are_held_back() {
                 r#","item":{"id":"a","type":"message","role":"assistant","status":"in_progress","content":[]}"#,
             ),
         ),
-        (MESSAGES, message_start() + &typed("ping", "") + &empty_block),
+        (
+            MESSAGES,
+            message_start() + &typed("ping", "") + &empty_block,
+        ),
     ];
     for (path, empty) in cases {
         let failed = [event_stream_head(), framed(&[&empty, &data(error)])].concat();
@@ -234,7 +317,11 @@ fn chunked(content_type: &str, text: &str) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
     );
-    let text = if text.is_empty() { Vec::new() } else { framed(&[text]) };
+    let text = if text.is_empty() {
+        Vec::new()
+    } else {
+        framed(&[text])
+    };
     [head.into_bytes(), text, b"0\r\n\r\n".to_vec()].concat()
 }
 
@@ -246,7 +333,10 @@ async fn unknown_content_with_an_end_is_no_failure() {
     let null_finish = events(&[ROLE, WORD, "[DONE]"]);
     let without_blank_line = format!("{}data: [DONE]", events(&[ROLE, WORD, FINISH]));
     let message = message_start()
-        + &typed("content_block_delta", r#","delta":{"type":"text_delta","text":"a"}"#)
+        + &typed(
+            "content_block_delta",
+            r#","delta":{"type":"text_delta","text":"a"}"#,
+        )
         + &typed(
             "message_delta",
             r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}"#,
@@ -258,13 +348,21 @@ async fn unknown_content_with_an_end_is_no_failure() {
         format!("HTTP/1.0 200 OK\r\ncontent-type: {stream}\r\n\r\n{without_blank_line}");
     let cases = [
         (CHAT, chunked(stream, &null_finish), Outcome::Ok),
-        (CHAT, chunked(stream, &events(&[ROLE, WORD, FINISH])), Outcome::Ok),
+        (
+            CHAT,
+            chunked(stream, &events(&[ROLE, WORD, FINISH])),
+            Outcome::Ok,
+        ),
         (CHAT, chunked(stream, &without_blank_line), Outcome::Ok),
         (CHAT, close_delimited.into_bytes(), Outcome::Ok),
         (CHAT, chunked(stream, &speech), Outcome::Ok),
         // The stream has neither the end marker nor a finish reason. A part may be missing, but no connection
         // broke.
-        (CHAT, chunked(stream, &events(&[ROLE, WORD])), Outcome::Truncated),
+        (
+            CHAT,
+            chunked(stream, &events(&[ROLE, WORD])),
+            Outcome::Truncated,
+        ),
         (MESSAGES, chunked(stream, &message), Outcome::Ok),
         (CONFIGURED, chunked(stream, &speech), Outcome::Ok),
         (CONFIGURED, chunked(stream, ""), Outcome::Ok),
@@ -274,7 +372,11 @@ async fn unknown_content_with_an_end_is_no_failure() {
         ("/score", json("200 OK", "[1,2]"), Outcome::Ok),
         ("/score", json("200 OK", "\u{feff}{\"a\":1}"), Outcome::Ok),
         ("/score", json("200 OK", "{\"score\":NaN}"), Outcome::Ok),
-        (CHAT, json("200 OK", "\u{feff}{\"choices\":[]}"), Outcome::Ok),
+        (
+            CHAT,
+            json("200 OK", "\u{feff}{\"choices\":[]}"),
+            Outcome::Ok,
+        ),
     ];
     for (path, raw, outcome) in cases {
         let steps = [Step::Send(raw.clone()), Step::Close];
@@ -284,7 +386,11 @@ async fn unknown_content_with_an_end_is_no_failure() {
             assert_eq!(status(&gateway.post(path, ASK).await), 200);
             let record = gateway.record().await;
             let text = String::from_utf8_lossy(&raw);
-            assert_eq!((record.outcome, record.attempts.len()), (outcome, 1), "{path} {text}");
+            assert_eq!(
+                (record.outcome, record.attempts.len()),
+                (outcome, 1),
+                "{path} {text}"
+            );
         }
     }
 }

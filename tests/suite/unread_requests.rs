@@ -65,11 +65,20 @@ async fn backend() -> Backend {
     let realtime = move |request: Request| async move { echo(request, sender) };
     let router = Router::new()
         .route("/health", get(|| async { "" }))
-        .route("/metrics", get(|| async { "vllm:num_requests_running{engine=\"0\"} 0.0\n" }))
+        .route(
+            "/metrics",
+            get(|| async { "vllm:num_requests_running{engine=\"0\"} 0.0\n" }),
+        )
         .route("/version", get(|| async { r#"{"version":"0.32.0"}"# }))
-        .route("/v1/models", get(|| async { ([("content-type", "application/json")], MODELS) }))
+        .route(
+            "/v1/models",
+            get(|| async { ([("content-type", "application/json")], MODELS) }),
+        )
         .route("/v1/realtime", get(realtime))
-        .route(UPLOAD, post(upload).layer(axum::extract::DefaultBodyLimit::disable()));
+        .route(
+            UPLOAD,
+            post(upload).layer(axum::extract::DefaultBodyLimit::disable()),
+        );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async { axum::serve(listener, router).await });
@@ -104,14 +113,21 @@ fn echo(request: Request, ended: mpsc::UnboundedSender<Result<usize, usize>>) ->
     headers.insert("connection", "upgrade".parse().unwrap());
     headers.insert("sec-websocket-protocol", subprotocol);
     let wrong = || "AAAAAAAAAAAAAAAAAAAAAAAAAAA=".parse().unwrap();
-    let accept = if query.contains("wrong") { wrong() } else { accept };
+    let accept = if query.contains("wrong") {
+        wrong()
+    } else {
+        accept
+    };
     headers.insert("sec-websocket-accept", accept);
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
 impl Backend {
     async fn next_end(&mut self) -> Result<usize, usize> {
-        tokio::time::timeout(SOON, self.ended.recv()).await.expect("an end").unwrap()
+        tokio::time::timeout(SOON, self.ended.recv())
+            .await
+            .expect("an end")
+            .unwrap()
     }
 }
 
@@ -141,13 +157,17 @@ fn upload_head(framing: &str) -> String {
 }
 
 async fn record(gateway: &Running) -> RequestRecord {
-    tokio::time::timeout(SOON, gateway.record()).await.expect("a record")
+    tokio::time::timeout(SOON, gateway.record())
+        .await
+        .expect("a record")
 }
 
 async fn read_rest(client: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     // The gateway may reset the connection. The bytes before that count.
-    let _ = tokio::time::timeout(SOON, client.read_to_end(&mut answer)).await.expect("an end");
+    let _ = tokio::time::timeout(SOON, client.read_to_end(&mut answer))
+        .await
+        .expect("an end");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -157,18 +177,26 @@ async fn read_rest(client: &mut TcpStream) -> String {
 async fn a_large_upload_needs_no_memory() {
     const LENGTH: usize = 256 * MIB;
     let (mut backend, gateway) = start(Setup::default()).await;
-    let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
+    let mut client = gateway
+        .send(upload_head(&format!("content-length: {LENGTH}")))
+        .await;
     let (part, mut sent) = (vec![b'x'; MIB], 0);
     // The backend does not read yet. So the client can send only what the sockets and one part in the gateway
     // can hold.
     let pause = Duration::from_millis(500);
     while let Ok(count) = tokio::time::timeout(pause, client.write(&part)).await {
         sent += count.unwrap();
-        assert!(sent < 64 * MIB, "the gateway takes bytes that the backend does not read");
+        assert!(
+            sent < 64 * MIB,
+            "the gateway takes bytes that the backend does not read"
+        );
     }
     backend.gate.add_permits(1);
     while sent < LENGTH {
-        sent += client.write(&part[..part.len().min(LENGTH - sent)]).await.unwrap();
+        sent += client
+            .write(&part[..part.len().min(LENGTH - sent)])
+            .await
+            .unwrap();
     }
     let answer = read_rest(&mut client).await;
     assert!(
@@ -176,8 +204,14 @@ async fn a_large_upload_needs_no_memory() {
         "{answer}"
     );
     let record = record(&gateway).await;
-    assert_eq!((record.bytes_in, record.outcome), (LENGTH as u64, Outcome::Ok));
-    assert_eq!((record.model.as_str(), record.route), ("tiny", Some(UPLOAD)));
+    assert_eq!(
+        (record.bytes_in, record.outcome),
+        (LENGTH as u64, Outcome::Ok)
+    );
+    assert_eq!(
+        (record.model.as_str(), record.route),
+        ("tiny", Some(UPLOAD))
+    );
     assert_eq!(backend.next_end().await, Ok(LENGTH));
 }
 
@@ -186,7 +220,9 @@ async fn a_chunked_upload_reaches_the_backend_in_chunks() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let body = "5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n";
-    let answer = gateway.raw(upload_head("transfer-encoding: chunked") + body).await;
+    let answer = gateway
+        .raw(upload_head("transfer-encoding: chunked") + body)
+        .await;
     assert_eq!(status(&answer), 200);
     assert_eq!(backend.next_end().await, Ok(8));
     assert_eq!(record(&gateway).await.bytes_in, 8);
@@ -196,7 +232,9 @@ async fn a_chunked_upload_reaches_the_backend_in_chunks() {
 async fn a_disconnect_during_an_upload_is_recorded() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
-    let mut client = gateway.send(upload_head("content-length: 1000") + "only this").await;
+    let mut client = gateway
+        .send(upload_head("content-length: 1000") + "only this")
+        .await;
     client.shutdown().await.unwrap();
     assert_eq!(backend.next_end().await, Err(9));
     let record = record(&gateway).await;
@@ -209,17 +247,38 @@ async fn uploads_have_a_limit_and_permissions() {
     let (backend, gateway) = start(Setup::default()).await;
     let head = upload_head(&format!("content-length: {}", 513 * MIB));
     assert_eq!(status(&gateway.raw(head).await), 413);
-    let restricted = TenantEntry { models: Some(vec!["other".into()]), ..tenant() };
-    let gateway =
-        self::gateway(&backend, Setup { access: access(restricted), ..Setup::default() }).await;
+    let restricted = TenantEntry {
+        models: Some(vec!["other".into()]),
+        ..tenant()
+    };
+    let gateway = self::gateway(
+        &backend,
+        Setup {
+            access: access(restricted),
+            ..Setup::default()
+        },
+    )
+    .await;
     let with_key = |key: &str| format!("authorization: Bearer {key}\r\ncontent-length: 0");
     assert_eq!(status(&gateway.raw(upload_head(&with_key(KEY))).await), 403);
-    assert_eq!(status(&gateway.raw(upload_head(&with_key("wrong"))).await), 401);
+    assert_eq!(
+        status(&gateway.raw(upload_head(&with_key("wrong"))).await),
+        401
+    );
     // The gateway must refuse a client that may use only some models, because a WebSocket message could name
     // another model.
-    let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
-    let gateway =
-        self::gateway(&backend, Setup { access: access(restricted), ..Setup::default() }).await;
+    let restricted = TenantEntry {
+        models: Some(vec!["tiny".into()]),
+        ..tenant()
+    };
+    let gateway = self::gateway(
+        &backend,
+        Setup {
+            access: access(restricted),
+            ..Setup::default()
+        },
+    )
+    .await;
     let handshake = format!("{HANDSHAKE}connection: close\r\nauthorization: Bearer {KEY}\r\n");
     let answer = gateway.raw(realtime_head("?model=tiny", &handshake)).await;
     assert_eq!(status(&answer), 403);
@@ -256,14 +315,20 @@ async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     ] {
         assert_eq!(head.matches(expected).count(), 1, "{head}");
     }
-    assert!(!head.contains("content-length") && !head.contains("transfer-encoding"), "{head}");
+    assert!(
+        !head.contains("content-length") && !head.contains("transfer-encoding"),
+        "{head}"
+    );
     client
 }
 
 async fn exchange(client: &mut TcpStream, text: &[u8]) {
     client.write_all(text).await.unwrap();
     let mut echo = vec![0; text.len()];
-    tokio::time::timeout(SOON, client.read_exact(&mut echo)).await.expect("an echo").unwrap();
+    tokio::time::timeout(SOON, client.read_exact(&mut echo))
+        .await
+        .expect("an echo")
+        .unwrap();
     assert_eq!(echo, text);
 }
 
@@ -279,7 +344,10 @@ async fn websocket_bytes_pass_until_the_backend_closes() {
     let record = record(&gateway).await;
     assert_eq!((record.status, record.outcome), (Some(101), Outcome::Ok));
     assert_eq!((record.bytes_in, record.bytes_out), (40_012, 40_011));
-    assert_eq!((record.end, record.route), (Termination::Complete, Some("/v1/realtime")));
+    assert_eq!(
+        (record.end, record.route),
+        (Termination::Complete, Some("/v1/realtime"))
+    );
     assert_eq!(record.model.as_str(), "tiny");
 }
 
@@ -291,14 +359,21 @@ async fn a_clients_close_closes_the_backends() {
     drop(client);
     assert_eq!(backend.next_end().await, Ok(6));
     let record = record(&gateway).await;
-    assert_eq!((record.end, record.outcome), (Termination::ClientDisconnected, Outcome::Ok));
+    assert_eq!(
+        (record.end, record.outcome),
+        (Termination::ClientDisconnected, Outcome::Ok)
+    );
     assert_eq!((record.bytes_in, record.bytes_out), (6, 6));
 }
 
 #[tokio::test]
 async fn a_silent_websocket_ends_after_the_timeout() {
     let websocket_idle = Duration::from_millis(600);
-    let (_backend, gateway) = start(Setup { websocket_idle, ..Setup::default() }).await;
+    let (_backend, gateway) = start(Setup {
+        websocket_idle,
+        ..Setup::default()
+    })
+    .await;
     let mut client = open(&gateway, "").await;
     let began = std::time::Instant::now();
     while began.elapsed() < 2 * websocket_idle {
@@ -306,25 +381,42 @@ async fn a_silent_websocket_ends_after_the_timeout() {
     }
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
-    assert_eq!((record.end, record.outcome), (Termination::IdleTimeout, Outcome::Timeout));
+    assert_eq!(
+        (record.end, record.outcome),
+        (Termination::IdleTimeout, Outcome::Timeout)
+    );
     assert!(record.duration() + Duration::from_millis(200) >= 3 * websocket_idle);
 }
 
 #[tokio::test]
 async fn a_shutdown_closes_websockets_at_once() {
-    let (_backend, mut gateway) = start(Setup { drain: SOON * 10, ..Setup::default() }).await;
+    let (_backend, mut gateway) = start(Setup {
+        drain: SOON * 10,
+        ..Setup::default()
+    })
+    .await;
     let mut client = open(&gateway, "").await;
     let stopping = tokio::time::timeout(SOON, gateway.stop()).await;
-    assert_eq!(stopping.expect("the drain does not wait for the connection"), DrainOutcome::Whole);
+    assert_eq!(
+        stopping.expect("the drain does not wait for the connection"),
+        DrainOutcome::Whole
+    );
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
-    assert_eq!((record.end, record.outcome), (Termination::Shutdown, Outcome::Shutdown));
+    assert_eq!(
+        (record.end, record.outcome),
+        (Termination::Shutdown, Outcome::Shutdown)
+    );
 }
 
 #[tokio::test]
 async fn a_removed_key_closes_its_websocket() {
     let access = access(tenant());
-    let (_backend, gateway) = start(Setup { access: access.clone(), ..Setup::default() }).await;
+    let (_backend, gateway) = start(Setup {
+        access: access.clone(),
+        ..Setup::default()
+    })
+    .await;
     let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
     let reload = |tenants: Vec<TenantEntry>| access.replace_keys(Some(&KeyFile { tenants }));
     reload(vec![tenant()]);
@@ -332,7 +424,10 @@ async fn a_removed_key_closes_its_websocket() {
     reload(Vec::new());
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
-    assert_eq!((record.outcome, record.end), (Outcome::Cancelled, Termination::KeyRevoked));
+    assert_eq!(
+        (record.outcome, record.end),
+        (Outcome::Cancelled, Termination::KeyRevoked)
+    );
 }
 
 #[tokio::test]
@@ -353,11 +448,20 @@ async fn only_a_valid_handshake_opens_a_websocket() {
             text.starts_with("HTTP/1.1 426 ") && text.contains("\r\nupgrade: websocket"),
             "{text}"
         );
-        assert!(text.contains("x-gateway-error: websocket_required"), "{text}");
+        assert!(
+            text.contains("x-gateway-error: websocket_required"),
+            "{text}"
+        );
     }
     let close = format!("{HANDSHAKE}connection: close\r\n");
-    assert_eq!(status(&gateway.raw(realtime_head("?wrong=1", &close)).await), 502);
-    assert_eq!(status(&gateway.raw(realtime_head("?refuse=1", &close)).await), 403);
+    assert_eq!(
+        status(&gateway.raw(realtime_head("?wrong=1", &close)).await),
+        502
+    );
+    assert_eq!(
+        status(&gateway.raw(realtime_head("?refuse=1", &close)).await),
+        403
+    );
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let request =
         http::Request::get("http://gateway/v1/realtime").body(http_body_util::Full::default());
@@ -369,5 +473,9 @@ async fn only_a_valid_handshake_opens_a_websocket() {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n{close}content-length: 2\r\n\r\n{{}}"
     );
     let answer = gateway.raw(chat).await;
-    assert!([400, 404].contains(&status(&answer)), "{}", String::from_utf8_lossy(&answer));
+    assert!(
+        [400, 404].contains(&status(&answer)),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
 }

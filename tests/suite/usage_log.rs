@@ -52,7 +52,12 @@ impl Clients {
             let state = state.clone();
             tasks.spawn(async move {
                 for number in 0.. {
-                    state.is_up.subscribe().wait_for(|is_up| *is_up).await.unwrap();
+                    state
+                        .is_up
+                        .subscribe()
+                        .wait_for(|is_up| *is_up)
+                        .await
+                        .unwrap();
                     if state.is_over.load(Ordering::Relaxed) {
                         return;
                     }
@@ -60,7 +65,11 @@ impl Clients {
                     state.requests.lock().unwrap().insert(id.clone(), None);
                     let on_piece = || state.pieces.send_modify(|pieces| *pieces += 1);
                     if is_complete(gateway, &id, on_piece).await {
-                        state.requests.lock().unwrap().insert(id, Some(clock::now()));
+                        state
+                            .requests
+                            .lock()
+                            .unwrap()
+                            .insert(id, Some(clock::now()));
                     }
                 }
             });
@@ -91,10 +100,16 @@ async fn is_complete(gateway: SocketAddr, id: &str, on_piece: impl Fn()) -> bool
         model()
     );
     let request = with_lines(&post(CHAT, &body), &format!("x-request-id: {id}"));
-    let Ok(mut stream) = tokio::net::TcpStream::connect(gateway).await else { return false };
+    let Ok(mut stream) = tokio::net::TcpStream::connect(gateway).await else {
+        return false;
+    };
     let sent = tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await;
     let mut response = Vec::new();
-    while stream.read_buf(&mut response).await.is_ok_and(|length| length > 0) {
+    while stream
+        .read_buf(&mut response)
+        .await
+        .is_ok_and(|length| length > 0)
+    {
         on_piece();
     }
     sent.is_ok() && response.ends_with(b"0\r\n\r\n")
@@ -105,14 +120,20 @@ fn configure(name: &str, port: &Port, backends: &[SocketAddr], more: &str) -> (P
     let folder = folder(name);
     let log = folder.join("usage.jsonl");
     let config = folder.join("gateway.yaml");
-    let text = format!("usage_log: {{ file: '{}'{more} }}\n{}", log.display(), listed(backends));
+    let text = format!(
+        "usage_log: {{ file: '{}'{more} }}\n{}",
+        log.display(),
+        listed(backends)
+    );
     port.configure(&config, &text);
     (config, log)
 }
 
 fn read_events(log: &Path) -> Vec<Value> {
     let text = fs::read_to_string(log).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn is_of(kind: &'static str) -> impl Fn(&&Value) -> bool {
@@ -120,7 +141,10 @@ fn is_of(kind: &'static str) -> impl Fn(&&Value) -> bool {
 }
 
 fn assert_numbered(events: &[Value]) {
-    let ids: BTreeSet<&str> = events.iter().map(|event| event["id"].as_str().unwrap()).collect();
+    let ids: BTreeSet<&str> = events
+        .iter()
+        .map(|event| event["id"].as_str().unwrap())
+        .collect();
     assert_eq!(ids.len(), events.len(), "no id occurs twice");
     for (number, event) in (1_u64..).zip(events) {
         assert_eq!(event["data"]["sequence"], number);
@@ -157,7 +181,9 @@ async fn a_killed_gateway_loses_only_open_requests() {
     }
     clients.go_on(100).await;
     let requests = clients.end().await;
-    let gaps = gateway.value("tokenweir_usage_gaps_total{cause=\"unclean_stop\"}").await;
+    let gaps = gateway
+        .value("tokenweir_usage_gaps_total{cause=\"unclean_stop\"}")
+        .await;
     gateway.signal("TERM").await;
     assert!(gateway.ended().await.success());
     wait_until!(engine_counter(&backends, "vllm:num_requests_running").await == 0);
@@ -165,13 +191,26 @@ async fn a_killed_gateway_loses_only_open_requests() {
     assert_numbered(&events);
     assert_eq!(events.last().unwrap()["type"], "tokenweir.usage.stop");
     let gap_events = events.iter().filter(is_of("tokenweir.usage.gap")).count();
-    assert_eq!((gap_events, gaps as usize), (points, 1), "each kill left a gap");
+    assert_eq!(
+        (gap_events, gaps as usize),
+        (points, 1),
+        "each kill left a gap"
+    );
     let records: BTreeMap<&str, &Value> = events
         .iter()
         .filter(is_of("tokenweir.usage"))
-        .map(|event| (event["data"]["request_id"].as_str().unwrap(), &event["data"]))
+        .map(|event| {
+            (
+                event["data"]["request_id"].as_str().unwrap(),
+                &event["data"],
+            )
+        })
         .collect();
-    assert_eq!(records.len() + gap_events + 1, events.len(), "each request has one record");
+    assert_eq!(
+        records.len() + gap_events + 1,
+        events.len(),
+        "each request has one record"
+    );
     let mut missing = 0;
     let mut latest = Vec::new();
     for (id, completed) in &requests {
@@ -180,17 +219,31 @@ async fn a_killed_gateway_loses_only_open_requests() {
         }
         missing += 1;
         let Some(completed) = completed else { continue };
-        let kill = kills.iter().find(|kill| *kill >= completed).expect("a record");
+        let kill = kills
+            .iter()
+            .find(|kill| *kill >= completed)
+            .expect("a record");
         latest.push(*kill - *completed);
     }
-    let total = |name: &str| records.values().map(|data| data[name].as_u64().unwrap()).sum::<u64>();
+    let total = |name: &str| {
+        records
+            .values()
+            .map(|data| data[name].as_u64().unwrap())
+            .sum::<u64>()
+    };
     let prompts = engine_counter(&backends, "vllm:prompt_tokens_total").await;
     let prompt = prompts / (records.len() as u64 + missing);
     let lost_prompts = prompts - total("input_tokens");
-    assert!(lost_prompts <= missing * (prompt + 1), "{lost_prompts} tokens of {missing} requests");
+    assert!(
+        lost_prompts <= missing * (prompt + 1),
+        "{lost_prompts} tokens of {missing} requests"
+    );
     let outputs = engine_counter(&backends, "vllm:generation_tokens_total").await;
     let lost_outputs = outputs - total("output_tokens");
-    assert!(lost_outputs <= missing * TOKENS, "{lost_outputs} tokens of {missing} requests");
+    assert!(
+        lost_outputs <= missing * TOKENS,
+        "{lost_outputs} tokens of {missing} requests"
+    );
     let sent = requests.len();
     eprintln!(
         "{sent} requests, {points} kills, {missing} without a record, complete before: {latest:?}"
@@ -205,13 +258,19 @@ async fn a_receiver_that_was_away_gets_each_event() {
     let away = is_away.clone();
     let receiver = ScriptedBackend::start(move |_| {
         let is_away = away.load(Ordering::Relaxed);
-        let status = if is_away { "503 Service Unavailable" } else { "204 No Content" };
+        let status = if is_away {
+            "503 Service Unavailable"
+        } else {
+            "204 No Content"
+        };
         vec![Step::Send(json(status, ""))]
     })
     .await;
     let (port, backends) = (Port::reserve(), start_backends(1).await);
-    let push =
-        format!(", push: {{ url: 'http://{}/events', token: {{ env: TOKEN }} }}", receiver.addr);
+    let push = format!(
+        ", push: {{ url: 'http://{}/events', token: {{ env: TOKEN }} }}",
+        receiver.addr
+    );
     let (config, log) = configure("usage-push", &port, &backends, &push);
     let start = async || GatewayProcess::start_with(&config, &[("TOKEN", "abc")]).await;
     let mut gateway = start().await;
@@ -239,7 +298,10 @@ async fn a_receiver_that_was_away_gets_each_event() {
     for request in receiver.take_received() {
         let head = request.head.to_ascii_lowercase();
         assert!(head.starts_with("post /events "), "{head}");
-        assert!(head.contains("content-type: application/cloudevents-batch+json\r\n"), "{head}");
+        assert!(
+            head.contains("content-type: application/cloudevents-batch+json\r\n"),
+            "{head}"
+        );
         assert!(head.contains("authorization: bearer abc\r\n"), "{head}");
         let events: Vec<Value> = serde_json::from_slice(&request.body).unwrap();
         got.extend(events);
@@ -248,5 +310,8 @@ async fn a_receiver_that_was_away_gets_each_event() {
     assert_eq!(got.last().unwrap()["type"], "tokenweir.usage.stop");
     assert_numbered(&got);
     assert_eq!(got[5]["data"]["cause"], "unclean_stop");
-    assert!(!fs::read_to_string(&log).unwrap().contains("\"hi\""), "no text of a prompt");
+    assert!(
+        !fs::read_to_string(&log).unwrap().contains("\"hi\""),
+        "no text of a prompt"
+    );
 }

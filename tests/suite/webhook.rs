@@ -32,11 +32,19 @@ impl ScriptedWebhook {
         let fails = is_failing.clone();
         let server = ScriptedBackend::start(move |_| {
             let fails = fails.load(Ordering::Relaxed);
-            let status = if fails { "503 Service Unavailable" } else { "200 OK" };
+            let status = if fails {
+                "503 Service Unavailable"
+            } else {
+                "200 OK"
+            };
             vec![Step::Send(json(status, ""))]
         })
         .await;
-        Self { server, is_failing, taken: 0 }
+        Self {
+            server,
+            is_failing,
+            taken: 0,
+        }
     }
 
     /// Waits for the next message.
@@ -45,7 +53,10 @@ impl ScriptedWebhook {
         let Seen { head, body, .. } = self.server.seen().swap_remove(self.taken);
         self.taken += 1;
         assert!(head.starts_with("POST /hook/secret "), "{head}");
-        assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{head}");
+        assert!(
+            head.contains("\r\ncontent-type: application/json\r\n"),
+            "{head}"
+        );
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -65,7 +76,10 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
         endpoints: addresses.iter().map(endpoint).collect(),
         gateway: "gateway-0:9090".to_owned(),
         runbooks: "http://gateway:9090/runbooks".to_owned(),
-        retries: RetryTimes { max_requests, first_pause: Duration::from_millis(1) },
+        retries: RetryTimes {
+            max_requests,
+            first_pause: Duration::from_millis(1),
+        },
     });
     notifier
 }
@@ -73,9 +87,15 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
 /// Reports a verdict that begins at `start`, and reports it once more when it has lasted long enough for a
 /// message to webhooks.
 fn begin(notifier: &WebhookNotifier, start: Instant) {
-    let verdict =
-        Verdict { verdict: "kv_thrashing".into(), backend: "gpu-0".into(), ..Verdict::default() };
-    let diagnosis = Diagnosis { verdicts: vec![verdict], ..Diagnosis::default() };
+    let verdict = Verdict {
+        verdict: "kv_thrashing".into(),
+        backend: "gpu-0".into(),
+        ..Verdict::default()
+    };
+    let diagnosis = Diagnosis {
+        verdicts: vec![verdict],
+        ..Diagnosis::default()
+    };
     for passed in [Duration::ZERO, BEGINS_AFTER] {
         notifier.update(&diagnosis, start + passed, SystemTime::now());
     }
@@ -86,11 +106,27 @@ async fn begin_and_end_give_one_message_each() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
-    notifier.update(&Diagnosis::default(), start + BEGINS_AFTER + ENDS_AFTER, SystemTime::now());
+    notifier.update(
+        &Diagnosis::default(),
+        start + BEGINS_AFTER + ENDS_AFTER,
+        SystemTime::now(),
+    );
     let (first, last) = (webhook.next().await, webhook.next().await);
-    assert_eq!((&first["event"], &first["verdict"]), (&"begin".into(), &"kv_thrashing".into()));
-    assert_eq!((&last["event"], &last["backend"]), (&"end".into(), &"gpu-0".into()));
-    assert!(first["text"].as_str().unwrap().contains("kv_thrashing at gpu-0"), "{first}");
+    assert_eq!(
+        (&first["event"], &first["verdict"]),
+        (&"begin".into(), &"kv_thrashing".into())
+    );
+    assert_eq!(
+        (&last["event"], &last["backend"]),
+        (&"end".into(), &"gpu-0".into())
+    );
+    assert!(
+        first["text"]
+            .as_str()
+            .unwrap()
+            .contains("kv_thrashing at gpu-0"),
+        "{first}"
+    );
     wait_until!(notifier.status()[0].ok == 2);
     webhook.assert_no_more_messages();
 }
@@ -99,10 +135,16 @@ async fn begin_and_end_give_one_message_each() {
 async fn a_failed_message_delays_no_other_webhook() {
     // This listener accepts connections, but never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (mut failing, mut healthy) =
-        (ScriptedWebhook::start().await, ScriptedWebhook::start().await);
+    let (mut failing, mut healthy) = (
+        ScriptedWebhook::start().await,
+        ScriptedWebhook::start().await,
+    );
     failing.is_failing.store(true, Ordering::Relaxed);
-    let addresses = [silent.local_addr().unwrap(), failing.server.addr, healthy.server.addr];
+    let addresses = [
+        silent.local_addr().unwrap(),
+        failing.server.addr,
+        healthy.server.addr,
+    ];
     let (notifier, start) = (notifier(&addresses, 3), Instant::now());
     begin(&notifier, start);
     healthy.next().await;
@@ -112,11 +154,26 @@ async fn a_failed_message_delays_no_other_webhook() {
     wait_until!(notifier.status()[1].failed == 1);
     let status = notifier.status();
     let error = status[1].error.as_deref();
-    assert_eq!(error, Some("it responded with status 503 Service Unavailable"));
-    assert_eq!((status[0].ok, status[1].ok, status[2].error.is_none()), (0, 0, true), "{status:?}");
+    assert_eq!(
+        error,
+        Some("it responded with status 503 Service Unavailable")
+    );
+    assert_eq!(
+        (status[0].ok, status[1].ok, status[2].error.is_none()),
+        (0, 0, true),
+        "{status:?}"
+    );
     failing.is_failing.store(false, Ordering::Relaxed);
-    notifier.update(&Diagnosis::default(), start + BEGINS_AFTER + ENDS_AFTER, SystemTime::now());
-    assert_eq!(failing.next().await["event"], "end", "the begin was dropped");
+    notifier.update(
+        &Diagnosis::default(),
+        start + BEGINS_AFTER + ENDS_AFTER,
+        SystemTime::now(),
+    );
+    assert_eq!(
+        failing.next().await["event"],
+        "end",
+        "the begin was dropped"
+    );
     wait_until!(notifier.status()[1].error.is_none());
 }
 
@@ -140,14 +197,23 @@ async fn secret_urls_and_tokens_are_not_shown() {
             .await;
     for page in ["/status", "/config"] {
         let shown = gateway.get(page).await;
-        assert!(!shown.contains("hook/secret") && !shown.contains("abc"), "{page}: {shown}");
+        assert!(
+            !shown.contains("hook/secret") && !shown.contains("abc"),
+            "{page}: {shown}"
+        );
     }
     assert!(
-        gateway.get("/status").await.contains(&format!("\"webhook\":\"{}\"", webhook.server.addr))
+        gateway
+            .get("/status")
+            .await
+            .contains(&format!("\"webhook\":\"{}\"", webhook.server.addr))
     );
     for (secrets, problem) in [
         ("url: { env: ABSENT }", "cannot read the URL of webhooks[0]"),
-        ("url: { env: HOOK }, token: { env: ABSENT }", "cannot read the token of webhooks[0]"),
+        (
+            "url: { env: HOOK }, token: { env: ABSENT }",
+            "cannot read the token of webhooks[0]",
+        ),
         ("url: { env: WORD }, token: { env: WORD }", "webhooks"),
     ] {
         write(secrets);

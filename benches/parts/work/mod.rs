@@ -23,7 +23,9 @@ pub(crate) struct Part {
 /// Returns all parts of the hot path. The routing decisions are measured once for each of these numbers of
 /// backends.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
-    let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
+    let routing = fleets
+        .iter()
+        .flat_map(|backends| routing::decisions(*backends));
     wire::parts()
         .into_iter()
         .chain(routing)
@@ -39,6 +41,11 @@ impl Part {
         bytes: usize,
         work: impl FnMut() + 'static,
     ) -> Self {
-        Self { name: name.into(), items: items as u64, bytes: bytes as u64, work: Box::new(work) }
+        Self {
+            name: name.into(),
+            items: items as u64,
+            bytes: bytes as u64,
+            work: Box::new(work),
+        }
     }
 }

@@ -30,17 +30,26 @@ struct Fleet {
 /// The parts that pick one of `backend_count` backends, and the parts that record such a decision.
 pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
     let fleet = Rc::new(Fleet::new(backend_count));
-    let prompts =
-        [("no prompt", PromptFingerprint::default()), ("32k tokens", prompt(LONG_PROMPT_BYTES, 9))];
+    let prompts = [
+        ("no prompt", PromptFingerprint::default()),
+        ("32k tokens", prompt(LONG_PROMPT_BYTES, 9)),
+    ];
     let deciding = prompts.map(|(what, prompt)| {
         let (fleet, mut request) = (fleet.clone(), request());
-        Part::new(format!("decide among {backend_count}, {what}"), 1, 0, move || {
-            request.seed += 1;
-            let candidates = fleet.candidates(black_box(&prompt), &request);
-            black_box(fleet.policy.pick(&candidates, &request));
-        })
+        Part::new(
+            format!("decide among {backend_count}, {what}"),
+            1,
+            0,
+            move || {
+                request.seed += 1;
+                let candidates = fleet.candidates(black_box(&prompt), &request);
+                black_box(fleet.policy.pick(&candidates, &request));
+            },
+        )
     });
-    let ids: Arc<[BackendId]> = (0..backend_count).map(|_| BackendId::new("vllm-0")).collect();
+    let ids: Arc<[BackendId]> = (0..backend_count)
+        .map(|_| BackendId::new("vllm-0"))
+        .collect();
     let request = request();
     let candidates = fleet.candidates(&PromptFingerprint::default(), &request);
     let explaining = Part::new(format!("explain among {backend_count}"), 1, 0, move || {
@@ -59,7 +68,10 @@ pub(super) fn prompts() -> [Part; 2] {
     let table = PrefixTable::new(4_000);
     [
         Part::new("hash 32k tokens", 1, LONG_PROMPT_BYTES, move || {
-            black_box(PromptFingerprint::new(1, std::iter::once(black_box(&body[..]))));
+            black_box(PromptFingerprint::new(
+                1,
+                std::iter::once(black_box(&body[..])),
+            ));
         }),
         Part::new("remember 32k tokens", 1, LONG_PROMPT_BYTES, move || {
             table.touch(black_box(&blocks));
@@ -68,7 +80,11 @@ pub(super) fn prompts() -> [Part; 2] {
 }
 
 fn request() -> RoutingRequest {
-    RoutingRequest { sequence: 5, seed: 7, session: None }
+    RoutingRequest {
+        sequence: 5,
+        seed: 7,
+        session: None,
+    }
 }
 
 /// The fingerprint of a prompt of this many bytes. The first half of the prompt is the same for all seeds.
@@ -86,8 +102,9 @@ impl Fleet {
     fn new(backend_count: usize) -> Self {
         let now = clock::now();
         let candidate_sampler = CandidateSampler::new(now, backend_count);
-        let load_estimators: Vec<LoadEstimator> =
-            (0..backend_count).map(|backend| load_estimator(backend, now)).collect();
+        let load_estimators: Vec<LoadEstimator> = (0..backend_count)
+            .map(|backend| load_estimator(backend, now))
+            .collect();
         for (backend, load_estimator) in load_estimators.iter().enumerate() {
             sent(backend).for_each(|prompt| candidate_sampler.sent(&prompt, backend));
             let candidate = || Some(load_estimator.candidate(&PromptFingerprint::default(), now));
@@ -97,13 +114,18 @@ impl Fleet {
             load_estimators,
             all: (0..backend_count).collect(),
             candidate_sampler,
-            policy: Policy { kind: PolicyKind::KvAware, ..Policy::default() },
+            policy: Policy {
+                kind: PolicyKind::KvAware,
+                ..Policy::default()
+            },
             now,
         }
     }
 
     fn candidates(&self, prompt: &PromptFingerprint, request: &RoutingRequest) -> Vec<Candidate> {
-        let short = self.candidate_sampler.sample(self.policy.kind, &self.all, prompt, request);
+        let short = self
+            .candidate_sampler
+            .sample(self.policy.kind, &self.all, prompt, request);
         let positions = short.as_deref().unwrap_or(&self.all);
         let (mut cached_blocks, now) = (0, clock::nanos(self.now));
         let candidate = |place: &usize| {

@@ -26,23 +26,41 @@ const STREAM: &str = "python/chat-stream-long.http";
 /// The parts that give the record of a stream to each sink. The bytes of a part are those of the stream.
 pub(super) fn parts() -> Vec<Part> {
     let bytes = chunks(STREAM).iter().map(Vec::len).sum();
-    let sampled =
-        Rc::new(RequestRecord { sample_reason: Some(SampleReason::Sampled), ..finished() });
-    let unsampled = Rc::new(RequestRecord { sample_reason: None, ..finished() });
+    let sampled = Rc::new(RequestRecord {
+        sample_reason: Some(SampleReason::Sampled),
+        ..finished()
+    });
+    let unsampled = Rc::new(RequestRecord {
+        sample_reason: None,
+        ..finished()
+    });
     let metrics = Rc::new(Prometheus::new(BucketOverrides::default(), Vec::new()));
-    let spans = Rc::new(SpanSink::with_exporter(Nowhere, &otel::TracingSettings::default()));
+    let spans = Rc::new(SpanSink::with_exporter(
+        Nowhere,
+        &otel::TracingSettings::default(),
+    ));
     let sampler = spans.clone();
     let judged = unsampled.clone();
     let sinks: [(&str, Rc<dyn Sink>, &Rc<RequestRecord>); 5] = [
         ("count a stream", metrics.clone(), &unsampled),
         ("count a stream, with exemplars", metrics, &sampled),
-        ("write a stream's line, JSON", Rc::new(log(true)), &unsampled),
-        ("write a stream's line, for people", Rc::new(log(false)), &unsampled),
+        (
+            "write a stream's line, JSON",
+            Rc::new(log(true)),
+            &unsampled,
+        ),
+        (
+            "write a stream's line, for people",
+            Rc::new(log(false)),
+            &unsampled,
+        ),
         ("make a stream's spans", spans, &sampled),
     ];
     let sink_parts = sinks.map(|(name, sink, record)| {
         let record = record.clone();
-        Part::new(name, 1, bytes, move || sink.finished(black_box(&[&*record])))
+        Part::new(name, 1, bytes, move || {
+            sink.finished(black_box(&[&*record]));
+        })
     });
     let judging = Part::new("judge a stream's trace", 1, bytes, move || {
         black_box(sampler.sample_reason(black_box(&judged)));

@@ -31,8 +31,15 @@ pub(super) fn parts() -> Vec<Part> {
         let observed = decoded.clone();
         let (count, bytes) = (decoded.len(), decoded.iter().map(Vec::len).sum());
         [
-            Part::new(format!("decode a chunk, {from}"), count, bytes, move || decode(&decoded)),
-            Part::new(format!("observe a chunk, {from}"), count, bytes, move || observe(&observed)),
+            Part::new(format!("decode a chunk, {from}"), count, bytes, move || {
+                decode(&decoded);
+            }),
+            Part::new(
+                format!("observe a chunk, {from}"),
+                count,
+                bytes,
+                move || observe(&observed),
+            ),
         ]
     });
     let peeks = BODIES.into_iter().map(|(size, bytes)| {
@@ -44,9 +51,14 @@ pub(super) fn parts() -> Vec<Part> {
     });
     let pages = PAGES.into_iter().map(|(from, name)| {
         let page = recorded(name);
-        Part::new(format!("read a page of metrics, {from}"), 1, page.len(), move || {
-            black_box(EngineLoad::read(black_box(&page)));
-        })
+        Part::new(
+            format!("read a page of metrics, {from}"),
+            1,
+            page.len(),
+            move || {
+                black_box(EngineLoad::read(black_box(&page)));
+            },
+        )
     });
     let spliced = with_ids(chunks(STREAMS[0].1));
     let (count, bytes) = (spliced.len(), spliced.iter().map(Bytes::len).sum());
@@ -58,13 +70,20 @@ pub(super) fn parts() -> Vec<Part> {
 fn with_ids(chunks: Vec<Vec<u8>>) -> Vec<Bytes> {
     let with_ids = |(id, chunk)| {
         let event = String::from_utf8(chunk).unwrap();
-        event.replace(r#""token_ids":null"#, &format!(r#""token_ids":[{}]"#, 10_000 + id)).into()
+        event
+            .replace(
+                r#""token_ids":null"#,
+                &format!(r#""token_ids":[{}]"#, 10_000 + id),
+            )
+            .into()
     };
     chunks.into_iter().enumerate().map(with_ids).collect()
 }
 
 fn recorded(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/wire")
+        .join(name);
     fs::read(path).unwrap()
 }
 
@@ -108,7 +127,11 @@ fn observe(chunks: &[Vec<u8>]) {
 fn splice(chunks: &[Bytes]) {
     let request = br#"{"model":"m","messages":[],"temperature":0}"#;
     let plan = ContinuationPlan::read(Some(Api::Chat), request, ContinuationMode::Exact, false);
-    let limits = MemoryLimits { one: usize::MAX, party: usize::MAX, total: usize::MAX };
+    let limits = MemoryLimits {
+        one: usize::MAX,
+        party: usize::MAX,
+        total: usize::MAX,
+    };
     let mut splicer = StreamSplicer::new(Ok(plan.unwrap()), Charge::default(), limits);
     for chunk in chunks {
         black_box(splicer.push(black_box(chunk.clone())));

@@ -37,10 +37,18 @@ const MIN_NAMED_SHARE: f64 = 0.5;
 /// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
 /// requests), the largest share first.
 pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
-    raise_shares(&mut clients, "prompt tokens", 1_000, |client| client.prompt_tokens);
-    raise_shares(&mut clients, "open streams", 20, |client| client.open_streams);
+    raise_shares(&mut clients, "prompt tokens", 1_000, |client| {
+        client.prompt_tokens
+    });
+    raise_shares(&mut clients, "open streams", 20, |client| {
+        client.open_streams
+    });
     raise_shares(&mut clients, "requests", 20, |client| client.requests);
-    clients.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.name().cmp(&b.name())));
+    clients.sort_by(|a, b| {
+        b.share
+            .total_cmp(&a.share)
+            .then_with(|| a.name().cmp(&b.name()))
+    });
     clients.truncate(MAX_RANKED);
     clients
 }
@@ -70,10 +78,18 @@ fn raise_shares(
 /// client, or the largest share is small.
 pub fn main_client(ranked: &[ClientSummary]) -> Option<String> {
     let [first, _, ..] = ranked else { return None };
-    let when = if first.share_of == "open streams" { "" } else { " of the last minute" };
+    let when = if first.share_of == "open streams" {
+        ""
+    } else {
+        " of the last minute"
+    };
     (first.share >= MIN_NAMED_SHARE).then(|| {
         let percent = 100.0 * first.share;
-        format!("{percent:.0} % of the {}{when} are of {}", first.share_of, first.name())
+        format!(
+            "{percent:.0} % of the {}{when} are of {}",
+            first.share_of,
+            first.name()
+        )
     })
 }
 
@@ -98,7 +114,13 @@ mod tests {
         open_streams: u64,
     ) -> ClientSummary {
         let address = Some(address.to_owned());
-        ClientSummary { address, requests, prompt_tokens, open_streams, ..ClientSummary::default() }
+        ClientSummary {
+            address,
+            requests,
+            prompt_tokens,
+            open_streams,
+            ..ClientSummary::default()
+        }
     }
 
     #[test]
@@ -108,10 +130,15 @@ mod tests {
             client("10.0.0.2", 5, 9_000, 1),
             client("10.0.0.3", 5, 0, 99),
         ]);
-        let shown: Vec<_> =
-            ranked.iter().map(|it| (it.address.as_deref().unwrap(), &*it.share_of)).collect();
-        let expected =
-            [("10.0.0.3", "open streams"), ("10.0.0.1", "requests"), ("10.0.0.2", "prompt tokens")];
+        let shown: Vec<_> = ranked
+            .iter()
+            .map(|it| (it.address.as_deref().unwrap(), &*it.share_of))
+            .collect();
+        let expected = [
+            ("10.0.0.3", "open streams"),
+            ("10.0.0.1", "requests"),
+            ("10.0.0.2", "prompt tokens"),
+        ];
         assert_eq!(shown, expected);
         let sentence = "99 % of the open streams are of client 10.0.0.3";
         assert_eq!(main_client(&ranked).as_deref(), Some(sentence));
@@ -119,10 +146,19 @@ mod tests {
 
     #[test]
     fn the_main_client_causes_most_work_of_several() {
-        assert_eq!(main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])), None);
+        assert_eq!(
+            main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])),
+            None
+        );
         let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
-        assert_eq!(main_client(&rank_clients(few)), None, "shares of little work mean nothing");
-        let equal = (1..20).map(|last| client(&format!("10.0.0.{last}"), 5, 5, 5)).collect();
+        assert_eq!(
+            main_client(&rank_clients(few)),
+            None,
+            "shares of little work mean nothing"
+        );
+        let equal = (1..20)
+            .map(|last| client(&format!("10.0.0.{last}"), 5, 5, 5))
+            .collect();
         let ranked = rank_clients(equal);
         assert_eq!((ranked.len(), main_client(&ranked)), (MAX_RANKED, None));
         let with_key = ClientSummary {

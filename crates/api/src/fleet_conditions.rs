@@ -31,11 +31,16 @@ pub fn set_conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) {
 pub fn condition_counts(backends: &[BackendSummary]) -> String {
     let mut counts: BTreeMap<(BackendCondition, &str), usize> = BTreeMap::new();
     for backend in backends {
-        *counts.entry((backend.condition, backend.condition_word())).or_default() += 1;
+        *counts
+            .entry((backend.condition, backend.condition_word()))
+            .or_default() += 1;
     }
     let is_ok = |entry: &((BackendCondition, &str), usize)| entry.0.0 == BackendCondition::Ok;
     let (ok, others): (Vec<_>, Vec<_>) = counts.into_iter().partition(is_ok);
-    let parts = ok.iter().chain(&others).map(|((_, word), count)| format!("{count} {word}"));
+    let parts = ok
+        .iter()
+        .chain(&others)
+        .map(|((_, word), count)| format!("{count} {word}"));
     parts.collect::<Vec<_>>().join(", ")
 }
 
@@ -55,29 +60,47 @@ fn judge(
     if let Some(verdict) = named("backend_failing") {
         let share = backend.failed_share.filter(|share| *share > 0.0);
         let share = share.map(|share| format!("{:.0} % of its attempts failed; ", 100.0 * share));
-        let reason = format!("{}{}", share.unwrap_or_default(), verdict.cause_or_meaning());
+        let reason = format!(
+            "{}{}",
+            share.unwrap_or_default(),
+            verdict.cause_or_meaning()
+        );
         return (BackendCondition::Failing, Some(reason));
     }
     // Rules about the state of a backend are skipped: the state itself has been evaluated above.
-    let own = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
-    let worst =
-        own.filter(|verdict| !verdict.is_about_state()).max_by_key(|verdict| verdict.severity);
+    let own = verdicts
+        .iter()
+        .filter(|verdict| verdict.backend == backend.name);
+    let worst = own
+        .filter(|verdict| !verdict.is_about_state())
+        .max_by_key(|verdict| verdict.severity);
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
-        return (BackendCondition::Critical, Some(verdict.cause_or_meaning().to_owned()));
+        return (
+            BackendCondition::Critical,
+            Some(verdict.cause_or_meaning().to_owned()),
+        );
     }
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
     }
-    let held = verdicts.iter().find(|verdict| verdict.backend == backend.name && verdict.is_held);
+    let held = verdicts
+        .iter()
+        .find(|verdict| verdict.backend == backend.name && verdict.is_held);
     if let Some(verdict) = named("backend_avoided").or(held) {
-        return (BackendCondition::Avoided, Some(verdict.cause_or_meaning().to_owned()));
+        return (
+            BackendCondition::Avoided,
+            Some(verdict.cause_or_meaning().to_owned()),
+        );
     }
     if backend.stalled > 0 {
         let reason = format!("{} of its streams are stalled", backend.stalled);
         return (BackendCondition::Stalled, Some(reason));
     }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
-        Some(verdict) => (BackendCondition::Warning, Some(verdict.cause_or_meaning().to_owned())),
+        Some(verdict) => (
+            BackendCondition::Warning,
+            Some(verdict.cause_or_meaning().to_owned()),
+        ),
         None => (BackendCondition::Ok, None),
     }
 }
@@ -97,9 +120,10 @@ fn judge_exclusion(
                     && verdict.severity > VerdictSeverity::Info
             };
             match verdicts.iter().find(is_harm) {
-                Some(verdict) => {
-                    (BackendCondition::DrainHarms, Some(verdict.cause_or_meaning().to_owned()))
-                }
+                Some(verdict) => (
+                    BackendCondition::DrainHarms,
+                    Some(verdict.cause_or_meaning().to_owned()),
+                ),
                 None => (BackendCondition::Excluded, None),
             }
         }
@@ -116,7 +140,10 @@ impl TtftsByModel {
         let mut models: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for backend in backends {
             let model = backend.models.first().cloned().unwrap_or_default();
-            models.entry(model).or_default().extend(comparable_ttft(backend));
+            models
+                .entry(model)
+                .or_default()
+                .extend(comparable_ttft(backend));
         }
         for ttfts in models.values_mut() {
             ttfts.sort_by(f64::total_cmp);
@@ -134,7 +161,11 @@ impl TtftsByModel {
         // The lower median of the other backends: if one of two other backends is slow, it does not raise the
         // median.
         let middle = ttfts.len().checked_sub(2)? / 2;
-        let median = *ttfts.get(if middle < position { middle } else { middle + 1 })?;
+        let median = *ttfts.get(if middle < position {
+            middle
+        } else {
+            middle + 1
+        })?;
         (own >= SLOW_RATIO * median && own >= median + SLOW_EXCESS_SECONDS).then(|| {
             format!("mean TTFT of the last minute {own:.2} s, median of the other backends {median:.2} s")
         })
@@ -158,7 +189,11 @@ mod tests {
     fn backend(name: &str, ttft_seconds: f64) -> BackendSummary {
         BackendSummary {
             name: name.into(),
-            facts: BackendFacts { state: "available".into(), up: true, ..BackendFacts::default() },
+            facts: BackendFacts {
+                state: "available".into(),
+                up: true,
+                ..BackendFacts::default()
+            },
             ttft_seconds: Some(ttft_seconds),
             ended_streams: 20,
             ..BackendSummary::default()
@@ -167,12 +202,23 @@ mod tests {
 
     /// A backend that gets no requests because of this state.
     fn excluded(name: &str, ttft_seconds: f64, state: &str) -> BackendSummary {
-        let facts = BackendFacts { state: state.into(), ..BackendFacts::default() };
-        BackendSummary { facts, ..backend(name, ttft_seconds) }
+        let facts = BackendFacts {
+            state: state.into(),
+            ..BackendFacts::default()
+        };
+        BackendSummary {
+            facts,
+            ..backend(name, ttft_seconds)
+        }
     }
 
     fn verdict(name: &'static str, backend: &str, severity: VerdictSeverity) -> Verdict {
-        Verdict { verdict: name.into(), backend: backend.into(), severity, ..Verdict::default() }
+        Verdict {
+            verdict: name.into(),
+            backend: backend.into(),
+            severity,
+            ..Verdict::default()
+        }
     }
 
     fn conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) -> Vec<BackendCondition> {
@@ -184,13 +230,23 @@ mod tests {
     fn slow_is_relative_to_backends_of_the_model() {
         let ok = BackendCondition::Ok;
         let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
-        assert_eq!(conditions(&mut fleet, &[]), [ok, ok, BackendCondition::Slow]);
+        assert_eq!(
+            conditions(&mut fleet, &[]),
+            [ok, ok, BackendCondition::Slow]
+        );
         let reason = "mean TTFT of the last minute 7.30 s, median of the other backends 0.05 s";
         assert_eq!(fleet[2].condition_reason.as_deref(), Some(reason));
         fleet[2].facts.models = vec!["large".into()];
         assert_eq!(conditions(&mut fleet, &[]), [ok; 3]);
-        fleet[2] = BackendSummary { ended_streams: 2, ..backend("c", 7.3) };
-        assert_eq!(conditions(&mut fleet, &[]), [ok; 3], "two streams are no comparison");
+        fleet[2] = BackendSummary {
+            ended_streams: 2,
+            ..backend("c", 7.3)
+        };
+        assert_eq!(
+            conditions(&mut fleet, &[]),
+            [ok; 3],
+            "two streams are no comparison"
+        );
         let mut small = [backend("a", 0.01), backend("b", 0.09)];
         assert_eq!(conditions(&mut small, &[]), [ok; 2], "80 ms are no harm");
         assert_eq!(conditions(&mut [backend("alone", 30.0)], &[]), [ok]);
@@ -205,22 +261,43 @@ mod tests {
     fn a_drain_needs_attention_while_it_harms_clients() {
         let drained = || excluded("a", 0.1, "drained");
         let info = verdict("backend_drained", "a", VerdictSeverity::Info);
-        assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
+        assert_eq!(
+            conditions(&mut [drained()], &[info]),
+            [BackendCondition::Excluded]
+        );
         let harm = verdict("backend_drained", "a", VerdictSeverity::Critical);
-        assert_eq!(conditions(&mut [drained()], &[harm]), [BackendCondition::DrainHarms]);
+        assert_eq!(
+            conditions(&mut [drained()], &[harm]),
+            [BackendCondition::DrainHarms]
+        );
     }
 
     #[test]
     fn failures_and_verdicts_concern_their_own_backend() {
         let failing = verdict("backend_failing", "a", VerdictSeverity::Warning);
-        let failing = Verdict { cause: Some("it cuts its responses".into()), ..failing };
-        let mut one = [BackendSummary { failed_share: Some(0.18), ..backend("a", 0.1) }];
-        assert_eq!(conditions(&mut one, &[failing]), [BackendCondition::Failing]);
+        let failing = Verdict {
+            cause: Some("it cuts its responses".into()),
+            ..failing
+        };
+        let mut one = [BackendSummary {
+            failed_share: Some(0.18),
+            ..backend("a", 0.1)
+        }];
+        assert_eq!(
+            conditions(&mut one, &[failing]),
+            [BackendCondition::Failing]
+        );
         let reason = "18 % of its attempts failed; it cuts its responses";
         assert_eq!(one[0].condition_reason.as_deref(), Some(reason));
         let avoided = verdict("backend_avoided", "a", VerdictSeverity::Warning);
         let held = verdict("front_end_gap", "a", VerdictSeverity::Warning);
-        for verdict in [avoided, Verdict { is_held: true, ..held }] {
+        for verdict in [
+            avoided,
+            Verdict {
+                is_held: true,
+                ..held
+            },
+        ] {
             assert_eq!(
                 conditions(&mut [backend("a", 0.1)], &[verdict]),
                 [BackendCondition::Avoided]
@@ -237,8 +314,9 @@ mod tests {
 
     #[test]
     fn counts_begin_with_ok_then_the_most_urgent() {
-        let mut fleet: Vec<BackendSummary> =
-            (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
+        let mut fleet: Vec<BackendSummary> = (0..48)
+            .map(|number| backend(&format!("gpu-{number}"), 0.1))
+            .collect();
         fleet.push(backend("slow", 5.0));
         fleet.extend(["down", "asleep"].map(|state| excluded(state, 0.1, state)));
         set_conditions(&mut fleet, &[]);

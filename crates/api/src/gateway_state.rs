@@ -49,8 +49,12 @@ pub struct GatewayFacts<'a> {
 
 /// The states of a backend that make the gateway degraded, each with its word in the reason. Backends that
 /// sleep or have weight 0 are not in this list: they were excluded on purpose, for any length of time.
-const UNAVAILABLE_STATES: [(&str, &str); 4] =
-    [("down", "down"), ("ejected", "ejected"), ("drained", "drained"), ("unknown", "not checked")];
+const UNAVAILABLE_STATES: [(&str, &str); 4] = [
+    ("down", "down"),
+    ("ejected", "ejected"),
+    ("drained", "drained"),
+    ("unknown", "not checked"),
+];
 
 impl GatewayState {
     /// The label of the state on the live page and in `tokenweir top`.
@@ -74,12 +78,23 @@ impl GatewayState {
             return (Self::ShuttingDown, Vec::new());
         }
         if let Some(states) = facts.unready_reason {
-            return (Self::Down, vec![format!("no backend is available ({states})")]);
+            return (
+                Self::Down,
+                vec![format!("no backend is available ({states})")],
+            );
         }
         let mut reasons = facts.harm.reasons.clone();
-        let total = facts.backend_states.iter().filter(|state| **state != "leaving").count();
+        let total = facts
+            .backend_states
+            .iter()
+            .filter(|state| **state != "leaving")
+            .count();
         for (state, word) in UNAVAILABLE_STATES {
-            let count = facts.backend_states.iter().filter(|other| **other == state).count();
+            let count = facts
+                .backend_states
+                .iter()
+                .filter(|other| **other == state)
+                .count();
             if count > 0 {
                 reasons.push(format!("{count} of {total} backends {word}"));
             }
@@ -88,7 +103,12 @@ impl GatewayState {
             reasons.push("panic mode: ejected backends get requests".to_owned());
         }
         add_verdicts(facts.verdicts, &mut reasons);
-        let Harm { failed, refused, slow_level, .. } = facts.harm;
+        let Harm {
+            failed,
+            refused,
+            slow_level,
+            ..
+        } = facts.harm;
         let state = match HarmLevel::Critical {
             critical if failed.level == critical => Self::Failing,
             critical if refused.level == critical => Self::Refusing,
@@ -102,7 +122,9 @@ impl GatewayState {
 
 /// Adds a reason for each verdict that asks for an action.
 fn add_verdicts(verdicts: &[Verdict], reasons: &mut Vec<String>) {
-    let mut actionable = verdicts.iter().filter(|verdict| verdict.severity > VerdictSeverity::Info);
+    let mut actionable = verdicts
+        .iter()
+        .filter(|verdict| verdict.severity > VerdictSeverity::Info);
     // Verdicts about the state of a backend or of the fleet and about refused requests are skipped:
     // the states and the refusals are reasons themselves.
     let further = actionable
@@ -111,9 +133,15 @@ fn add_verdicts(verdicts: &[Verdict], reasons: &mut Vec<String>) {
     let (at_backends, others): (Vec<&Verdict>, Vec<&Verdict>) =
         further.partition(|verdict| verdict.scope == VerdictScope::Backend);
     let count = |severity: VerdictSeverity| {
-        at_backends.iter().filter(|verdict| verdict.severity == severity).count()
+        at_backends
+            .iter()
+            .filter(|verdict| verdict.severity == severity)
+            .count()
     };
-    reasons.extend(counted(count(VerdictSeverity::Critical), "critical verdict"));
+    reasons.extend(counted(
+        count(VerdictSeverity::Critical),
+        "critical verdict",
+    ));
     reasons.extend(counted(count(VerdictSeverity::Warning), "warning"));
     reasons.extend(others.into_iter().map(name));
     // A verdict about the state of a backend ends a moment after the state itself. Until then, the
@@ -150,8 +178,13 @@ mod tests {
     fn the_state_names_the_worst_kind_of_harm() {
         let of = |failed, refused, slow| {
             let slow = [("engine_queue".to_owned(), slow)].into();
-            let minute =
-                LastMinute { requests: 100, failed, refused, slow, ..LastMinute::default() };
+            let minute = LastMinute {
+                requests: 100,
+                failed,
+                refused,
+                slow,
+                ..LastMinute::default()
+            };
             let harm = Harm::of(&minute, LateStreams::default());
             state(&GatewayFacts {
                 backend_states: vec!["available"; 3],
@@ -160,14 +193,27 @@ mod tests {
             })
         };
         assert_eq!(of(0, 0, 0), (GatewayState::Ready, String::new()));
-        assert_eq!(of(0, 1, 0), (GatewayState::Degraded, "1 % of requests are refused".to_owned()));
-        assert_eq!(of(3, 0, 0), (GatewayState::Degraded, "3 % of requests fail".to_owned()));
+        assert_eq!(
+            of(0, 1, 0),
+            (
+                GatewayState::Degraded,
+                "1 % of requests are refused".to_owned()
+            )
+        );
+        assert_eq!(
+            of(3, 0, 0),
+            (GatewayState::Degraded, "3 % of requests fail".to_owned())
+        );
         let slow = "80 % of requests are slow (most: engine queue)".to_owned();
         assert_eq!(of(0, 0, 80), (GatewayState::Slow, slow));
         let both = "94 % of requests are refused; 9 % of requests are slow (most: engine queue)";
         assert_eq!(of(0, 94, 9), (GatewayState::Refusing, both.to_owned()));
         assert_eq!(of(12, 94, 9).0, GatewayState::Failing);
-        let states = [GatewayState::Failing, GatewayState::Slow, GatewayState::Refusing];
+        let states = [
+            GatewayState::Failing,
+            GatewayState::Slow,
+            GatewayState::Refusing,
+        ];
         assert!(!states.iter().any(|state| state.serves_clients()));
         assert!(GatewayState::Degraded.serves_clients());
     }
@@ -181,14 +227,37 @@ mod tests {
             ..Verdict::default()
         };
         let verdicts = [
-            verdict("kv_thrashing", VerdictScope::Backend, VerdictSeverity::Critical),
-            verdict("kv_backlog", VerdictScope::Backend, VerdictSeverity::Critical),
-            verdict("front_end_gap", VerdictScope::Backend, VerdictSeverity::Warning),
-            verdict("reload_failed", VerdictScope::Gateway, VerdictSeverity::Warning),
+            verdict(
+                "kv_thrashing",
+                VerdictScope::Backend,
+                VerdictSeverity::Critical,
+            ),
+            verdict(
+                "kv_backlog",
+                VerdictScope::Backend,
+                VerdictSeverity::Critical,
+            ),
+            verdict(
+                "front_end_gap",
+                VerdictScope::Backend,
+                VerdictSeverity::Warning,
+            ),
+            verdict(
+                "reload_failed",
+                VerdictScope::Gateway,
+                VerdictSeverity::Warning,
+            ),
             verdict("harmless", VerdictScope::Gateway, VerdictSeverity::Info),
         ];
         let facts = GatewayFacts {
-            backend_states: vec!["available", "drained", "drained", "asleep", "down", "leaving"],
+            backend_states: vec![
+                "available",
+                "drained",
+                "drained",
+                "asleep",
+                "down",
+                "leaving",
+            ],
             is_panic: true,
             verdicts: &verdicts,
             ..GatewayFacts::default()
@@ -201,9 +270,19 @@ mod tests {
             ..GatewayFacts::default()
         };
         assert_eq!(state(&on_purpose).0, GatewayState::Ready);
-        let down = [verdict("backend_down", VerdictScope::Backend, VerdictSeverity::Critical)];
-        let is_up_again = GatewayFacts { verdicts: &down, ..on_purpose };
-        assert_eq!(state(&is_up_again), (GatewayState::Degraded, "backend down".to_owned()));
+        let down = [verdict(
+            "backend_down",
+            VerdictScope::Backend,
+            VerdictSeverity::Critical,
+        )];
+        let is_up_again = GatewayFacts {
+            verdicts: &down,
+            ..on_purpose
+        };
+        assert_eq!(
+            state(&is_up_again),
+            (GatewayState::Degraded, "backend down".to_owned())
+        );
     }
 
     #[test]
@@ -211,14 +290,21 @@ mod tests {
         let facts = GatewayFacts {
             unready_reason: Some("2 backends: 2 asleep"),
             harm: Harm::of(
-                &LastMinute { requests: 9, refused: 9, ..LastMinute::default() },
+                &LastMinute {
+                    requests: 9,
+                    refused: 9,
+                    ..LastMinute::default()
+                },
                 LateStreams::default(),
             ),
             ..GatewayFacts::default()
         };
         let reason = "no backend is available (2 backends: 2 asleep)".to_owned();
         assert_eq!(state(&facts), (GatewayState::Down, reason));
-        let facts = GatewayFacts { is_draining: true, ..facts };
+        let facts = GatewayFacts {
+            is_draining: true,
+            ..facts
+        };
         assert_eq!(state(&facts), (GatewayState::ShuttingDown, String::new()));
     }
 }

@@ -78,7 +78,10 @@ pub const WARNING_SHARE: f64 = 0.02;
 impl Harm {
     /// The harm of the last minute and of the open streams.
     pub fn of(minute: &LastMinute, late: LateStreams) -> Self {
-        let LateStreams { first_output, first_answer } = late;
+        let LateStreams {
+            first_output,
+            first_answer,
+        } = late;
         let [late_output, late_answer] = [first_output as u64, first_answer as u64];
         let late = late_output + late_answer;
         let share = |count| HarmShare::of(count, minute.requests);
@@ -138,11 +141,22 @@ impl Harm {
         let statuses = &minute.backend_client_errors;
         if let Some((most, _)) = statuses.iter().max_by_key(|(_, count)| **count) {
             let share = HarmShare::of(statuses.values().sum(), minute.requests);
-            let share = HarmShare { level: self.client_errors.level, ..share };
-            add(share, format!("are answered with 4xx by a backend (most: {most})"));
+            let share = HarmShare {
+                level: self.client_errors.level,
+                ..share
+            };
+            add(
+                share,
+                format!("are answered with 4xx by a backend (most: {most})"),
+            );
         }
         for objective in missed {
-            let ObjectiveMinute { name, slow, requests, .. } = objective;
+            let ObjectiveMinute {
+                name,
+                slow,
+                requests,
+                ..
+            } = objective;
             let percent = percent(*slow as f64 / (*requests).max(1) as f64);
             let words = format!("{percent:.0} % of requests miss the objective {name}");
             reasons.push((objective.level(), words));
@@ -169,13 +183,21 @@ impl ObjectiveMinute {
     /// their share is within the share that the objective allows.
     pub fn level(&self) -> HarmLevel {
         let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
-        if share.unwrap_or_default() > 1.0 - self.target { level } else { HarmLevel::None }
+        if share.unwrap_or_default() > 1.0 - self.target {
+            level
+        } else {
+            HarmLevel::None
+        }
     }
 }
 
 /// Converts a share into percent. The result for a share above zero is at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
-    if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
+    if share > 0.0 {
+        (100.0 * share).max(1.0)
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +205,12 @@ mod tests {
     use super::*;
 
     fn minute(requests: u64, failed: u64, refused: u64) -> LastMinute {
-        LastMinute { requests, failed, refused, ..LastMinute::default() }
+        LastMinute {
+            requests,
+            failed,
+            refused,
+            ..LastMinute::default()
+        }
     }
 
     #[test]
@@ -206,7 +233,11 @@ mod tests {
         ] {
             let harm = Harm::of(&minute(requests, failed, 0), LateStreams::default());
             assert_eq!(harm.failed.level, expected, "{failed} of {requests}");
-            assert_eq!(harm.reasons.is_empty(), expected == None, "{failed} of {requests}");
+            assert_eq!(
+                harm.reasons.is_empty(),
+                expected == None,
+                "{failed} of {requests}"
+            );
         }
         let refused = Harm::of(&minute(1_000, 0, 1), LateStreams::default());
         assert_eq!(refused.reasons, ["1 % of requests are refused"]);
@@ -216,19 +247,43 @@ mod tests {
     fn late_open_streams_count_as_slow() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
-        let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
-        let harm = Harm::of(&minute, LateStreams { first_output: 8, first_answer: 2 });
-        assert_eq!(harm.slow, HarmShare { share: Some(0.18), level: HarmLevel::Critical });
+        let minute = LastMinute {
+            slow,
+            slow_output: 2,
+            ..minute(90, 0, 0)
+        };
+        let harm = Harm::of(
+            &minute,
+            LateStreams {
+                first_output: 8,
+                first_answer: 2,
+            },
+        );
+        assert_eq!(
+            harm.slow,
+            HarmShare {
+                share: Some(0.18),
+                level: HarmLevel::Critical
+            }
+        );
         assert_eq!(harm.slow_first_output.share, Some(0.13));
         assert_eq!(harm.slow_first_answer.share, Some(0.03));
         assert_eq!(harm.slow_output.level, HarmLevel::None);
-        assert_eq!(harm.reasons, ["18 % of requests are slow (most: engine queue)"]);
+        assert_eq!(
+            harm.reasons,
+            ["18 % of requests are slow (most: engine queue)"]
+        );
     }
 
     #[test]
     fn an_objective_is_missed_above_its_target() {
         let objective = |target, slow| LastMinute {
-            objectives: vec![ObjectiveMinute { name: "chat".into(), target, requests: 100, slow }],
+            objectives: vec![ObjectiveMinute {
+                name: "chat".into(),
+                target,
+                requests: 100,
+                slow,
+            }],
             ..minute(100, 0, 0)
         };
         for (target, slow, expected) in [
@@ -253,7 +308,13 @@ mod tests {
             ..minute(100, 0, 0)
         };
         let harm = Harm::of(&minute, LateStreams::default());
-        assert_eq!(harm.client_errors, HarmShare { share: Some(0.94), level: HarmLevel::Warning });
+        assert_eq!(
+            harm.client_errors,
+            HarmShare {
+                share: Some(0.94),
+                level: HarmLevel::Warning
+            }
+        );
         let reason = "14 % of requests are answered with 4xx by a backend (most: 401)";
         assert_eq!(harm.reasons, [reason]);
     }

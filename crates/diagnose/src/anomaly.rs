@@ -11,7 +11,9 @@ const MIN_CHANGE_FACTOR: f64 = 2.0;
 pub fn measure_names() -> impl Iterator<Item = &'static str> {
     let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
     let measures = WindowMeasure::ALL.into_iter();
-    measures.filter(move |measure| can_harm(measure.adverse_change())).map(WindowMeasure::as_str)
+    measures
+        .filter(move |measure| can_harm(measure.adverse_change()))
+        .map(WindowMeasure::as_str)
 }
 
 /// The measures of a backend that are far from their usual values, in the direction that can harm

@@ -68,7 +68,10 @@ mod tests {
         assert!(!update(true, 0) && !update(false, 5));
         assert!(!update(false, 10), "one result is no verdict");
         assert!(!update(true, 15) && !update(false, 20) && update(true, 25));
-        assert!(update(false, 30) && update(false, 50), "the verdict continues for 30 s");
+        assert!(
+            update(false, 30) && update(false, 50),
+            "the verdict continues for 30 s"
+        );
         assert!(!update(false, 55) && !update(true, 60));
     }
 }

@@ -87,7 +87,9 @@ impl Diagnoser {
         now: Instant,
     ) -> Diagnosis {
         let mut diagnosis = self.diagnose_backends(samples, &FleetObservation::default(), now);
-        diagnosis.verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis
+            .verdicts
+            .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
         diagnosis
     }
 
@@ -103,7 +105,9 @@ impl Diagnoser {
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
         // The sort is stable, so verdicts about the fleet come first at the same severity.
-        diagnosis.verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis
+            .verdicts
+            .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
         diagnosis
     }
 
@@ -113,15 +117,17 @@ impl Diagnoser {
         fleet: &FleetObservation,
         now: Instant,
     ) -> Diagnosis {
-        self.backends.retain(|known| samples.iter().any(|(id, _)| *id == known.id));
+        self.backends
+            .retain(|known| samples.iter().any(|(id, _)| *id == known.id));
         for (id, sample) in samples {
             let backend = self.backend_or_insert(id);
             let is_healthy = backend.is_healthy(now);
             backend.history.push(sample, is_healthy);
         }
         self.expire_evidence(fleet);
-        let results: Vec<RuleResults> =
-            (0..self.backends.len()).map(|index| self.evaluate_rules(index, fleet)).collect();
+        let results: Vec<RuleResults> = (0..self.backends.len())
+            .map(|index| self.evaluate_rules(index, fleet))
+            .collect();
         let totals: [u64; RULES.len()] = std::array::from_fn(|rule| {
             let total = RULES[rule].harm().total;
             self.backends.iter().map(|backend| backend.sum(total)).sum()
@@ -148,10 +154,16 @@ impl Diagnoser {
             .map(|backend| backend.history.has_no_load_for(LOAD_EXPIRY))
             .collect();
         let is_fleet_idle = is_expired.iter().all(|is_expired| *is_expired);
-        let models: HashMap<&BackendId, &[Arc<str>]> =
-            fleet.backends.iter().map(|backend| (&backend.id, &*backend.models)).collect();
-        let with_load =
-            self.backends.iter().zip(&is_expired).filter(|(_, is_expired)| !**is_expired);
+        let models: HashMap<&BackendId, &[Arc<str>]> = fleet
+            .backends
+            .iter()
+            .map(|backend| (&backend.id, &*backend.models))
+            .collect();
+        let with_load = self
+            .backends
+            .iter()
+            .zip(&is_expired)
+            .filter(|(_, is_expired)| !**is_expired);
         let requested: HashSet<&Arc<str>> = with_load
             .filter_map(|(backend, _)| models.get(&backend.id))
             .flat_map(|models| models.iter())
@@ -176,17 +188,30 @@ impl Diagnoser {
     }
 
     fn backend_or_insert(&mut self, id: BackendId) -> &mut BackendDiagnosis {
-        let index = self.backends.iter().position(|known| known.id == id).unwrap_or_else(|| {
-            self.backends.push(BackendDiagnosis::new(id));
-            self.backends.len() - 1
-        });
+        let index = self
+            .backends
+            .iter()
+            .position(|known| known.id == id)
+            .unwrap_or_else(|| {
+                self.backends.push(BackendDiagnosis::new(id));
+                self.backends.len() - 1
+            });
         &mut self.backends[index]
     }
 
     fn evaluation(&self, index: usize) -> Evaluation<'_> {
-        let others = self.backends.iter().enumerate().filter(|(other, _)| *other != index);
-        let others = others.map(|(_, other)| &other.history).filter(|other| other.is_up());
-        Evaluation { history: &self.backends[index].history, others: others.collect() }
+        let others = self
+            .backends
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index);
+        let others = others
+            .map(|(_, other)| &other.history)
+            .filter(|other| other.is_up());
+        Evaluation {
+            history: &self.backends[index].history,
+            others: others.collect(),
+        }
     }
 
     /// Evaluates all rules for one backend, if it is up and has enough samples.
@@ -213,7 +238,9 @@ impl Diagnoser {
         if !has_evidence {
             return;
         }
-        diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));
+        diagnosis
+            .anomalies
+            .extend(anomaly::anomalies(id, &evaluation));
     }
 }
 
@@ -222,7 +249,11 @@ impl Diagnoser {
 impl BackendDiagnosis {
     fn new(id: BackendId) -> Self {
         let rules = std::array::from_fn(|_| RuleState::default());
-        Self { id, history: BackendHistory::default(), rules }
+        Self {
+            id,
+            history: BackendHistory::default(),
+            rules,
+        }
     }
 
     /// The sum of a signal in the last minute.
@@ -232,12 +263,15 @@ impl BackendDiagnosis {
 
     /// Whether no verdict holds, except for one that lasts for so long that it shows what is usual now.
     fn is_healthy(&self, now: Instant) -> bool {
-        self.rules.iter().zip(&RULES).all(|(state, rule)| match state.debounce.since() {
-            Some(since) => {
-                rule.becomes_usual() && now.saturating_duration_since(since) >= USUAL_AFTER
-            }
-            None => true,
-        })
+        self.rules
+            .iter()
+            .zip(&RULES)
+            .all(|(state, rule)| match state.debounce.since() {
+                Some(since) => {
+                    rule.becomes_usual() && now.saturating_duration_since(since) >= USUAL_AFTER
+                }
+                None => true,
+            })
     }
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
@@ -297,7 +331,10 @@ impl BackendDiagnosis {
                 });
             }
         }
-        diagnosis.backends.push(DiagnosedBackend { backend: self.id.to_string(), is_determined });
+        diagnosis.backends.push(DiagnosedBackend {
+            backend: self.id.to_string(),
+            is_determined,
+        });
     }
 
     /// Whether the condition of a rule that explains `rule` holds or was found recently. The
@@ -321,13 +358,22 @@ impl RuleState {
         history: &BackendHistory,
         is_found: bool,
     ) -> bool {
-        let Some(evidence) = rule.request_evidence() else { return false };
-        let RequestEvidence { sum, count, min_count } = evidence;
+        let Some(evidence) = rule.request_evidence() else {
+            return false;
+        };
+        let RequestEvidence {
+            sum,
+            count,
+            min_count,
+        } = evidence;
         let window = history.window(FAST);
         let requests = &mut self.since_match;
         if is_found {
             let matched = window.ratio(sum, count, 1.0);
-            *requests = RequestsSinceMatch { matched, ..RequestsSinceMatch::default() };
+            *requests = RequestsSinceMatch {
+                matched,
+                ..RequestsSinceMatch::default()
+            };
             return false;
         }
         requests.sum += window.latest(sum).unwrap_or(0.0);
@@ -349,7 +395,11 @@ impl RuleState {
             && held.abs_diff(now) * 4 <= held
         {
             let remedy = before.remedy.clone();
-            return RuleMatch { remedy, recommended: before.recommended, ..rule_match };
+            return RuleMatch {
+                remedy,
+                recommended: before.recommended,
+                ..rule_match
+            };
         }
         rule_match
     }
@@ -373,13 +423,19 @@ impl RuleState {
             None => rule.remedy.to_owned(),
         };
         let is_critical = is_critical && rule.is_about_requests();
-        let severity = if is_critical { VerdictSeverity::Critical } else { rule.severity };
+        let severity = if is_critical {
+            VerdictSeverity::Critical
+        } else {
+            rule.severity
+        };
         Some(Verdict {
             confidence: Confidence::from_signals(rule_match.signals),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
-            ..rule.description().verdict(severity, rule_match.cause.map(str::to_owned))
+            ..rule
+                .description()
+                .verdict(severity, rule_match.cause.map(str::to_owned))
         })
     }
 }

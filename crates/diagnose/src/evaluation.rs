@@ -86,7 +86,10 @@ impl<'a> Evaluation<'a> {
 
     /// The evidence of several measures. Measures with an unknown value are omitted.
     pub(super) fn evidence_for_all(&self, measures: &[WindowMeasure]) -> Vec<Evidence> {
-        measures.iter().filter_map(|measure| self.evidence(*measure)).collect()
+        measures
+            .iter()
+            .filter_map(|measure| self.evidence(*measure))
+            .collect()
     }
 
     /// Whether a measure in the short window is at least `factor` times its usual value, with a
@@ -105,18 +108,26 @@ impl<'a> Evaluation<'a> {
     /// value. Empty: first tokens are not late.
     pub(super) fn slow_start_evidence(&self) -> Vec<Evidence> {
         let is_slow = |measure, limit: f64| {
-            self.short_window().get(measure).is_some_and(|value| value >= limit)
+            self.short_window()
+                .get(measure)
+                .is_some_and(|value| value >= limit)
                 || (measure != WindowMeasure::SlowShare
                     && self.has_risen(measure, 2.0)
-                    && self.short_window().get(measure).is_some_and(|value| value >= 0.2))
+                    && self
+                        .short_window()
+                        .get(measure)
+                        .is_some_and(|value| value >= 0.2))
         };
         let limits = [
             (WindowMeasure::SlowShare, SLOW_TTFT_RATIO),
             (WindowMeasure::Ttft, SLOW_START),
             (WindowMeasure::EngineTtft, SLOW_START),
         ];
-        let slow = limits.into_iter().filter(|(measure, limit)| is_slow(*measure, *limit));
-        slow.filter_map(|(measure, _)| self.evidence(measure)).collect()
+        let slow = limits
+            .into_iter()
+            .filter(|(measure, limit)| is_slow(*measure, *limit));
+        slow.filter_map(|(measure, _)| self.evidence(measure))
+            .collect()
     }
 
     /// The evidence that tokens are late. They are late if the mean time between tokens is at least
@@ -124,22 +135,32 @@ impl<'a> Evaluation<'a> {
     /// at least 0.5 s or has risen to three times its usual value. Empty: tokens are not late.
     pub(super) fn slow_inter_token_evidence(&self) -> Vec<Evidence> {
         let limits = [
-            (WindowMeasure::EngineInterToken, SLOW_INTER_TOKEN_SECONDS, 2.0),
+            (
+                WindowMeasure::EngineInterToken,
+                SLOW_INTER_TOKEN_SECONDS,
+                2.0,
+            ),
             (WindowMeasure::GapP99, SLOW_INTER_TOKEN_P99_SECONDS, 3.0),
         ];
         let is_slow = |measure, limit: f64, factor| {
-            self.short_window().get(measure).is_some_and(|value| value >= limit)
+            self.short_window()
+                .get(measure)
+                .is_some_and(|value| value >= limit)
                 || self.has_risen(measure, factor)
         };
         let slow = limits
             .into_iter()
             .filter(|(measure, limit, factor)| is_slow(*measure, *limit, *factor));
-        slow.filter_map(|(measure, ..)| self.evidence(measure)).collect()
+        slow.filter_map(|(measure, ..)| self.evidence(measure))
+            .collect()
     }
 
     /// The other backends that are up and serve the same models.
     pub(super) fn peers(&self) -> impl Iterator<Item = &'a BackendHistory> {
-        self.others.iter().copied().filter(|other| other.has_models_of(self.history))
+        self.others
+            .iter()
+            .copied()
+            .filter(|other| other.has_models_of(self.history))
     }
 
     /// Whether the engine of the backend has a queue, as [`has_queue`] defines it.
@@ -153,7 +174,10 @@ pub(super) fn windows<'a>(
     histories: impl IntoIterator<Item = &'a BackendHistory>,
     span: Duration,
 ) -> Vec<StepWindow<'a>> {
-    histories.into_iter().map(|history| history.window(span)).collect()
+    histories
+        .into_iter()
+        .map(|history| history.window(span))
+        .collect()
 }
 
 /// Whether the engine of a backend has a queue: in at least 80 % of the samples of [`QUEUE_WINDOW`], at
@@ -169,12 +193,19 @@ pub(super) fn has_queue(history: &BackendHistory) -> bool {
 impl RuleMatch {
     /// Creates a match with this number of independent signals and this evidence.
     pub(super) fn new(signals: usize, evidence: Vec<Evidence>) -> Self {
-        Self { evidence, signals, ..Self::default() }
+        Self {
+            evidence,
+            signals,
+            ..Self::default()
+        }
     }
 
     /// Sets the cause of the match.
     pub(super) fn because(self, cause: &'static str) -> Self {
-        Self { cause: Some(cause), ..self }
+        Self {
+            cause: Some(cause),
+            ..self
+        }
     }
 
     /// Sets the remedy for this match.

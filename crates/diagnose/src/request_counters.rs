@@ -57,7 +57,11 @@ impl BackendRequestCounters {
     /// Returns the counts of a backend since the last call, and resets them. All counts are zero if
     /// the backend is not retained.
     pub fn take(&self, backend: &BackendId) -> BackendRequestCounts {
-        self.backends.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
+        self.backends
+            .load()
+            .get(backend)
+            .map(|counters| counters.take())
+            .unwrap_or_default()
     }
 
     /// Returns the numbers of attempts at a backend since the last call, and resets them.
@@ -72,7 +76,10 @@ impl BackendRequestCounters {
     pub fn unserved_models(&self, is_listed: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
         let mut models = lock(&self.unserved_models);
         models.retain(|name, _| !is_listed(name));
-        models.iter().map(|(name, requests)| (name.clone(), *requests)).collect()
+        models
+            .iter()
+            .map(|(name, requests)| (name.clone(), *requests))
+            .collect()
     }
 
     fn counters(&self, record: &RequestRecord) -> Option<Arc<BackendCounters>> {
@@ -87,7 +94,11 @@ impl BackendRequestCounters {
                 counts.attempts += 1;
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
-                    counts.add_failures(&AttemptFailures { kind, status, count: 1 });
+                    counts.add_failures(&AttemptFailures {
+                        kind,
+                        status,
+                        count: 1,
+                    });
                 }
             }
         }
@@ -126,7 +137,10 @@ impl BackendCounters {
     fn on_first_output(&self, ttft: Duration) {
         add(&self.first_outputs, 1);
         add(&self.first_output_millis, ttft.as_millis() as u64);
-        add(&self.slow_first_outputs, u64::from(ttft.as_secs_f64() > SLOW_START));
+        add(
+            &self.slow_first_outputs,
+            u64::from(ttft.as_secs_f64() > SLOW_START),
+        );
     }
 
     fn on_finished(&self, record: &RequestRecord) {
@@ -145,7 +159,9 @@ impl BackendCounters {
             counts.cancel_seconds += seconds;
             counts.cancel_squares += seconds * seconds;
         }
-        let Some(decision) = &record.decision else { return };
+        let Some(decision) = &record.decision else {
+            return;
+        };
         let chosen = decision.selected().candidate;
         counts.prompt_tokens += chosen.prompt;
         counts.reusable_tokens += decision.max_cached_tokens();
@@ -181,17 +197,34 @@ mod tests {
         let id = record.backend().unwrap().clone();
         let counters = BackendRequestCounters::default();
         counters.finished(&[&record]);
-        assert_eq!(counters.take(&id), BackendRequestCounts::default(), "its backend is unknown");
+        assert_eq!(
+            counters.take(&id),
+            BackendRequestCounts::default(),
+            "its backend is unknown"
+        );
         counters.retain_backends([&id].into_iter());
         counters.first_output(&record);
         counters.finished(&[&record]);
-        let cancelled = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
+        let cancelled = RequestRecord {
+            outcome: Outcome::Cancelled,
+            ..streamed()
+        };
         counters.finished(&[&cancelled]);
         counters.retain_backends([&id].into_iter());
         let counts = counters.take(&id);
-        assert_eq!((counts.first_outputs, counts.finished, counts.cancelled), (1, 2, 1));
-        assert!(counts.first_output_seconds > 0.0 && counts.cancel_seconds > 0.0, "{counts:?}");
-        assert_eq!(counters.take(&id), BackendRequestCounts::default(), "the counts were reset");
+        assert_eq!(
+            (counts.first_outputs, counts.finished, counts.cancelled),
+            (1, 2, 1)
+        );
+        assert!(
+            counts.first_output_seconds > 0.0 && counts.cancel_seconds > 0.0,
+            "{counts:?}"
+        );
+        assert_eq!(
+            counters.take(&id),
+            BackendRequestCounts::default(),
+            "the counts were reset"
+        );
         counters.retain_backends(std::iter::empty());
         counters.finished(&[&record]);
         assert_eq!(counters.take(&id), BackendRequestCounts::default());
@@ -207,8 +240,18 @@ mod tests {
         let counters = BackendRequestCounters::default();
         counters.retain_backends([&id].into_iter());
         counters.finished(&[&record, &streamed()]);
-        let failures = vec![AttemptFailures { kind: "server_error", status: Some(502), count: 1 }];
-        assert_eq!(counters.take_attempts(&id), AttemptCounts { attempts: 3, failures });
+        let failures = vec![AttemptFailures {
+            kind: "server_error",
+            status: Some(502),
+            count: 1,
+        }];
+        assert_eq!(
+            counters.take_attempts(&id),
+            AttemptCounts {
+                attempts: 3,
+                failures
+            }
+        );
         assert_eq!(counters.take_attempts(&id), AttemptCounts::default());
     }
 

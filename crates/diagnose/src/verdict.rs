@@ -107,7 +107,13 @@ impl Evidence {
         unit: &'static str,
         window_seconds: f64,
     ) -> Self {
-        Self { measure: measure.into(), value, unit: unit.into(), usual: None, window_seconds }
+        Self {
+            measure: measure.into(),
+            value,
+            unit: unit.into(),
+            usual: None,
+            window_seconds,
+        }
     }
 }
 
@@ -262,9 +268,15 @@ impl<'a> VerdictGroup<'a> {
     pub fn fold(verdicts: &'a [Verdict]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for verdict in verdicts {
-            let group = groups.iter_mut().find(|group| group.has_same_finding(verdict));
+            let group = groups
+                .iter_mut()
+                .find(|group| group.has_same_finding(verdict));
             let Some(group) = group else {
-                groups.push(Self { first: verdict, count: 1, subjects: vec![verdict.subject()] });
+                groups.push(Self {
+                    first: verdict,
+                    count: 1,
+                    subjects: vec![verdict.subject()],
+                });
                 continue;
             };
             group.count += 1;
@@ -285,9 +297,22 @@ impl<'a> VerdictGroup<'a> {
     }
 
     fn has_same_finding(&self, other: &Verdict) -> bool {
-        let Verdict { verdict, scope, severity, cause, remedy, .. } = self.first;
+        let Verdict {
+            verdict,
+            scope,
+            severity,
+            cause,
+            remedy,
+            ..
+        } = self.first;
         (verdict, scope, severity, cause, remedy)
-            == (&other.verdict, &other.scope, &other.severity, &other.cause, &other.remedy)
+            == (
+                &other.verdict,
+                &other.scope,
+                &other.severity,
+                &other.cause,
+                &other.remedy,
+            )
     }
 }
 
@@ -296,7 +321,11 @@ impl<'a> VerdictGroup<'a> {
 impl VerdictSeverity {
     /// The severity of a condition that harms `harmed` of `total` requests: critical or a warning.
     pub(crate) fn of_harm(harmed: u64, total: u64) -> Self {
-        if is_critical_harm(harmed, total) { Self::Critical } else { Self::Warning }
+        if is_critical_harm(harmed, total) {
+            Self::Critical
+        } else {
+            Self::Warning
+        }
     }
 }
 
@@ -320,12 +349,18 @@ impl Diagnosis {
     /// if its rule is undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The
     /// backend is empty for a verdict about all backends or about the gateway.
     pub fn known_verdicts(&self) -> HashMap<(&str, &str), bool> {
-        let undetermined =
-            self.undetermined.iter().map(|rule| (&*rule.backend, &*rule.verdict, false));
-        let verdicts =
-            self.verdicts.iter().map(|verdict| (&*verdict.backend, &*verdict.verdict, true));
+        let undetermined = self
+            .undetermined
+            .iter()
+            .map(|rule| (&*rule.backend, &*rule.verdict, false));
+        let verdicts = self
+            .verdicts
+            .iter()
+            .map(|verdict| (&*verdict.backend, &*verdict.verdict, true));
         let known = undetermined.chain(verdicts);
-        known.map(|(backend, verdict, holds)| ((backend, verdict), holds)).collect()
+        known
+            .map(|(backend, verdict, holds)| ((backend, verdict), holds))
+            .collect()
     }
 }
 
@@ -343,9 +378,15 @@ mod tests {
         };
         let mut verdicts: Vec<Verdict> = (0..5).map(|number| verdict(number, "refused")).collect();
         verdicts.insert(1, verdict(9, "timeout"));
-        verdicts.push(Verdict { remedy: "Restart it.".into(), ..verdict(7, "refused") });
+        verdicts.push(Verdict {
+            remedy: "Restart it.".into(),
+            ..verdict(7, "refused")
+        });
         let groups = VerdictGroup::fold(&verdicts);
-        let shown: Vec<_> = groups.iter().map(|group| (group.subject(), group.count)).collect();
+        let shown: Vec<_> = groups
+            .iter()
+            .map(|group| (group.subject(), group.count))
+            .collect();
         assert_eq!(
             shown,
             [

@@ -67,7 +67,12 @@ impl GatewaySettings {
     /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the event publisher of
     /// the backend can be reached and the URL of the backend is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
-        let configured = self.backends.iter().find(|configured| configured.id == backend);
-        configured.and_then(|configured| configured.kv_events).or(self.kv_events)
+        let configured = self
+            .backends
+            .iter()
+            .find(|configured| configured.id == backend);
+        configured
+            .and_then(|configured| configured.kv_events)
+            .or(self.kv_events)
     }
 }

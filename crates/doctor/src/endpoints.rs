@@ -125,7 +125,11 @@ pub(super) const UNAUTHENTICATED_PATHS: [&str; 8] = [
 
 /// All paths that the doctor tests with `OPTIONS` requests.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    ENDPOINT_GROUPS.iter().flat_map(|group| group.paths).copied().chain(UNAUTHENTICATED_PATHS)
+    ENDPOINT_GROUPS
+        .iter()
+        .flat_map(|group| group.paths)
+        .copied()
+        .chain(UNAUTHENTICATED_PATHS)
 }
 
 #[cfg(test)]
@@ -139,7 +143,11 @@ mod tests {
     fn no_control_or_internal_path_is_forwarded() {
         for path in ENDPOINT_GROUPS.iter().flat_map(|group| group.paths) {
             for method in [Method::GET, Method::POST] {
-                assert_eq!(ApiRoute::lookup(&method, path), Err(RouteError::NotFound), "{path}");
+                assert_eq!(
+                    ApiRoute::lookup(&method, path),
+                    Err(RouteError::NotFound),
+                    "{path}"
+                );
             }
         }
     }

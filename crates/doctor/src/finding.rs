@@ -58,16 +58,27 @@ impl Remark {
     }
 
     pub(super) fn new(severity: FindingSeverity, observation: impl Into<String>) -> Self {
-        Self { severity, observation: observation.into(), reason: String::new(), remedy: None }
+        Self {
+            severity,
+            observation: observation.into(),
+            reason: String::new(),
+            remedy: None,
+        }
     }
 
     /// Sets the reason why the observation matters.
     pub(super) fn because(self, reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ..self }
+        Self {
+            reason: reason.into(),
+            ..self
+        }
     }
 
     /// Sets the remedy.
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..self }
+        Self {
+            remedy: Some(remedy.into()),
+            ..self
+        }
     }
 }

@@ -65,8 +65,12 @@ impl BackendFacts {
         let answer = ok_response(&self.event_sources);
         let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
         let ranks: serde_json::Map<String, serde_json::Value> = ranks.unwrap_or_default();
-        let publishing = ranks.values().filter(|rank| rank["enable_kv_cache_events"] != false);
-        publishing.filter_map(|rank| Some(rank["endpoint"].as_str()?.to_owned())).collect()
+        let publishing = ranks
+            .values()
+            .filter(|rank| rank["enable_kv_cache_events"] != false);
+        publishing
+            .filter_map(|rank| Some(rank["endpoint"].as_str()?.to_owned()))
+            .collect()
     }
 
     /// Whether the server responded to the health check, with any status.
@@ -83,7 +87,11 @@ impl BackendFacts {
 
     /// The parsed version of a vLLM server. `None` for other servers and unusual version strings.
     pub(super) fn version_number(&self) -> Option<VllmVersion> {
-        if self.is_vllm() { VllmVersion::parse(&self.version_text()?) } else { None }
+        if self.is_vllm() {
+            VllmVersion::parse(&self.version_text()?)
+        } else {
+            None
+        }
     }
 
     /// The models that the server lists. `None`: the model list cannot be read.
@@ -127,13 +135,22 @@ impl BackendFacts {
     /// The listener of a tokenweir gateway that responded instead of a backend. `None`: the server
     /// is no gateway.
     pub(super) fn gateway_listener(&self) -> Option<GatewayListener> {
-        let has_metrics = self.metrics.as_ref().is_ok_and(GatheredResponse::is_gateway_metrics);
+        let has_metrics = self
+            .metrics
+            .as_ref()
+            .is_ok_and(GatheredResponse::is_gateway_metrics);
         if has_metrics {
             let lists_models = self.models.as_ref().is_ok_and(GatheredResponse::is_ok);
             let listener = GatewayListener::Clients { has_metrics };
-            return Some(if lists_models { listener } else { GatewayListener::Admin });
+            return Some(if lists_models {
+                listener
+            } else {
+                GatewayListener::Admin
+            });
         }
-        let mut pages = [&self.health, &self.models, &self.metrics].into_iter().flatten();
+        let mut pages = [&self.health, &self.models, &self.metrics]
+            .into_iter()
+            .flatten();
         let is_gateway = pages.any(|answer| answer.headers.contains_key(GATEWAY_ERROR_HEADER));
         is_gateway.then_some(GatewayListener::Clients { has_metrics })
     }
@@ -146,7 +163,9 @@ impl BackendFacts {
     /// Whether the server rejects requests without an API key.
     pub(super) fn is_key_required(&self) -> bool {
         let without_key = self.models_without_key.as_ref().unwrap_or(&self.models);
-        without_key.as_ref().is_ok_and(|answer| is_refusal(answer.status))
+        without_key
+            .as_ref()
+            .is_ok_and(|answer| is_refusal(answer.status))
     }
 
     /// The response header that shows a proxy in front of the backend, as `name: value`. vLLM
@@ -179,7 +198,10 @@ impl StreamProbe {
     /// few events.
     pub(super) fn bunched_events(&self) -> Option<usize> {
         let events = self.arrivals.len();
-        let gaps = self.arrivals.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]));
+        let gaps = self
+            .arrivals
+            .windows(2)
+            .map(|pair| pair[1].saturating_duration_since(pair[0]));
         let bunched = gaps.filter(|gap| *gap < MAX_BUNCHED_GAP).count();
         (events >= MIN_BUNCHED_EVENTS && bunched * 4 >= (events - 1) * 3).then_some(bunched)
     }
@@ -191,7 +213,9 @@ impl VllmVersion {
         let mut numbers = text.trim_start_matches('v').split('.');
         let mut number = || {
             let part = numbers.next()?;
-            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            let digits = part
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(part.len());
             part[..digits].parse().ok()
         };
         Some(Self(number()?, number()?))

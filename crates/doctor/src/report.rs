@@ -24,8 +24,12 @@ pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as JSON.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
-    let count =
-        |severity| findings.iter().filter(|finding| finding.remark.severity == severity).count();
+    let count = |severity| {
+        findings
+            .iter()
+            .filter(|finding| finding.remark.severity == severity)
+            .count()
+    };
     json!({
         "tokenweir": env!("CARGO_PKG_VERSION"),
         "backends": facts.backends.iter().map(backend_json).collect::<Vec<_>>(),
@@ -81,8 +85,10 @@ fn backend_json(backend: &BackendFacts) -> Value {
 }
 
 fn probe_json(probe: &StreamProbe) -> Value {
-    let seconds_after_start =
-        |at: std::time::Instant| at.saturating_duration_since(probe.timings.accepted).as_secs_f64();
+    let seconds_after_start = |at: std::time::Instant| {
+        at.saturating_duration_since(probe.timings.accepted)
+            .as_secs_f64()
+    };
     json!({
         "path": probe.path,
         "status": probe.status.as_u16(),
@@ -97,7 +103,13 @@ fn probe_json(probe: &StreamProbe) -> Value {
 
 fn front_end(backend: &BackendFacts) -> Option<&'static str> {
     let is_vllm = backend.server() == Some(EngineKind::Vllm);
-    is_vllm.then(|| if backend.is_rust_front_end() { "rust" } else { "python" })
+    is_vllm.then(|| {
+        if backend.is_rust_front_end() {
+            "rust"
+        } else {
+            "python"
+        }
+    })
 }
 
 /// The report as text in lines of at most `width` columns, with ANSI colours. If the output is no terminal,
@@ -107,13 +119,26 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let mut lines = Vec::new();
     for backend in &facts.backends {
         let line = describe_backend(backend);
-        lines.push(wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, BOLD))));
+        lines.push(wrap_paragraph(
+            &line,
+            "",
+            INDENT,
+            width,
+            Some((&backend.id, BOLD)),
+        ));
     }
     for (backends, signals) in engine_metric_tables(facts) {
         let heading = format!("engine metrics of {}", backends.join(", "));
-        lines.extend([String::new(), wrap_paragraph(&heading, "", INDENT, width, None)]);
+        lines.extend([
+            String::new(),
+            wrap_paragraph(&heading, "", INDENT, width, None),
+        ]);
         for (signal, names) in signals {
-            let names = if names.is_empty() { "-".to_owned() } else { names.join(" ") };
+            let names = if names.is_empty() {
+                "-".to_owned()
+            } else {
+                names.join(" ")
+            };
             let line = format!("{signal:<15} {names}");
             lines.push(wrap_paragraph(&line, "  ", "      ", width, None));
         }
@@ -122,7 +147,11 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
         lines.push(String::new());
         lines.extend(render_finding(finding, width, facts.backends.len()));
     }
-    lines.extend([String::new(), fill(&render_summary(facts, findings), width), String::new()]);
+    lines.extend([
+        String::new(),
+        fill(&render_summary(facts, findings), width),
+        String::new(),
+    ]);
     lines.join("\n")
 }
 
@@ -138,8 +167,14 @@ fn describe_backend(backend: &BackendFacts) -> String {
             parts.push("a tokenweir gateway".into());
         }
         (true, Some(EngineKind::Vllm)) => {
-            let version = backend.version_text().unwrap_or_else(|| "of unknown version".into());
-            let front_end = if backend.is_rust_front_end() { " (Rust front end)" } else { "" };
+            let version = backend
+                .version_text()
+                .unwrap_or_else(|| "of unknown version".into());
+            let front_end = if backend.is_rust_front_end() {
+                " (Rust front end)"
+            } else {
+                ""
+            };
             parts.push(format!("vLLM {version}{front_end}"));
         }
         (true, Some(other)) => parts.push(other.as_str().into()),
@@ -154,7 +189,10 @@ fn describe_backend(backend: &BackendFacts) -> String {
         parts.push(format!("{tokens} tokens of KV cache"));
     }
     if let Ok(answer) = &backend.health {
-        parts.push(format!("answers in {:.1} ms", answer.took.as_secs_f64() * 1e3));
+        parts.push(format!(
+            "answers in {:.1} ms",
+            answer.took.as_secs_f64() * 1e3
+        ));
     }
     parts.join("  ")
 }
@@ -163,7 +201,11 @@ fn describe_backend(backend: &BackendFacts) -> String {
 /// the names of the metrics that provide it. Backends with equal metric names share one table.
 fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
     let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
-    for backend in facts.backends.iter().filter(|backend| backend.load().is_some()) {
+    for backend in facts
+        .backends
+        .iter()
+        .filter(|backend| backend.load().is_some())
+    {
         let signals = names(backend.page().unwrap_or_default());
         match tables.iter_mut().find(|(_, same)| *same == signals) {
             Some((backends, _)) => backends.push(&backend.id),
@@ -174,8 +216,17 @@ fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetric
 }
 
 fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Vec<String> {
-    let Finding { check, backends, remark } = finding;
-    let Remark { severity, observation, reason, remedy } = remark;
+    let Finding {
+        check,
+        backends,
+        remark,
+    } = finding;
+    let Remark {
+        severity,
+        observation,
+        reason,
+        remedy,
+    } = remark;
     let subject = match backends.as_slice() {
         [] => String::new(),
         names if names.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
@@ -188,7 +239,13 @@ fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Vec<
         wrap_paragraph(reason, INDENT, INDENT, width, None),
     ];
     if let Some(remedy) = remedy {
-        lines.push(wrap_paragraph(&format!("-> {remedy}"), INDENT, "       ", width, None));
+        lines.push(wrap_paragraph(
+            &format!("-> {remedy}"),
+            INDENT,
+            "       ",
+            width,
+            None,
+        ));
     }
     lines
 }
@@ -217,7 +274,10 @@ pub fn wrap_paragraph(
         .subsequent_indent(next_indent)
         .word_splitter(WordSplitter::NoHyphenation);
     // Control characters from a backend must not reach the terminal.
-    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let words: String = words
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     let lines = fill(&words, options);
     match styled.and_then(|(prefix, style)| Some((prefix, style, lines.strip_prefix(prefix)?))) {
         Some((prefix, style, suffix)) => format!("\x1b[{style}m{prefix}\x1b[0m{suffix}"),
@@ -235,11 +295,22 @@ pub fn without_styles(text: &str) -> String {
 
 fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
     let count = |severity: FindingSeverity| {
-        let count = findings.iter().filter(|finding| finding.remark.severity == severity).count();
-        format!("{count} {}{}", severity.as_str(), if count == 1 { "" } else { "s" })
+        let count = findings
+            .iter()
+            .filter(|finding| finding.remark.severity == severity)
+            .count();
+        format!(
+            "{count} {}{}",
+            severity.as_str(),
+            if count == 1 { "" } else { "s" }
+        )
     };
-    let [errors, warnings, notes] =
-        [FindingSeverity::Error, FindingSeverity::Warning, FindingSeverity::Note].map(count);
+    let [errors, warnings, notes] = [
+        FindingSeverity::Error,
+        FindingSeverity::Warning,
+        FindingSeverity::Note,
+    ]
+    .map(count);
     let checks = match checks::made(facts) {
         made if made == CHECKS.len() => format!("{made} checks"),
         made => format!("{made} of {} checks", CHECKS.len()),
@@ -262,15 +333,25 @@ mod tests {
             key: TargetKey::None,
         };
         let refused = GatherError::Connect("Connection refused (os error 111)".into());
-        let backend = BackendFacts { health: Err(refused), ..unreached_backend(target) };
-        DoctorFacts { backends: vec![backend], ..DoctorFacts::default() }
+        let backend = BackendFacts {
+            health: Err(refused),
+            ..unreached_backend(target)
+        };
+        DoctorFacts {
+            backends: vec![backend],
+            ..DoctorFacts::default()
+        }
     }
 
     fn finding(observation: &str) -> Finding {
         let remark = Remark::error(observation)
             .because("No process listens there, or a wrong host name or a firewall prevents it.")
             .remedy("vllm serve --port 8000, or correct the URL of this backend");
-        Finding { check: "reachable", backends: vec!["gpu-0".into()], remark }
+        Finding {
+            check: "reachable",
+            backends: vec!["gpu-0".into()],
+            remark,
+        }
     }
 
     fn render_stripped(observation: &str, width: usize) -> String {
@@ -281,8 +362,13 @@ mod tests {
     #[test]
     fn a_flag_is_not_split_at_its_hyphens() {
         for width in 30..80 {
-            let text =
-                wrap_paragraph("Lower --max-num-batched-tokens now.", "-> ", "", width, None);
+            let text = wrap_paragraph(
+                "Lower --max-num-batched-tokens now.",
+                "-> ",
+                "",
+                width,
+                None,
+            );
             assert!(text.contains("--max-num-batched-tokens"), "{width}: {text}");
         }
     }

@@ -19,7 +19,9 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
     let signals = ENGINE_METRICS.iter().map(|signal| {
         let is_available = |names: &[&[u8]]| {
             let lines = names.iter().filter_map(|name| metrics.get(name));
-            (signal.is_available)(&EngineLoad::read(&lines.flatten().copied().collect::<Vec<u8>>()))
+            (signal.is_available)(&EngineLoad::read(
+                &lines.flatten().copied().collect::<Vec<u8>>(),
+            ))
         };
         let mut needed: Vec<&[u8]> = metrics.keys().copied().collect();
         if !is_available(&needed) {
@@ -27,7 +29,11 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
         }
         // Removes each metric that the signal does not need. Of several equivalent metrics, one remains.
         for name in metrics.keys() {
-            let fewer: Vec<&[u8]> = needed.iter().copied().filter(|other| other != name).collect();
+            let fewer: Vec<&[u8]> = needed
+                .iter()
+                .copied()
+                .filter(|other| other != name)
+                .collect();
             if is_available(&fewer) {
                 needed = fewer;
             }
@@ -41,16 +47,26 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
 /// The metrics of a page from which the gateway reads at least one value, each with all its lines.
 fn understood_metrics(page: &[u8]) -> MetricLines<'_> {
     let mut metrics = MetricLines::new();
-    for line in page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#")) {
-        let end = line.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t'));
-        let Some(name) = end.map(|end| &line[..end]) else { continue };
+    for line in page
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.starts_with(b"#"))
+    {
+        let end = line
+            .iter()
+            .position(|byte| matches!(byte, b'{' | b' ' | b'\t'));
+        let Some(name) = end.map(|end| &line[..end]) else {
+            continue;
+        };
         let lines = metrics.entry(name).or_default();
         lines.extend_from_slice(line);
         lines.push(b'\n');
     }
     // Any metric name reveals the kind of the server, so the field `server` does not show that a value was
     // read.
-    let read_values = |lines: &[u8]| EngineLoad { server: None, ..EngineLoad::read(lines) };
+    let read_values = |lines: &[u8]| EngineLoad {
+        server: None,
+        ..EngineLoad::read(lines)
+    };
     metrics.retain(|_, lines| read_values(lines) != EngineLoad::default());
     metrics
 }
@@ -60,7 +76,11 @@ mod tests {
     use super::*;
 
     fn names_of(page: &str, signal: &str) -> Vec<String> {
-        names(page.as_bytes()).into_iter().find(|(name, _)| *name == signal).unwrap().1
+        names(page.as_bytes())
+            .into_iter()
+            .find(|(name, _)| *name == signal)
+            .unwrap()
+            .1
     }
 
     #[test]

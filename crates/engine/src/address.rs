@@ -14,16 +14,24 @@ use std::sync::Arc;
 /// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or `:PORT` (all
 /// interfaces). For all interfaces, the result is the IPv6 address `[::]`, which also accepts IPv4.
 pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
-    let port_after = |host: &str| text.strip_prefix(host)?.strip_prefix(':')?.parse::<u16>().ok();
+    let port_after = |host: &str| {
+        text.strip_prefix(host)?
+            .strip_prefix(':')?
+            .parse::<u16>()
+            .ok()
+    };
     let on_all = port_after("").map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
     let on_localhost =
         port_after("localhost").map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    on_all.or(on_localhost).or_else(|| text.parse().ok()).ok_or_else(|| {
-        format!(
-            "`{text}` is not an IP address and a port; write 127.0.0.1:8080, [::1]:8080, \
+    on_all
+        .or(on_localhost)
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is not an IP address and a port; write 127.0.0.1:8080, [::1]:8080, \
              localhost:8080, or :8080 for all interfaces"
-        )
-    })
+            )
+        })
 }
 
 /// The name of a backend in the configuration, by default its host and port.
@@ -98,8 +106,11 @@ impl BackendAddress {
     /// Parses `http://host:port/prefix`. The scheme defaults to `http`, the port to 80, or to 443 for
     /// `https`, and the prefix to none.
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
-        let with_scheme =
-            if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let with_scheme = if url.contains("://") {
+            url.to_owned()
+        } else {
+            format!("http://{url}")
+        };
         let not_url = || BackendAddressError::NotUrl(url.to_owned());
         let uri: Uri = with_scheme.parse().map_err(|_| not_url())?;
         let mut supported_schemes = [Scheme::HTTP, Scheme::HTTPS].into_iter();
@@ -116,7 +127,10 @@ impl BackendAddress {
         }
         // `Uri` accepts any number of digits as a port. A colon without digits means the default
         // port.
-        let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let after_host = authority
+            .as_str()
+            .strip_prefix(authority.host())
+            .unwrap_or_default();
         let port = after_host.strip_prefix(':').filter(|port| !port.is_empty());
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
             return Err(BackendAddressError::InvalidPort(url.to_owned()));
@@ -129,7 +143,9 @@ impl BackendAddress {
         Ok(Self {
             host_header,
             host: authority.host().into(),
-            port: authority.port_u16().unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
+            port: authority
+                .port_u16()
+                .unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
             prefix: prefix.into(),
             scheme,
             authority,
@@ -139,7 +155,9 @@ impl BackendAddress {
     /// Splits a URL before its path: returns scheme and authority, and path and query (empty if absent).
     pub fn split_path(url: &str) -> (&str, &str) {
         let scheme_end = url.find("://").map_or(0, |at| at + 3);
-        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
+        let path_start = url[scheme_end..]
+            .find(['/', '?'])
+            .map_or(url.len(), |at| scheme_end + at);
         url.split_at(path_start)
     }
 
@@ -159,7 +177,9 @@ impl BackendAddress {
             return path.clone();
         }
         // Cannot fail: both parts are valid.
-        format!("{}{path}", self.prefix).parse().unwrap_or_else(|_| path.clone())
+        format!("{}{path}", self.prefix)
+            .parse()
+            .unwrap_or_else(|_| path.clone())
     }
 
     /// Whether both URLs have the same scheme, host and port.
@@ -221,8 +241,14 @@ impl MetricsUrl {
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
         let (address, path) = BackendAddress::split_path(url);
         let address = BackendAddress::parse(address)?;
-        let path = if matches!(path, "" | "/") { Self::DEFAULT_PATH } else { path };
-        let path = path.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
+        let path = if matches!(path, "" | "/") {
+            Self::DEFAULT_PATH
+        } else {
+            path
+        };
+        let path = path
+            .parse()
+            .map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
         Ok(Self { address, path })
     }
 
@@ -285,7 +311,11 @@ impl BackendAddressError {
     /// The error to show for an invalid URL in a configuration file. The messages of most errors quote the
     /// URL, so a URL that may contain a password gets the error [`Self::Credentials`].
     fn without_secret(self, url: &str) -> Self {
-        if url.contains('@') { Self::Credentials } else { self }
+        if url.contains('@') {
+            Self::Credentials
+        } else {
+            self
+        }
     }
 }
 
@@ -301,10 +331,28 @@ mod tests {
             ("0.0.0.0:1", "0.0.0.0:1"),
             ("[::1]:8080", "[::1]:8080"),
         ] {
-            assert_eq!(parse_listen_address(text), Ok(address.parse().unwrap()), "{text}");
+            assert_eq!(
+                parse_listen_address(text),
+                Ok(address.parse().unwrap()),
+                "{text}"
+            );
         }
-        for text in ["", ":", "8080", "host:8080", ":99999", "localhost", "127.0.0.1", ":-1"] {
-            assert!(parse_listen_address(text).unwrap_err().contains("localhost:8080"), "{text}");
+        for text in [
+            "",
+            ":",
+            "8080",
+            "host:8080",
+            ":99999",
+            "localhost",
+            "127.0.0.1",
+            ":-1",
+        ] {
+            assert!(
+                parse_listen_address(text)
+                    .unwrap_err()
+                    .contains("localhost:8080"),
+                "{text}"
+            );
         }
     }
 
@@ -312,11 +360,17 @@ mod tests {
     fn no_url_ends_with_an_api_path() {
         let parse = |url| BackendAddress::parse(url).unwrap();
         assert_eq!(parse("http://[::1]:8000").to_string(), "http://[::1]:8000");
-        assert_eq!(parse("vllm-0:8000").host_and_port(), ("vllm-0".into(), 8000));
+        assert_eq!(
+            parse("vllm-0:8000").host_and_port(),
+            ("vllm-0".into(), 8000)
+        );
         assert_eq!(parse("https://a").host_and_port(), ("a".into(), 443));
         assert_eq!(parse("https://a:1").to_string(), "https://a:1");
         for (url, error) in [
-            ("http://a:1/v1", BackendAddressError::UnexpectedPath as fn(String) -> _),
+            (
+                "http://a:1/v1",
+                BackendAddressError::UnexpectedPath as fn(String) -> _,
+            ),
             ("ftp://a", BackendAddressError::UnsupportedScheme),
             ("http://", BackendAddressError::NotUrl),
             ("http://[::1]:0", BackendAddressError::InvalidPort),
@@ -324,7 +378,11 @@ mod tests {
             ("http://[::1]:99999", BackendAddressError::InvalidPort),
             ("http://u:secret@a:1", |_| BackendAddressError::Credentials),
         ] {
-            assert_eq!(BackendAddress::parse(url), Err(error(url.to_owned())), "{url}");
+            assert_eq!(
+                BackendAddress::parse(url),
+                Err(error(url.to_owned())),
+                "{url}"
+            );
         }
     }
 
@@ -339,7 +397,10 @@ mod tests {
         ] {
             assert_eq!(parse(url).as_deref(), Ok(expected));
         }
-        assert_eq!(parse("http://u:secret@a/m"), Err(BackendAddressError::Credentials));
+        assert_eq!(
+            parse("http://u:secret@a/m"),
+            Err(BackendAddressError::Credentials)
+        );
         assert!(parse("http:///m").is_err() && parse("http://a/ m").is_err());
     }
 
@@ -357,12 +418,19 @@ mod tests {
         let path = PathAndQuery::from_static("/v1/models?x=1");
         for (url, expected, id) in [
             ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),
-            ("http://a:1/gpu/0/", "http://a:1/gpu/0/v1/models?x=1", "a:1/gpu/0"),
+            (
+                "http://a:1/gpu/0/",
+                "http://a:1/gpu/0/v1/models?x=1",
+                "a:1/gpu/0",
+            ),
         ] {
             let address = BackendAddress::parse(url).unwrap();
             assert_eq!(address.uri(&path), expected);
             assert_eq!(address.default_id().as_str(), id);
-            assert_eq!(BackendAddress::parse(&address.to_string()).as_ref(), Ok(&address));
+            assert_eq!(
+                BackendAddress::parse(&address.to_string()).as_ref(),
+                Ok(&address)
+            );
         }
         assert!(BackendAddress::parse("http://a:1/x?y").is_err());
     }

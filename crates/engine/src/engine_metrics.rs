@@ -198,7 +198,11 @@ mod tests {
         let names: BTreeSet<&str> = ENGINE_METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ENGINE_METRICS.len());
         assert!(ENGINE_METRICS.len() <= 16, "the bits of EngineMetricSet");
-        let load = EngineLoad { kv_usage: Some(0.5), awake: Some(1.0), ..EngineLoad::default() };
+        let load = EngineLoad {
+            kv_usage: Some(0.5),
+            awake: Some(1.0),
+            ..EngineLoad::default()
+        };
         let available: Vec<&str> = EngineMetricSet::from_load(&load)
             .each()
             .filter_map(|(metric, is_available)| is_available.then_some(metric.name))
@@ -221,8 +225,16 @@ mod tests {
             assert!(hint(error).contains(expected), "{error:?}: {}", hint(error));
             let depends_on_engine =
                 matches!(error, ScrapeError::Status | ScrapeError::NotUnderstood);
-            assert_eq!(hint(error).contains("--disable-log-stats"), depends_on_engine, "{error:?}");
-            assert_eq!(scrape_error_hint(error, None).is_none(), depends_on_engine, "{error:?}");
+            assert_eq!(
+                hint(error).contains("--disable-log-stats"),
+                depends_on_engine,
+                "{error:?}"
+            );
+            assert_eq!(
+                scrape_error_hint(error, None).is_none(),
+                depends_on_engine,
+                "{error:?}"
+            );
         }
     }
 
@@ -230,10 +242,18 @@ mod tests {
     fn a_backend_with_all_metrics_causes_no_warning() {
         let page = include_bytes!("../../../tests/wire/metrics/python-metrics-idle.http");
         let load = EngineLoad::read(page);
-        assert_eq!(EngineMetricSet::from_load(&load).losses(Some(EngineKind::Vllm)), None);
-        let without_capacity = EngineLoad { kv_tokens: None, blocks: None, ..load };
-        let losses =
-            EngineMetricSet::from_load(&without_capacity).losses(Some(EngineKind::Vllm)).unwrap();
+        assert_eq!(
+            EngineMetricSet::from_load(&load).losses(Some(EngineKind::Vllm)),
+            None
+        );
+        let without_capacity = EngineLoad {
+            kv_tokens: None,
+            blocks: None,
+            ..load
+        };
+        let losses = EngineMetricSet::from_load(&without_capacity)
+            .losses(Some(EngineKind::Vllm))
+            .unwrap();
         assert_eq!(
             losses,
             "no kv_capacity: KV cache usage is estimated without the requests sent since the last \

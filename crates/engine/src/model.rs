@@ -72,9 +72,14 @@ impl ModelList {
     /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, unless
     /// all are: another backend may serve them. `None`: the response is not a model list.
     pub fn read(response: &[u8]) -> Option<Self> {
-        let BackendModelListResponse { data, unavailable_models } =
-            serde_json::from_slice(response).ok()?;
-        let unavailable = unavailable_models.as_array().map(Vec::as_slice).unwrap_or_default();
+        let BackendModelListResponse {
+            data,
+            unavailable_models,
+        } = serde_json::from_slice(response).ok()?;
+        let unavailable = unavailable_models
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let is_available = |model: &&ServedModel| !unavailable.iter().any(|id| *id == *model.id);
         if unavailable.is_empty() || !data.models.iter().any(|model| is_available(&model)) {
             return Some(data);
@@ -103,7 +108,9 @@ impl<'de> Deserialize<'de> for ModelList {
                         list.excess_models += 1;
                         continue;
                     }
-                    let Some(mut model) = ServedModel::parse(entry) else { continue };
+                    let Some(mut model) = ServedModel::parse(entry) else {
+                        continue;
+                    };
                     if model.id.len() > ModelList::MAX_ID_BYTES {
                         list.too_long += 1;
                         continue;
@@ -130,10 +137,15 @@ fn inherit_lengths(models: &mut [ServedModel]) {
     if !models.iter().any(is_without) {
         return;
     }
-    let known = models.iter().filter_map(|model| Some((model.id.clone(), model.max_len?)));
+    let known = models
+        .iter()
+        .filter_map(|model| Some((model.id.clone(), model.max_len?)));
     let known: BTreeMap<Arc<str>, u32> = known.collect();
     for model in models.iter_mut().filter(|model| is_without(model)) {
-        model.max_len = model.parent.as_ref().and_then(|parent| known.get(parent).copied());
+        model.max_len = model
+            .parent
+            .as_ref()
+            .and_then(|parent| known.get(parent).copied());
     }
 }
 
@@ -147,8 +159,9 @@ impl ServedModel {
             serde_json::from_str(fields.get(field).map(|value| value.get())?).ok()
         };
         let mut hasher = Xxh3Default::new();
-        for (name, value) in
-            fields.iter().filter(|(name, _)| !VOLATILE_FIELDS.contains(&name.as_str()))
+        for (name, value) in fields
+            .iter()
+            .filter(|(name, _)| !VOLATILE_FIELDS.contains(&name.as_str()))
         {
             hasher.update(name.as_bytes());
             // A separator: 0xff does not occur in UTF-8.
@@ -175,13 +188,19 @@ impl ServedModel {
             return self.clone();
         }
         let entry = self.entry.with("id", name.as_ref().into());
-        Self { id: name.clone(), entry, ..self.clone() }
+        Self {
+            id: name.clone(),
+            entry,
+            ..self.clone()
+        }
     }
 
     /// The entry of a model that the configuration names and no backend has listed yet.
     pub fn entry_of_name(name: &str) -> Option<ModelEntry> {
         let entry = json!({ "id": name, "object": "model", "created": 0, "owned_by": "tokenweir" });
-        serde_json::value::to_raw_value(&entry).ok().map(|text| ModelEntry(text.into()))
+        serde_json::value::to_raw_value(&entry)
+            .ok()
+            .map(|text| ModelEntry(text.into()))
     }
 
     /// Returns a copy of the entry of the model in which the context length is replaced.
@@ -192,7 +211,9 @@ impl ServedModel {
     /// Whether two lists have the same entries in the same order. The fields that vLLM generates again for
     /// every response are not compared.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
-        left.iter().map(|model| model.stable_hash).eq(right.iter().map(|model| model.stable_hash))
+        left.iter()
+            .map(|model| model.stable_hash)
+            .eq(right.iter().map(|model| model.stable_hash))
     }
 }
 
@@ -201,7 +222,9 @@ impl ServedModel {
 impl ModelEntry {
     /// The value of a field of the entry. `None`: the entry does not have the field.
     pub fn get(&self, field: &str) -> Option<Value> {
-        let Ok(Value::Object(mut fields)) = serde_json::from_str(self.0.get()) else { return None };
+        let Ok(Value::Object(mut fields)) = serde_json::from_str(self.0.get()) else {
+            return None;
+        };
         fields.remove(field)
     }
 
@@ -260,8 +283,13 @@ mod tests {
             { "id": "sql", "root": "/adapters/sql", "parent": "base", "max_model_len": null },
             { "object": "nameless" },
         ]));
-        let parents = models.iter().map(|model| (&*model.id, model.parent.as_deref()));
-        assert_eq!(parents.collect::<Vec<_>>(), [("base", None), ("sql", Some("base"))]);
+        let parents = models
+            .iter()
+            .map(|model| (&*model.id, model.parent.as_deref()));
+        assert_eq!(
+            parents.collect::<Vec<_>>(),
+            [("base", None), ("sql", Some("base"))]
+        );
         assert_eq!(models[1].entry.get("root"), Some("/adapters/sql".into()));
         assert_eq!(models[1].entry.get("nothing"), None);
         assert_eq!(models[1].max_len, Some(2048), "that of the base model");
@@ -279,8 +307,10 @@ mod tests {
     fn volatile_fields_make_no_difference() {
         let models = |created: u64, length: u64| {
             let permission = json!([{ "id": format!("modelperm-{created}") }]);
-            parse_entries(&json!([{ "id": "a", "created": created, "max_model_len": length,
-                                    "permission": permission }]))
+            parse_entries(
+                &json!([{ "id": "a", "created": created, "max_model_len": length,
+                                    "permission": permission }]),
+            )
         };
         assert!(ServedModel::are_equivalent(&models(1, 10), &models(2, 10)));
         assert!(!ServedModel::are_equivalent(&models(1, 10), &models(1, 20)));
@@ -292,7 +322,10 @@ mod tests {
         let ids = (0..ModelList::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
         let response = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
         let list = ModelList::read(response.as_bytes()).unwrap();
-        assert_eq!((list.models.len(), list.excess_models), (ModelList::MOST, 7));
+        assert_eq!(
+            (list.models.len(), list.excess_models),
+            (ModelList::MOST, 7)
+        );
         let [longest, too_long] = [0, 1].map(|extra| "x".repeat(ModelList::MAX_ID_BYTES + extra));
         let response = json!({ "data": [{ "id": too_long }, { "id": longest }, { "id": 7 }] });
         let response = response.to_string();

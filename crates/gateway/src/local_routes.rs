@@ -68,13 +68,20 @@ struct ModelStates<'a> {
 
 impl<'a> ModelStates<'a> {
     fn new(routes: &'a RouteTable, pool: &'a BackendPool) -> Self {
-        Self { routes, availabilities: pool.availabilities(), facets: &pool.facets }
+        Self {
+            routes,
+            availabilities: pool.availabilities(),
+            facets: &pool.facets,
+        }
     }
 
     /// The models that the client may use, sorted by name.
     fn models(&self, allowed: &ModelAllowlist) -> Vec<KnownModel<'a>> {
         let listed = self.routes.models().iter();
-        let listed = listed.map(|model| KnownModel { name: &model.id, listed: Some(model) });
+        let listed = listed.map(|model| KnownModel {
+            name: &model.id,
+            listed: Some(model),
+        });
         let unlisted = self.routes.unlisted_names();
         let unlisted = unlisted.map(|name| KnownModel { name, listed: None });
         let is_allowed = |model: &KnownModel<'_>| allowed.allow(Some(model.name));
@@ -91,7 +98,10 @@ impl<'a> ModelStates<'a> {
     /// Returns the state of the backend that is closest to serving requests, among the backends of
     /// the model.
     fn state(&self, name: &str) -> Availability {
-        self.positions(name).map(|(_, state)| state).min().unwrap_or(Availability::Down)
+        self.positions(name)
+            .map(|(_, state)| state)
+            .min()
+            .unwrap_or(Availability::Down)
     }
 
     /// Whether a backend of the model serves requests now, or wakes for them. An ejected backend counts
@@ -110,14 +120,18 @@ impl<'a> ModelStates<'a> {
             return ServedModel::entry_of_name(model.name).map(Cow::Owned);
         };
         let is_lasting = |state| !matches!(state, Availability::ZeroWeight | Availability::Retired);
-        let positions = self.positions(model.name).filter(|(_, state)| is_lasting(*state));
+        let positions = self
+            .positions(model.name)
+            .filter(|(_, state)| is_lasting(*state));
         let lengths = &self.routes.lookup(Some(model.name)).lengths;
-        Some(match lengths.greatest(positions.map(|(position, _)| position)) {
-            Some(length) if listed.max_len != Some(length) => {
-                Cow::Owned(listed.entry_with_length(length))
-            }
-            _ => Cow::Borrowed(&listed.entry),
-        })
+        Some(
+            match lengths.greatest(positions.map(|(position, _)| position)) {
+                Some(length) if listed.max_len != Some(length) => {
+                    Cow::Owned(listed.entry_with_length(length))
+                }
+                _ => Cow::Borrowed(&listed.entry),
+            },
+        )
     }
 }
 
@@ -133,12 +147,19 @@ fn describe_model(
     let routes = pool.routes();
     let states = ModelStates::new(&routes, pool);
     let models = states.models(allowed);
-    let entry = models.iter().find(|model| model.name == id).and_then(|model| states.entry(model));
+    let entry = models
+        .iter()
+        .find(|model| model.name == id)
+        .and_then(|model| states.entry(model));
     if let Some(entry) = entry {
         return json_response(&entry);
     }
     let known = error::listed(models.iter().map(|model| model.name));
-    GatewayError::UnknownModel { model: error::truncate_model_name(&id), known }.response()
+    GatewayError::UnknownModel {
+        model: error::truncate_model_name(&id),
+        known,
+    }
+    .response()
 }
 
 /// Returns the response to `/v1/models`: all known models, also while no backend serves them. The entries
@@ -149,16 +170,29 @@ fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<By
     let states = ModelStates::new(&routes, pool);
     let models = states.models(allowed);
     let names = models.iter().map(|model| model.name);
-    let model_states = names.clone().map(|name| (name, states.state(name).as_str())).collect();
+    let model_states = names
+        .clone()
+        .map(|name| (name, states.state(name).as_str()))
+        .collect();
     let unavailable_models = names.filter(|name| !states.is_available(name)).collect();
-    let data = models.iter().filter_map(|model| states.entry(model)).collect();
-    json_response(&ModelListResponse { object: "list", data, unavailable_models, model_states })
+    let data = models
+        .iter()
+        .filter_map(|model| states.entry(model))
+        .collect();
+    json_response(&ModelListResponse {
+        object: "list",
+        data,
+        unavailable_models,
+        model_states,
+    })
 }
 
 fn json_response(value: &impl Serialize) -> Response<Full<Bytes>> {
     // The serialization of these values cannot fail.
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(body)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -169,8 +169,12 @@ mod tests {
         let payload = encode_batch(1.5, &written);
         let batch = EventBatch::parse(&payload).unwrap();
         let read: Vec<KvEvent<'_>> = batch.collect::<Result<_, _>>().unwrap();
-        let [KvEvent::Removed(removed), KvEvent::Stored(first), KvEvent::Stored(second), end] =
-            read[..]
+        let [
+            KvEvent::Removed(removed),
+            KvEvent::Stored(first),
+            KvEvent::Stored(second),
+            end,
+        ] = read[..]
         else {
             panic!("{read:?}")
         };

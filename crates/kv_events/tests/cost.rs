@@ -41,7 +41,10 @@ fn apply(payload: &[u8], contents: &mut CacheContents, index: &mut TextIndex) {
 }
 
 fn random(number: u64) -> u64 {
-    (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d)
+    (number + 1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+        .wrapping_mul(0xbf58_476d)
 }
 
 fn seconds(began: Instant) -> f64 {
@@ -53,19 +56,26 @@ fn seconds(began: Instant) -> f64 {
 fn events_take_a_hundredth_of_a_core() {
     let payloads: Vec<Vec<u8>> = (0..400)
         .map(|batch_number| {
-            let hashes: Vec<u64> = (0..BLOCKS).map(|n| random(batch_number * BLOCKS + n)).collect();
+            let hashes: Vec<u64> = (0..BLOCKS)
+                .map(|n| random(batch_number * BLOCKS + n))
+                .collect();
             batch(&hashes, None)
         })
         .collect();
-    let (mut contents, mut index) =
-        (CacheContents::new(1_000_000, 1), TextIndex::new(1_000_000, 1_000_000, 2));
+    let (mut contents, mut index) = (
+        CacheContents::new(1_000_000, 1),
+        TextIndex::new(1_000_000, 1_000_000, 2),
+    );
     let began = clock::now();
     for payload in &payloads {
         apply(payload, &mut contents, &mut index);
     }
     let tokens = (400 * BLOCKS * BLOCK_SIZE) as f64;
     let share = seconds(began) / tokens * 100_000.0;
-    println!("{:.3} % of a core for 100,000 new tokens a second", 100.0 * share);
+    println!(
+        "{:.3} % of a core for 100,000 new tokens a second",
+        100.0 * share
+    );
     assert!(share <= 0.01, "{share}");
 }
 
@@ -79,8 +89,9 @@ fn a_lookup_takes_at_most_2_microseconds() {
     // Blocks of other prompts, so that the tables are as large as in real use.
     let others: Vec<Vec<u8>> = (0..100)
         .map(|number| {
-            let hashes: Vec<u64> =
-                (0..BLOCKS).map(|n| random(10_000_000 + number * BLOCKS + n)).collect();
+            let hashes: Vec<u64> = (0..BLOCKS)
+                .map(|n| random(10_000_000 + number * BLOCKS + n))
+                .collect();
             batch(&hashes, None)
         })
         .collect();
@@ -112,10 +123,17 @@ fn a_lookup_takes_at_most_2_microseconds() {
         prompt_tokens: 100_000,
         cached_tokens: Some(0),
     };
-    let chain = RequestChain { parent: None, first_depth: 0, blocks: hashes };
+    let chain = RequestChain {
+        parent: None,
+        first_depth: 0,
+        blocks: hashes,
+    };
     let alignment = index.align(&request, &chain, BLOCK_SIZE as u32).unwrap();
     index.learn(&alignment);
-    let text = PromptText { blocks: &texts, whole };
+    let text = PromptText {
+        blocks: &texts,
+        whole,
+    };
     let rounds = 500;
     let mut batches = [0.0; 41];
     for batch in &mut batches {

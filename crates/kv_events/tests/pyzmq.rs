@@ -30,7 +30,9 @@ struct Sink {
 
 impl Sink {
     fn publish(&self) {
-        let blocks = (1..=40).filter(|block| self.contents.contains(*block)).collect();
+        let blocks = (1..=40)
+            .filter(|block| self.contents.contains(*block))
+            .collect();
         self.views.send_replace((blocks, self.state));
     }
 }
@@ -82,14 +84,26 @@ impl Publisher {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).await.unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .await
+            .unwrap();
         let mut ports = line.split_whitespace().map(|port| port.parse().unwrap());
-        Self { ports: [ports.next().unwrap(), ports.next().unwrap()], child }
+        Self {
+            ports: [ports.next().unwrap(), ports.next().unwrap()],
+            child,
+        }
     }
 
     async fn publish(&mut self, events: &str, is_lost: bool) {
         let line = format!("{{\"events\":[{events}],\"is_lost\":{is_lost}}}\n");
-        self.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).await.unwrap();
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(line.as_bytes())
+            .await
+            .unwrap();
     }
 
     async fn store(&mut self, parent: &str, blocks: &str, is_lost: bool) {
@@ -101,11 +115,18 @@ impl Publisher {
     }
 
     fn subscribe(&self, with_replay: bool) -> Subscription {
-        let endpoint = |port| ZmqEndpoint { host: "127.0.0.1".into(), port };
+        let endpoint = |port| ZmqEndpoint {
+            host: "127.0.0.1".into(),
+            port,
+        };
         let views = watch::Sender::new((Vec::new(), StreamState::Off));
         let receiver = views.subscribe();
         let contents = CacheContents::new(1_000, 1);
-        let sink = Sink { contents, state: StreamState::Off, views };
+        let sink = Sink {
+            contents,
+            state: StreamState::Off,
+            views,
+        };
         let replay = with_replay.then(|| endpoint(self.ports[1]));
         let mut subscriber = Subscriber::new(endpoint(self.ports[0]), replay, "kv@".into(), sink);
         tokio::spawn(async move { subscriber.run().await });
@@ -130,7 +151,10 @@ impl Subscription {
             return;
         }
         drop(found);
-        panic!("expected {blocks:?} {state:?}, found {:?}", *self.views.borrow());
+        panic!(
+            "expected {blocks:?} {state:?}, found {:?}",
+            *self.views.borrow()
+        );
     }
 }
 
@@ -144,7 +168,9 @@ async fn both_encodings_are_received_and_replayed() {
         subscription.until(&[1, 2, 3], StreamState::Exact).await;
         publisher.store("3", "4", false).await;
         subscription.until(&[1, 2, 3, 4], StreamState::Exact).await;
-        publisher.publish("{\"type\":\"removed\",\"block_hashes\":[4]}", true).await;
+        publisher
+            .publish("{\"type\":\"removed\",\"block_hashes\":[4]}", true)
+            .await;
         publisher.store("3", "5", false).await;
         subscription.until(&[1, 2, 3, 5], StreamState::Exact).await;
         publisher.publish("{\"type\":\"cleared\"}", false).await;
@@ -179,7 +205,10 @@ async fn a_stopped_publisher_is_detected() {
     subscription.until(&[1], StreamState::Exact).await;
     let signal = |name: &str| {
         let id = publisher.child.id().unwrap().to_string();
-        std::process::Command::new("kill").args([name, &id]).status().unwrap();
+        std::process::Command::new("kill")
+            .args([name, &id])
+            .status()
+            .unwrap();
     };
     signal("-STOP");
     subscription.until(&[1], StreamState::Gap).await;

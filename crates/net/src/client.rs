@@ -62,14 +62,21 @@ impl HttpClient {
     pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
         let connector = Connector::new(outbound, timeouts.connect);
         let descriptors = FileDescriptorPool::default();
-        Self { connector, timeouts, descriptors }
+        Self {
+            connector,
+            timeouts,
+            descriptors,
+        }
     }
 
     /// Replaces the timeouts. The TLS contexts and the pool of file descriptors are kept.
     #[must_use]
     pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
         let outbound = self.outbound_tls().clone();
-        Self { descriptors: self.descriptors, ..Self::with_tls(timeouts, outbound) }
+        Self {
+            descriptors: self.descriptors,
+            ..Self::with_tls(timeouts, outbound)
+        }
     }
 
     /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
@@ -181,7 +188,9 @@ async fn within_upload<T>(
     loop {
         let now = clock::now();
         let deadline = upload.last_part_at(now).max(started).checked_add(timeout);
-        let Some(deadline) = deadline else { return Ok(response.await) };
+        let Some(deadline) = deadline else {
+            return Ok(response.await);
+        };
         let is_late = deadline <= now;
         let result = tokio::time::timeout_at(deadline.into(), response.as_mut()).await;
         if is_late || result.is_ok() {
@@ -211,7 +220,9 @@ pub fn is_connect_timeout(reason: &str) -> bool {
 /// The part of an error that stays the same while its cause lasts. The text about a certificate that
 /// is not valid now ends with the time of the check.
 fn lasting_text(error: &str) -> &str {
-    error.split_once(": verification time").map_or(error, |(cause, _)| cause)
+    error
+        .split_once(": verification time")
+        .map_or(error, |(cause, _)| cause)
 }
 
 /// The innermost source of an error. The outer errors only state that the connection failed.
@@ -232,7 +243,10 @@ mod tests {
 
     #[test]
     fn only_slow_connections_time_out() {
-        assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
+        assert!(is_timeout(&Error::new(
+            ErrorKind::TimedOut,
+            "deadline has elapsed"
+        )));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
     }
 
@@ -240,7 +254,10 @@ mod tests {
     fn an_expired_certificates_error_text_is_constant() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
                      certificate is not valid after 5 (2 seconds ago)";
-        assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
+        assert_eq!(
+            lasting_text(error),
+            "invalid peer certificate: certificate expired"
+        );
         assert_eq!(lasting_text("connection refused"), "connection refused");
     }
 
@@ -282,7 +299,11 @@ mod tests {
             upload.record(false, true);
             tokio::time::sleep(TIMEOUT / 3 * 2).await;
         };
-        assert!(within_upload(TIMEOUT, upload.clone(), response).await.is_ok());
+        assert!(
+            within_upload(TIMEOUT, upload.clone(), response)
+                .await
+                .is_ok()
+        );
         let started = clock::now();
         let late = within_upload(TIMEOUT, upload, std::future::pending::<()>()).await;
         assert!(late.is_err() && clock::now() - started < TIMEOUT * 2);

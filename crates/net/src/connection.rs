@@ -131,7 +131,10 @@ impl UnsentRequest {
     /// A request of which nothing is written: its head, the beginning of its body, and the further
     /// parts of its body.
     pub(crate) fn new(head: Bytes, body: Bytes, stream: Option<RequestStream>) -> Self {
-        Self { buffered: head.chain(body), stream }
+        Self {
+            buffered: head.chain(body),
+            stream,
+        }
     }
 
     /// Whether the whole request is written.
@@ -162,7 +165,9 @@ impl Connection {
     ) -> Poll<Result<(), ConnectionError>> {
         loop {
             ready!(self.poll_write_all(cx, &mut unsent.buffered))?;
-            let Some(stream) = &mut unsent.stream else { return Poll::Ready(Ok(())) };
+            let Some(stream) = &mut unsent.stream else {
+                return Poll::Ready(Ok(()));
+            };
             // The next part is read from the client only now, so at most one part is buffered.
             match ready!(stream.poll_part(cx)).map_err(ConnectionError::RequestBody)? {
                 Some(part) => unsent.buffered = part,
@@ -249,7 +254,9 @@ impl Connection {
         let age = now.saturating_duration_since(self.opened_at);
         let requests = self.served_requests;
         limits.connection_age.is_none_or(|limit| age < limit)
-            && limits.connection_requests.is_none_or(|limit| requests < limit.get())
+            && limits
+                .connection_requests
+                .is_none_or(|limit| requests < limit.get())
     }
 
     /// Whether the connection can carry another request: there are no unread bytes, and the backend

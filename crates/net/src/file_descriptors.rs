@@ -41,7 +41,9 @@ impl Default for FileDescriptorPool {
 impl FileDescriptorPool {
     /// Creates a pool of `capacity` descriptors. `None`: the number is not limited.
     pub fn new(capacity: Option<usize>) -> Self {
-        let capacity = capacity.unwrap_or(Semaphore::MAX_PERMITS).min(Semaphore::MAX_PERMITS);
+        let capacity = capacity
+            .unwrap_or(Semaphore::MAX_PERMITS)
+            .min(Semaphore::MAX_PERMITS);
         let probe_capacity = max_probe_descriptors(usize::MAX, capacity);
         Self {
             permits: Arc::new(Semaphore::new(capacity)),
@@ -52,7 +54,10 @@ impl FileDescriptorPool {
     /// Acquires a descriptor without waiting. `None`: no descriptor is free.
     pub fn try_acquire(&self) -> Option<FileDescriptorPermit> {
         let descriptor = self.permits.clone().try_acquire_owned().ok()?;
-        Some(FileDescriptorPermit { _descriptor: descriptor, _probe_permit: None })
+        Some(FileDescriptorPermit {
+            _descriptor: descriptor,
+            _probe_permit: None,
+        })
     }
 
     /// Acquires a descriptor for a health-check connection. `None`: no descriptor became free
@@ -62,9 +67,15 @@ impl FileDescriptorPool {
         let acquiring = async {
             let probe_permit = Some(self.probe_permits.clone().acquire_owned().await.ok()?);
             let descriptor = self.permits.clone().acquire_owned().await.ok()?;
-            Some(FileDescriptorPermit { _descriptor: descriptor, _probe_permit: probe_permit })
+            Some(FileDescriptorPermit {
+                _descriptor: descriptor,
+                _probe_permit: probe_permit,
+            })
         };
-        tokio::time::timeout(timeout, acquiring).await.ok().flatten()
+        tokio::time::timeout(timeout, acquiring)
+            .await
+            .ok()
+            .flatten()
     }
 
     /// Whether health-check connections may stay open between two health checks: at least one
@@ -84,20 +95,41 @@ mod tests {
     async fn probes_have_a_share_and_wait_for_it() {
         let descriptors = FileDescriptorPool::new(Some(8));
         let probes = [
-            descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.unwrap(),
-            descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.unwrap(),
+            descriptors
+                .acquire_for_probe(ACQUIRE_TIMEOUT)
+                .await
+                .unwrap(),
+            descriptors
+                .acquire_for_probe(ACQUIRE_TIMEOUT)
+                .await
+                .unwrap(),
         ];
         assert!(!descriptors.has_capacity_for_probes());
-        assert!(descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.is_none(), "over the share");
+        assert!(
+            descriptors
+                .acquire_for_probe(ACQUIRE_TIMEOUT)
+                .await
+                .is_none(),
+            "over the share"
+        );
         drop(probes);
         let mut permits: Vec<_> = std::iter::from_fn(|| descriptors.try_acquire()).collect();
         assert_eq!(permits.len(), 8);
-        assert!(descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.is_none(), "all are in use");
+        assert!(
+            descriptors
+                .acquire_for_probe(ACQUIRE_TIMEOUT)
+                .await
+                .is_none(),
+            "all are in use"
+        );
         let waiting = descriptors.clone();
         let waiting = tokio::spawn(async move { waiting.acquire_for_probe(ACQUIRE_TIMEOUT).await });
         tokio::task::yield_now().await;
         permits.pop();
-        assert!(descriptors.try_acquire().is_none(), "the waiting probe precedes");
+        assert!(
+            descriptors.try_acquire().is_none(),
+            "the waiting probe precedes"
+        );
         assert!(waiting.await.unwrap().is_some());
     }
 }

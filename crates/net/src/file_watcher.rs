@@ -118,10 +118,16 @@ impl FileWatcher {
             return unread(problem);
         }
         let loaded = read_within_limit(load).await;
-        if loaded.as_ref().is_none_or(|loaded| loaded.as_ref().is_err_and(is_unreadable)) {
+        if loaded
+            .as_ref()
+            .is_none_or(|loaded| loaded.as_ref().is_err_and(is_unreadable))
+        {
             self.retry_later();
         }
-        loaded.map_or_else(|| unread(LOAD_LATE), |loaded| loaded.map_err(LoadError::Invalid))
+        loaded.map_or_else(
+            || unread(LOAD_LATE),
+            |loaded| loaded.map_err(LoadError::Invalid),
+        )
     }
 
     /// Makes the watcher report the current state again, for an owner that could not read the
@@ -161,7 +167,12 @@ impl FileWatcher {
                 }
             }
             let is_late = state == FileState::Late;
-            sleep(if is_late { LATE_POLL_INTERVAL } else { POLL_INTERVAL }).await;
+            sleep(if is_late {
+                LATE_POLL_INTERVAL
+            } else {
+                POLL_INTERVAL
+            })
+            .await;
         }
     }
 
@@ -193,13 +204,20 @@ const LOAD_LATE: &str = "it could not be read in time";
 pub async fn read_within_limit<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    tokio::time::timeout(READ_LIMIT, tokio::task::spawn_blocking(read)).await.ok()?.ok()
+    tokio::time::timeout(READ_LIMIT, tokio::task::spawn_blocking(read))
+        .await
+        .ok()?
+        .ok()
 }
 
 /// Opens a file to read it. Fails if it is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let require_regular = |is_file: bool| {
-        if is_file { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_REGULAR)) }
+        if is_file {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_REGULAR))
+        }
     };
     // Before `open`, which would wait for the writer of a FIFO.
     require_regular(fs::metadata(path)?.is_file())?;
@@ -223,7 +241,9 @@ impl FileState {
 /// and `c` of two files have another hash than `a` and `bc`.
 fn hash_file(file: &Path, hash: &mut Xxh3Default) -> io::Result<()> {
     let mut content = Vec::new();
-    let length = open_regular(file)?.take(MAX_COMPARED_BYTES).read_to_end(&mut content)?;
+    let length = open_regular(file)?
+        .take(MAX_COMPARED_BYTES)
+        .read_to_end(&mut content)?;
     hash.update(&content);
     hash.update(&length.to_le_bytes());
     Ok(())
@@ -255,14 +275,20 @@ mod tests {
         fs::write(&path, "one").unwrap();
         watcher.changed().await;
         fs::write(&path, "one").unwrap();
-        assert!(!is_changed_within(&mut watcher, limit).await, "same content");
+        assert!(
+            !is_changed_within(&mut watcher, limit).await,
+            "same content"
+        );
         fs::remove_file(&path).unwrap();
         watcher.changed().await;
         fs::write(&path, "one").unwrap();
         watcher.changed().await;
         fs::write(&path, "three").unwrap();
         watcher.skip_current();
-        assert!(!is_changed_within(&mut watcher, limit).await, "the current state was skipped");
+        assert!(
+            !is_changed_within(&mut watcher, limit).await,
+            "the current state was skipped"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,7 +330,10 @@ mod tests {
         watcher.changed().await;
         assert_eq!(watcher.problem(), None);
         fs::remove_file(&path).unwrap();
-        let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        let status = std::process::Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap();
         assert!(status.success());
         watcher.changed().await;
         assert_eq!(watcher.problem(), Some(NOT_REGULAR));
@@ -340,12 +369,18 @@ mod tests {
         tokio::time::advance(READ_LIMIT * 2).await;
         let (result, mut watcher) = loading.await.unwrap();
         let error = result.unwrap_err().to_string();
-        assert!(error.ends_with("/a: it could not be read in time"), "{error}");
+        assert!(
+            error.ends_with("/a: it could not be read in time"),
+            "{error}"
+        );
         drop(sender);
         watcher.changed().await;
         let loaded = watcher.load(|| Err::<(), _>("invalid"), |_| false).await;
         assert_eq!(loaded.unwrap_err().to_string(), "invalid");
-        assert!(!is_changed_within(&mut watcher, POLL_INTERVAL * 10).await, "it was readable");
+        assert!(
+            !is_changed_within(&mut watcher, POLL_INTERVAL * 10).await,
+            "it was readable"
+        );
     }
 
     /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic

@@ -23,7 +23,9 @@ impl IdlePool {
         let mut unusable = Vec::new();
         let reusable = loop {
             let mut list = lock(&self.0);
-            let Some(mut connection) = list.pop() else { break None };
+            let Some(mut connection) = list.pop() else {
+                break None;
+            };
             if connection.has_been_idle_for(limits.idle_connection, now) {
                 // All other connections were idle for longer.
                 unusable.append(&mut list);
@@ -71,7 +73,9 @@ impl IdlePool {
 
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("IdlePool").field(&lock(&self.0).len()).finish()
+        f.debug_tuple("IdlePool")
+            .field(&lock(&self.0).len())
+            .finish()
     }
 }
 
@@ -114,7 +118,9 @@ pub(crate) mod tests {
     /// A new connection, and the socket at its other end.
     pub(crate) async fn connection_and_peer() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
         let connection = Connection::new(MaybeTlsStream::Plain(stream), descriptor);
         (connection, listener.accept().await.unwrap().0)
@@ -135,15 +141,22 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn expired_idle_connections_are_closed_in_the_background() {
         let (idle, peers) = filled_pool(20).await;
-        let mut peers: Vec<_> = peers.into_iter().map(|peer| peer.into_std().unwrap()).collect();
+        let mut peers: Vec<_> = peers
+            .into_iter()
+            .map(|peer| peer.into_std().unwrap())
+            .collect();
         assert!(idle.take(&limits(), clock::now() + IDLE_TIMEOUT).is_none());
         let is_open = |peer: &mut std::net::TcpStream| {
-            peer.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            peer.read(&mut [0])
+                .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
         assert!(peers.iter_mut().all(is_open) && lock(&idle.0).is_empty());
         for peer in peers {
             let mut peer = TcpStream::from_std(peer).unwrap();
-            assert_eq!(peer.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(
+                peer.read_u8().await.unwrap_err().kind(),
+                ErrorKind::UnexpectedEof
+            );
         }
     }
 
@@ -152,10 +165,16 @@ pub(crate) mod tests {
         let (idle, _peers) = filled_pool(2).await;
         let connection_age = Some(IDLE_TIMEOUT / 3);
         let now = clock::now();
-        let young = HttpClientTimeouts { connection_age, ..limits() };
+        let young = HttpClientTimeouts {
+            connection_age,
+            ..limits()
+        };
         assert!(idle.take(&young, now + IDLE_TIMEOUT / 2).is_none());
         let (idle, _peers) = filled_pool(2).await;
-        let limits = HttpClientTimeouts { connection_requests: NonZeroU32::new(2), ..limits() };
+        let limits = HttpClientTimeouts {
+            connection_requests: NonZeroU32::new(2),
+            ..limits()
+        };
         let mut used = idle.take(&limits, now).unwrap();
         used.served_requests = 2;
         idle.put(used);
@@ -170,12 +189,16 @@ pub(crate) mod tests {
         peers.truncate(1);
         let connections = std::mem::take(&mut *lock(&idle.0));
         for connection in &connections[1..] {
-            let MaybeTlsStream::Plain(stream) = &connection.stream else { unreachable!() };
+            let MaybeTlsStream::Plain(stream) = &connection.stream else {
+                unreachable!()
+            };
             stream.readable().await.unwrap();
         }
         *lock(&idle.0) = connections;
         let taken = idle.take(&limits(), clock::now()).unwrap();
-        let MaybeTlsStream::Plain(stream) = &taken.stream else { unreachable!() };
+        let MaybeTlsStream::Plain(stream) = &taken.stream else {
+            unreachable!()
+        };
         assert_eq!(stream.local_addr().unwrap(), expected);
         assert!(lock(&idle.0).is_empty());
     }

@@ -93,7 +93,10 @@ impl PageFetcher {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(HOST, address.host_header().clone());
         // The text format is requested, because some servers rename their metrics in OpenMetrics.
-        headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("text/plain; version=0.0.4"),
+        );
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(key) = authorization {
             headers.insert(AUTHORIZATION, key.clone());
@@ -121,7 +124,8 @@ impl PageFetcher {
         path: &'static str,
         post: &PagePost,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
-        self.fetch(&PathAndQuery::from_static(path), Some(post)).await
+        self.fetch(&PathAndQuery::from_static(path), Some(post))
+            .await
     }
 
     /// Sends a GET, or the POST `post`. Returns the response status and the body.
@@ -172,13 +176,19 @@ impl PageFetcher {
             };
             let root = self.address.uri(&PathAndQuery::from_static("/"));
             let stream = self.client.connect(root).await?.into_inner();
-            self.send(Connection::new(stream, descriptor), path, post).await?
+            self.send(Connection::new(stream, descriptor), path, post)
+                .await?
         };
         if has_content_encoding(&response) {
             return Err(FetchError::UnexpectedEncoding);
         }
         let status = response.status();
-        read_body(response.into_body(), &mut self.page_buffer, self.max_page_bytes).await?;
+        read_body(
+            response.into_body(),
+            &mut self.page_buffer,
+            self.max_page_bytes,
+        )
+        .await?;
         Ok(status)
     }
 
@@ -218,7 +228,9 @@ async fn read_body(
         return Err(FetchError::TooLarge);
     }
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| FetchError::Truncated)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| FetchError::Truncated)?.into_data() else {
+            continue;
+        };
         if is_too_large((page.len() + data.remaining()) as u64) {
             // The buffer of an oversized page is freed.
             *page = Vec::new();

@@ -59,7 +59,13 @@ impl RequestStream {
         framing: RequestFraming,
     ) -> Self {
         let parts = Box::pin(parts);
-        Self { parts, framing, is_in_chunk: false, is_ended: false, upload: Arc::default() }
+        Self {
+            parts,
+            framing,
+            is_in_chunk: false,
+            is_ended: false,
+            upload: Arc::default(),
+        }
     }
 
     /// How far the client has sent the body. `None`: the body is the input of a WebSocket, which
@@ -96,7 +102,9 @@ impl RequestStream {
         match &mut self.framing {
             RequestFraming::Length(remaining) => {
                 let length = data.len() as u64;
-                *remaining = remaining.checked_sub(length).ok_or(ErrorKind::InvalidData)?;
+                *remaining = remaining
+                    .checked_sub(length)
+                    .ok_or(ErrorKind::InvalidData)?;
             }
             RequestFraming::Chunked => {
                 if std::mem::replace(&mut self.is_in_chunk, true) {
@@ -113,7 +121,11 @@ impl RequestStream {
         match self.framing {
             RequestFraming::Length(1..) => Err(ErrorKind::UnexpectedEof.into()),
             RequestFraming::Chunked => {
-                let end = if self.is_in_chunk { http1::CHUNK_END } else { b"" };
+                let end = if self.is_in_chunk {
+                    http1::CHUNK_END
+                } else {
+                    b""
+                };
                 let end = Bytes::from_static(end).chain(Bytes::from_static(http1::LAST_CHUNK));
                 Ok(Some(end))
             }
@@ -131,13 +143,17 @@ mod tests {
     use std::task::Waker;
 
     fn written(framing: RequestFraming, parts: &[&'static str]) -> io::Result<String> {
-        let parts: Vec<_> =
-            parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes()))))
+            .collect();
         let mut stream = RequestStream::new(StreamBody::new(stream::iter(parts)), framing);
         let mut text = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
         loop {
-            let Poll::Ready(part) = stream.poll_part(&mut cx) else { panic!("no part waits") };
+            let Poll::Ready(part) = stream.poll_part(&mut cx) else {
+                panic!("no part waits")
+            };
             match part? {
                 Some(mut part) => text.extend_from_slice(&part.copy_to_bytes(part.remaining())),
                 None => return Ok(String::from_utf8(text).unwrap()),
@@ -158,7 +174,10 @@ mod tests {
     #[test]
     fn bodies_without_their_stated_length_are_errors() {
         for length in [4, 6] {
-            assert!(written(RequestFraming::Length(length), &["ab", "cde"]).is_err(), "{length}");
+            assert!(
+                written(RequestFraming::Length(length), &["ab", "cde"]).is_err(),
+                "{length}"
+            );
         }
     }
 }

@@ -88,6 +88,10 @@ mod tests {
         }
         assert!(describe(EMFILE).unwrap().contains("LimitNOFILE"));
         let resolver_error = io::Error::other("failed to lookup address information");
-        assert_eq!(describe_exhaustion(&resolver_error), None, "descriptors are free");
+        assert_eq!(
+            describe_exhaustion(&resolver_error),
+            None,
+            "descriptors are free"
+        );
     }
 }

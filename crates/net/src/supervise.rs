@@ -110,7 +110,11 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 impl PanicCounts {
     /// Reads the number of panics of each task since the start of the process.
     pub fn snapshot() -> Self {
-        Self(PANIC_COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed)))
+        Self(
+            PANIC_COUNTS
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
+        )
     }
 
     /// Number of panics of one task.
@@ -123,9 +127,14 @@ impl PanicCounts {
 pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
     let recent = lock(&RECENT_PANICS);
     let count = |task: BackgroundTask| {
-        recent.iter().filter(|(other, at)| *other == task && *at >= since).count()
+        recent
+            .iter()
+            .filter(|(other, at)| *other == task && *at >= since)
+            .count()
     };
-    let counts = BackgroundTask::ALL.into_iter().map(|task| (task, count(task)));
+    let counts = BackgroundTask::ALL
+        .into_iter()
+        .map(|task| (task, count(task)));
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -134,15 +143,24 @@ pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
 /// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
     PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
-    push_bounded(&mut lock(&RECENT_PANICS), (task, clock::now()), MAX_RECENT_PANICS);
+    push_bounded(
+        &mut lock(&RECENT_PANICS),
+        (task, clock::now()),
+        MAX_RECENT_PANICS,
+    );
     // The message does not include the panic payload, which may contain a prompt or a key. The
     // panic hook has already logged the location.
-    tracing::error!(task = task.as_str(), "a panic was caught: the gateway continues");
+    tracing::error!(
+        task = task.as_str(),
+        "a panic was caught: the gateway continues"
+    );
 }
 
 /// Runs `work` and catches, counts and logs a panic. `None`: `work` panicked.
 pub fn catch_panic<R>(task: BackgroundTask, work: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|_| record_panic(task)).ok()
+    catch_unwind(AssertUnwindSafe(work))
+        .map_err(|_| record_panic(task))
+        .ok()
 }
 
 /// Runs the future `work` and catches, counts and logs a panic. `None`: `work` panicked.
@@ -150,7 +168,11 @@ pub async fn catch_panic_async<R>(
     task: BackgroundTask,
     work: impl Future<Output = R>,
 ) -> Option<R> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| record_panic(task)).ok()
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .map_err(|_| record_panic(task))
+        .ok()
 }
 
 // === run tasks ===
@@ -196,7 +218,9 @@ pub fn spawn_once(
     future: impl Future<Output = ()> + Send + 'static,
 ) -> SupervisedTask {
     // The result is ignored, because a panic and a return both end the task.
-    SupervisedTask(tokio::spawn(catch_panic_async(task, future).map(|_| ()).boxed()))
+    SupervisedTask(tokio::spawn(
+        catch_panic_async(task, future).map(|_| ()).boxed(),
+    ))
 }
 
 // === impl SupervisedTask ===
@@ -244,7 +268,10 @@ mod tests {
         });
         (&mut running.0).await.unwrap();
         assert_eq!(starts.load(Ordering::SeqCst), 4);
-        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis) - before, 3);
+        assert_eq!(
+            PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis) - before,
+            3
+        );
         assert_eq!((clock::now() - start_time).as_secs(), 1 + 2 + 4);
     }
 
@@ -293,9 +320,17 @@ mod tests {
         spawn_once(BackgroundTask::AdminListener, async { panic!("a defect") })
             .wait_for_end()
             .await;
-        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
-        spawn_once(BackgroundTask::AdminListener, async {}).wait_for_end().await;
-        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
+        assert_eq!(
+            PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before,
+            1
+        );
+        spawn_once(BackgroundTask::AdminListener, async {})
+            .wait_for_end()
+            .await;
+        assert_eq!(
+            PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before,
+            1
+        );
     }
 
     #[test]
@@ -306,7 +341,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn recent_panics_are_counted_by_background_task() {
-        assert_eq!(catch_panic(BackgroundTask::Routing, || -> u32 { panic!("a defect") }), None);
+        assert_eq!(
+            catch_panic(BackgroundTask::Routing, || -> u32 { panic!("a defect") }),
+            None
+        );
         let since = clock::now();
         let count = |since| {
             let panics = panics_since(since);

@@ -14,11 +14,27 @@ pub(super) fn print(rules: &str) -> String {
 }
 
 fn verdict_section(verdict: &VerdictDescription, rules: &str) -> String {
-    let VerdictDescription { name, severity, meaning, evidence, excluded, .. } = verdict;
-    let VerdictDescription { remedy, disproof, pages, .. } = verdict;
+    let VerdictDescription {
+        name,
+        severity,
+        meaning,
+        evidence,
+        excluded,
+        ..
+    } = verdict;
+    let VerdictDescription {
+        remedy,
+        disproof,
+        pages,
+        ..
+    } = verdict;
     let own = alert_of(name, rules).map_or_else(String::new, |alert| format!("; `{alert}`"));
     let pages = if *pages { "; pages" } else { "" };
-    let excluded = if excluded.is_empty() { String::new() } else { format!(" Not if {excluded}.") };
+    let excluded = if excluded.is_empty() {
+        String::new()
+    } else {
+        format!(" Not if {excluded}.")
+    };
     format!(
         "### {name}\n\n*{severity}{pages}{own}.* {meaning}\n\n**Evidence:** {evidence}{excluded}\n\n\
          **Do:** {remedy}\n\n**Disproof:** {disproof}\n\n"

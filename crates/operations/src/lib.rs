@@ -84,7 +84,10 @@ const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 /// The data sources of Grafana: Prometheus and Jaeger at these URLs.
 fn grafana_datasources(prometheus: &str, jaeger: &str) -> yaml::RenderResult {
-    let urls = [("http://prometheus:9090", prometheus), ("http://jaeger:16686", jaeger)];
+    let urls = [
+        ("http://prometheus:9090", prometheus),
+        ("http://jaeger:16686", jaeger),
+    ];
     yaml::with_values(GRAFANA_DATASOURCES, &urls)
 }
 
@@ -93,7 +96,9 @@ fn grafana_datasources(prometheus: &str, jaeger: &str) -> yaml::RenderResult {
 fn collector_config(jaeger: &str) -> String {
     let authority = jaeger.split_once("://").map_or(jaeger, |(_, rest)| rest);
     let authority = authority.split('/').next().unwrap_or_default();
-    let port = authority.rfind(':').filter(|colon| !authority[*colon..].contains(']'));
+    let port = authority
+        .rfind(':')
+        .filter(|colon| !authority[*colon..].contains(']'));
     let host = &authority[..port.unwrap_or(authority.len())];
     COLLECTOR_CONFIG.replace("endpoint: jaeger:4317", &format!("endpoint: {host}:4317"))
 }
@@ -102,9 +107,14 @@ fn collector_config(jaeger: &str) -> String {
 #[test]
 fn urls_are_quoted_if_yaml_needs_it() {
     let long = format!("http://p/{}", "a".repeat(100));
-    for url in
-        ["http://p:9090", "http://jaeger:16686", "{{ .Values.prom }}", "http://p # a", "p:", &long]
-    {
+    for url in [
+        "http://p:9090",
+        "http://jaeger:16686",
+        "{{ .Values.prom }}",
+        "http://p # a",
+        "p:",
+        &long,
+    ] {
         let text = grafana_datasources(url, "http://prometheus:9090").unwrap();
         let file: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         let urls = [0, 1].map(|index| file["datasources"][index]["url"].as_str());
@@ -117,7 +127,10 @@ fn urls_are_quoted_if_yaml_needs_it() {
 fn spans_go_to_the_jaeger_urls_host() {
     for (jaeger, endpoint) in [
         ("http://jaeger:16686", "endpoint: jaeger:4317"),
-        ("https://traces.example/ui/", "endpoint: traces.example:4317"),
+        (
+            "https://traces.example/ui/",
+            "endpoint: traces.example:4317",
+        ),
         ("http://[::1]:16686", "endpoint: [::1]:4317"),
         ("10.0.0.7:16686", "endpoint: 10.0.0.7:4317"),
     ] {

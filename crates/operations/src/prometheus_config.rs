@@ -53,7 +53,10 @@ struct TargetLabels<'a> {
 pub(super) fn print(endpoints: &DeploymentEndpoints) -> yaml::RenderResult {
     let addresses = [("alertmanager:9093", &*endpoints.alertmanager)];
     let text = yaml::with_values(GLOBAL_CONFIG, &addresses)?;
-    Ok(text + &yaml::render(&ScrapeConfigs { scrape_configs: scrape_jobs(endpoints) })?)
+    Ok(text
+        + &yaml::render(&ScrapeConfigs {
+            scrape_configs: scrape_jobs(endpoints),
+        })?)
 }
 
 fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
@@ -63,23 +66,41 @@ fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
         static_configs,
         dns_sd_configs: Vec::new(),
     };
-    let backends = endpoints.backends.iter().map(|(name, address)| StaticTargets {
-        targets: vec![address],
-        labels: Some(TargetLabels { backend: name }),
-    });
+    let backends = endpoints
+        .backends
+        .iter()
+        .map(|(name, address)| StaticTargets {
+            targets: vec![address],
+            labels: Some(TargetLabels { backend: name }),
+        });
     let gateways = endpoints.gateways.iter().map(String::as_str).collect();
-    let spans = endpoints
-        .span_metrics
-        .as_ref()
-        .map(|address| job("spans", vec![StaticTargets { targets: vec![address], labels: None }]));
+    let spans = endpoints.span_metrics.as_ref().map(|address| {
+        job(
+            "spans",
+            vec![StaticTargets {
+                targets: vec![address],
+                labels: None,
+            }],
+        )
+    });
     let gpus = endpoints.gpus.as_ref().map(|(host, port)| ScrapeJob {
-        dns_sd_configs: vec![DnsTargets { names: [host], r#type: "A", port: *port }],
+        dns_sd_configs: vec![DnsTargets {
+            names: [host],
+            r#type: "A",
+            port: *port,
+        }],
         ..job("gpus", Vec::new())
     });
     let own = [
         ScrapeJob {
             scrape_interval: None,
-            ..job("tokenweir", vec![StaticTargets { targets: gateways, labels: None }])
+            ..job(
+                "tokenweir",
+                vec![StaticTargets {
+                    targets: gateways,
+                    labels: None,
+                }],
+            )
         },
         // The scrape interval of the engines is longer than that of the gateways. The gateway already scrapes
         // the engines often, and each scrape costs CPU time of the engine's server.
@@ -96,11 +117,22 @@ mod tests {
     fn missing_services_are_not_scraped() {
         let plain = DeploymentEndpoints::new("http://gateway:9090", Vec::new());
         let shown = print(&plain).unwrap();
-        assert!(shown.contains("- gateway:9090") && !shown.contains("8889"), "{shown}");
+        assert!(
+            shown.contains("- gateway:9090") && !shown.contains("8889"),
+            "{shown}"
+        );
         assert!(!shown.contains("dcgm"), "{shown}");
         let spans = Some("collector:8889".to_owned());
         let gpus = Some(("gpus".to_owned(), 9400));
-        let full = print(&DeploymentEndpoints { span_metrics: spans, gpus, ..plain }).unwrap();
-        assert!(full.contains("- collector:8889") && full.contains("port: 9400"), "{full}");
+        let full = print(&DeploymentEndpoints {
+            span_metrics: spans,
+            gpus,
+            ..plain
+        })
+        .unwrap();
+        assert!(
+            full.contains("- collector:8889") && full.contains("port: 9400"),
+            "{full}"
+        );
     }
 }

@@ -59,7 +59,11 @@ impl AtomicF64 {
     #[inline]
     pub fn average_in(&self, value: f64, weight: f64) {
         let before = self.get();
-        self.set(if before.is_nan() { value } else { before + weight * (value - before) });
+        self.set(if before.is_nan() {
+            value
+        } else {
+            before + weight * (value - before)
+        });
     }
 }
 
@@ -100,12 +104,19 @@ mod tests {
         let nanosecond = Duration::from_nanos(1);
         assert_eq!(time.get(), None);
         let before = [second, nanosecond].map(|distance| epoch.checked_sub(distance).unwrap());
-        for at in before.into_iter().chain([epoch + nanosecond, epoch + second]) {
+        for at in before
+            .into_iter()
+            .chain([epoch + nanosecond, epoch + second])
+        {
             time.set(Some(at));
             assert_eq!(time.get(), Some(at));
         }
         time.set(Some(epoch));
-        assert_eq!(time.get(), Some(epoch + nanosecond), "the nearest other time");
+        assert_eq!(
+            time.get(),
+            Some(epoch + nanosecond),
+            "the nearest other time"
+        );
         time.set(None);
         assert_eq!(time.get(), None);
     }

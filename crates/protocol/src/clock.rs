@@ -7,7 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The current time of the monotonic clock.
 pub fn now() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "this is the function that others must call")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the function that others must call"
+    )]
     tokio::time::Instant::now().into_std()
 }
 
@@ -22,12 +25,16 @@ pub fn epoch() -> Instant {
 pub fn nanos(time: Instant) -> i64 {
     let epoch = epoch();
     let before = || epoch.saturating_duration_since(time).as_nanos() as i64;
-    time.checked_duration_since(epoch).map_or_else(|| -before(), |after| after.as_nanos() as i64)
+    time.checked_duration_since(epoch)
+        .map_or_else(|| -before(), |after| after.as_nanos() as i64)
 }
 
 /// The wall-clock time, for time stamps that leave the process. Never use it to measure durations.
 pub fn wall_time() -> SystemTime {
-    #[expect(clippy::disallowed_methods, reason = "this is the function that others must call")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the function that others must call"
+    )]
     SystemTime::now()
 }
 

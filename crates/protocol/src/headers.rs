@@ -137,7 +137,11 @@ impl RequestId {
         let client_id = headers.get(X_REQUEST_ID).filter(is_valid).cloned();
         let generated_id = || HeaderValue::from_bytes(&hex_digits(random));
         // Hexadecimal digits always form a valid header value.
-        Self(client_id.or_else(|| generated_id().ok()).unwrap_or(HeaderValue::from_static("0")))
+        Self(
+            client_id
+                .or_else(|| generated_id().ok())
+                .unwrap_or(HeaderValue::from_static("0")),
+        )
     }
 
     /// The id as text.
@@ -197,7 +201,9 @@ fn join_fields(headers: &mut HeaderMap) {
     }
     for (name, separator) in &JOINED {
         let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
-        let (Some(first), Some(second)) = (values.next(), values.next()) else { continue };
+        let (Some(first), Some(second)) = (values.next(), values.next()) else {
+            continue;
+        };
         let all: Vec<&[u8]> = [first, second].into_iter().chain(values).collect();
         if let Ok(joined) = HeaderValue::from_bytes(&all.join(separator.as_bytes())) {
             headers.insert(name.clone(), joined);
@@ -208,7 +214,9 @@ fn join_fields(headers: &mut HeaderMap) {
 /// Formats an IP address. IPv4 addresses do not use the formatter of the standard library, which is
 /// slower.
 fn format_ip(ip: IpAddr) -> Vec<u8> {
-    let IpAddr::V4(ip) = ip else { return ip.to_string().into_bytes() };
+    let IpAddr::V4(ip) = ip else {
+        return ip.to_string().into_bytes();
+    };
     let mut text = Vec::with_capacity("255.255.255.255".len());
     for octet in ip.octets() {
         if !text.is_empty() {
@@ -234,7 +242,9 @@ pub fn has_passed(headers: &HeaderMap, hop: &HeaderValue) -> bool {
 /// Adds the session id that names a request in the KV events of its backend. A session id that the
 /// client was permitted to send is kept.
 pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
-    headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
+    headers
+        .entry(X_SESSION_ID)
+        .or_insert_with(|| session_id.clone());
 }
 
 /// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway
@@ -251,7 +261,9 @@ pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
         let name = name.as_str();
         NOT_FROM_BACKENDS.contains(&name)
             || (name.starts_with("x-")
-                && NOT_FROM_BACKENDS_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+                && NOT_FROM_BACKENDS_PREFIXES
+                    .iter()
+                    .any(|prefix| name.starts_with(prefix)))
             || (name == RETRY_AFTER_MS.as_str() && status.is_success())
     });
 }
@@ -274,10 +286,16 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 /// headers.
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
-    headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.0.clone());
+    headers
+        .entry(X_REQUEST_ID)
+        .or_insert_with(|| request_id.0.clone());
     if is_event_stream(headers) {
-        headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
-        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+        headers
+            .entry(X_ACCEL_BUFFERING)
+            .or_insert(HeaderValue::from_static("no"));
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-cache"));
     }
 }
 
@@ -295,7 +313,11 @@ pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool 
     }
     let host = Authority::try_from(host.as_bytes());
     let is_valid = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
-    let authority = if version == Version::HTTP_2 { uri.authority() } else { None };
+    let authority = if version == Version::HTTP_2 {
+        uri.authority()
+    } else {
+        None
+    };
     let is_match = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
     is_single && is_valid && is_match
 }
@@ -309,19 +331,32 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         return seconds(value / 1e3);
     }
     let value = text(&RETRY_AFTER)?;
-    let until = || httpdate::parse_http_date(value).ok()?.duration_since(now).ok();
+    let until = || {
+        httpdate::parse_http_date(value)
+            .ok()?
+            .duration_since(now)
+            .ok()
+    };
     value.parse().ok().and_then(seconds).or_else(until)
 }
 
 /// Whether the headers contain a digest of the body, so that the gateway must not change the body.
 pub fn has_body_digest(headers: &HeaderMap) -> bool {
-    const DIGESTS: [&str; 4] = ["content-digest", "content-md5", "digest", "x-amz-content-sha256"];
+    const DIGESTS: [&str; 4] = [
+        "content-digest",
+        "content-md5",
+        "digest",
+        "x-amz-content-sha256",
+    ];
     headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
 /// The media type in `Content-Type`, without its parameters. Empty if there is no valid header.
 pub fn media_type(headers: &HeaderMap) -> &str {
-    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let value = headers
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     let name = value.split(|byte| *byte == b';').next().unwrap_or_default();
     str::from_utf8(name).unwrap_or_default().trim()
 }
@@ -335,12 +370,16 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 /// The items of a header whose value is a list. Items that are no text are included.
 fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
-    values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+    values
+        .flat_map(|value| value.split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
 }
 
 /// The headers that `Connection` names.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    list_items(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
+    list_items(headers, &CONNECTION)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .collect()
 }
 
 /// Whether a header must not be forwarded, because it applies to one connection only or is in
@@ -358,8 +397,11 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
 /// each present name is cheaper than looking up each name that must be removed.
 pub fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
-    let names: Vec<HeaderName> =
-        headers.keys().filter(|name| should_remove(name)).cloned().collect();
+    let names: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| should_remove(name))
+        .cloned()
+        .collect();
     for name in names {
         headers.remove(name);
     }
@@ -419,7 +461,10 @@ mod tests {
         ]);
         let values = |name| headers.get_all(name).iter().collect::<Vec<_>>();
         assert_eq!(values("cookie"), ["a=1; b=2"]);
-        assert_eq!(values("x-forwarded-for"), ["192.0.2.1, 192.0.2.2, 127.0.0.1"]);
+        assert_eq!(
+            values("x-forwarded-for"),
+            ["192.0.2.1, 192.0.2.2, 127.0.0.1"]
+        );
         assert_eq!(values("tracestate"), ["x=1,y=2"]);
         assert_eq!(values("accept"), ["application/json, text/event-stream"]);
         assert_eq!(values("x-unknown"), ["1", "2"]);
@@ -452,14 +497,25 @@ mod tests {
             "x-litespeed-location",
             "x-envoy-immediate-health-check-fail",
         ] {
-            assert!(!is_kept(200, name, "1") && !is_kept(503, name, "1"), "{name}");
+            assert!(
+                !is_kept(200, name, "1") && !is_kept(503, name, "1"),
+                "{name}"
+            );
         }
-        for name in ["retry-after", "set-cookie", "x-vllm-other", "openai-processing-ms"] {
+        for name in [
+            "retry-after",
+            "set-cookie",
+            "x-vllm-other",
+            "openai-processing-ms",
+        ] {
             assert!(is_kept(200, name, "7"), "{name}");
         }
         assert!(is_kept(200, "x-accel-buffering", "No"), "a stream needs it");
         assert!(is_kept(429, "retry-after-ms", "7") && is_kept(503, "retry-after-ms", "7"));
-        assert!(!is_kept(200, "retry-after-ms", "7"), "a success needs no retry");
+        assert!(
+            !is_kept(200, "retry-after-ms", "7"),
+            "a success needs no retry"
+        );
     }
 
     #[test]
@@ -469,12 +525,21 @@ mod tests {
         assert!(has_token(&headers, &CONNECTION, "close"));
         assert!(!has_token(&headers, &CONNECTION, "keep-alive"));
         let odd = HeaderValue::from_bytes(b"Application/JSON ; x=\xe9").unwrap();
-        assert_eq!(media_type(&HeaderMap::from_iter([(CONTENT_TYPE, odd)])), "Application/JSON");
+        assert_eq!(
+            media_type(&HeaderMap::from_iter([(CONTENT_TYPE, odd)])),
+            "Application/JSON"
+        );
     }
 
     #[test]
     fn binary_hops_leave_others_in_x_forwarded_for() {
-        for line in [&b"caf\xe9"[..], b"\xff\xfe", b"", b"\t", b"unknown, _hidden"] {
+        for line in [
+            &b"caf\xe9"[..],
+            b"\xff\xfe",
+            b"",
+            b"\t",
+            b"unknown, _hidden",
+        ] {
             let mut client = HeaderMap::new();
             for value in [b"1.2.3.4", line, b"203.0.113.7"] {
                 client.append(X_FORWARDED_FOR, HeaderValue::from_bytes(value).unwrap());
@@ -507,8 +572,13 @@ mod tests {
         ]);
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        let expected =
-            ["accept-encoding", "authorization", "host", "x-forwarded-for", "x-request-id"];
+        let expected = [
+            "accept-encoding",
+            "authorization",
+            "host",
+            "x-forwarded-for",
+            "x-request-id",
+        ];
         assert_eq!(names, expected);
         assert_eq!(headers["accept-encoding"], "identity");
         assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
@@ -539,8 +609,10 @@ mod tests {
         rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers["x-accel-buffering"], "no");
         assert_eq!(headers["cache-control"], "no-cache");
-        let mut headers =
-            header_map(&[("content-type", "application/json"), ("x-request-id", "of-backend")]);
+        let mut headers = header_map(&[
+            ("content-type", "application/json"),
+            ("x-request-id", "of-backend"),
+        ]);
         rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-request-id"], "of-backend");
@@ -557,7 +629,10 @@ mod tests {
         let http_2 = Version::HTTP_2;
         assert!(is_valid(http_1_1, "/", &["gateway:8080"]) && is_valid(http_1_1, "/", &["[::1]"]));
         assert!(is_valid(http_1_0, "/", &[]) && is_valid(http_2, "http://gateway/", &[]));
-        assert!(is_valid(http_1_1, "http://elsewhere/", &["gateway"]), "HTTP/1.1 ignores the URI");
+        assert!(
+            is_valid(http_1_1, "http://elsewhere/", &["gateway"]),
+            "HTTP/1.1 ignores the URI"
+        );
         assert!(is_valid(http_2, "http://gateway/", &["GATEWAY"]));
         assert!(!is_valid(http_2, "http://gateway/", &["elsewhere"]));
         assert!(!is_valid(http_1_1, "/", &[]) && !is_valid(http_1_1, "/", &["a", "a"]));

@@ -99,8 +99,9 @@ impl BucketLayout for OutputGap {
 }
 
 impl BucketLayout for TokenCount {
-    const BOUNDS: &'static [f64] =
-        &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
+    const BOUNDS: &'static [f64] = &[
+        1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0,
+    ];
 }
 
 impl BucketLayout for ChunkTransit {
@@ -120,7 +121,9 @@ impl BucketBounds {
 
     /// Bounds from the configuration. Bounds after the first [`MAX_BUCKET_BOUNDS`] are ignored.
     pub fn from_slice(bounds: &[f64]) -> Self {
-        Self(BoundsStorage::Shared(bounds[..bounds.len().min(MAX_BUCKET_BOUNDS)].into()))
+        Self(BoundsStorage::Shared(
+            bounds[..bounds.len().min(MAX_BUCKET_BOUNDS)].into(),
+        ))
     }
 
     /// Index of the bucket of a value. A value that equals a bound belongs to the bucket that ends
@@ -155,7 +158,11 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
     /// a value allocates nothing.
     pub fn with_bounds(bounds: &BucketBounds, has_exponential: bool) -> Self {
         let exponential = has_exponential.then(|| Box::new(ExponentialHistogram::preallocated()));
-        Self { bounds: bounds.clone(), exponential, ..Self::default() }
+        Self {
+            bounds: bounds.clone(),
+            exponential,
+            ..Self::default()
+        }
     }
 
     /// Adds a value `times` times.
@@ -251,7 +258,11 @@ impl OutputGapHistogram {
 /// are no samples.
 pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     let index = nearest_rank(samples.len() as u64, q)? - 1;
-    Some(*samples.select_nth_unstable_by(index as usize, f64::total_cmp).1)
+    Some(
+        *samples
+            .select_nth_unstable_by(index as usize, f64::total_cmp)
+            .1,
+    )
 }
 
 /// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.
@@ -264,7 +275,9 @@ pub fn bucket_quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
         let cumulative_count = lower_count + f64::from(count);
         if cumulative_count >= rank && count > 0 {
             let lower = if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
-            let Some(upper) = bounds.get(bucket) else { return Some(f64::INFINITY) };
+            let Some(upper) = bounds.get(bucket) else {
+                return Some(f64::INFINITY);
+            };
             return Some(lower + (upper - lower) * (rank - lower_count) / f64::from(count));
         }
         lower_count = cumulative_count;
@@ -283,8 +296,14 @@ mod tests {
         gaps.record_duration_n(Duration::from_nanos(10_000_001), 1);
         gaps.record_duration_n(Duration::from_secs(100), 2);
         let counts = gaps.bucket_counts();
-        assert_eq!((counts[4], counts[5], counts[OutputGap::BOUNDS.len()]), (1, 1, 2));
-        assert_eq!((counts.len(), gaps.max(), gaps.count()), (27, Some(100.0), 4));
+        assert_eq!(
+            (counts[4], counts[5], counts[OutputGap::BOUNDS.len()]),
+            (1, 1, 2)
+        );
+        assert_eq!(
+            (counts.len(), gaps.max(), gaps.count()),
+            (27, Some(100.0), 4)
+        );
     }
 
     #[test]
@@ -300,7 +319,10 @@ mod tests {
     #[test]
     fn quantiles_stay_in_their_bucket_below_the_maximum() {
         let mut gaps = OutputGapHistogram::default();
-        assert_eq!((gaps.quantile(0.95), gaps.mean(), gaps.max()), (None, None, None));
+        assert_eq!(
+            (gaps.quantile(0.95), gaps.mean(), gaps.max()),
+            (None, None, None)
+        );
         gaps.record_duration_n(Duration::from_micros(1_500), 95);
         gaps.record_duration_n(Duration::from_millis(45), 5);
         let p50 = gaps.quantile(0.5).unwrap();

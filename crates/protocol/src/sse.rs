@@ -86,7 +86,10 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 impl SseDecoder {
     /// A decoder at the beginning of a stream.
     pub fn new() -> Self {
-        Self { line_state: LineState::ByteOrderMark(0), ..Self::default() }
+        Self {
+            line_state: LineState::ByteOrderMark(0),
+            ..Self::default()
+        }
     }
 
     /// Removes the next piece from the beginning of `input` and returns it. `None`: all of `input`
@@ -137,7 +140,10 @@ impl SseDecoder {
     pub fn is_between_blocks(&self) -> bool {
         !self.is_in_block
             && !self.is_after_cr
-            && matches!(self.line_state, LineState::Start | LineState::ByteOrderMark(0))
+            && matches!(
+                self.line_state,
+                LineState::Start | LineState::ByteOrderMark(0)
+            )
     }
 
     /// Whether the line that the last piece is about ([`SsePiece::UnknownLine`]) begins like a JSON object.
@@ -296,7 +302,10 @@ impl SseDecoder {
 
 impl<const N: usize> Default for BoundedText<N> {
     fn default() -> Self {
-        Self { bytes: [0; N], len: 0 }
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
     }
 }
 
@@ -357,28 +366,79 @@ mod tests {
     fn lf_cr_and_crlf_each_end_a_line() {
         for ending in ["\n", "\r", "\r\n"] {
             let text = format!("event: a{ending}data: 1{ending}{ending}data:2{ending}{ending}");
-            assert_eq!(events_of_text(&text), [event("a", "1"), event("", "2")], "{ending:?}");
+            assert_eq!(
+                events_of_text(&text),
+                [event("a", "1"), event("", "2")],
+                "{ending:?}"
+            );
         }
     }
 
     #[test]
     fn only_complete_events_with_data_are_dispatched() {
         for (case, text, expected) in [
-            ("joined data lines", "data: a\ndata\ndata:  b\n\n", &[("", "a\n\n b")][..]),
-            ("byte order mark at the beginning", "\u{FEFF}data: 1\n\n", &[("", "1")]),
-            ("a later one", "data: 1\n\n\u{FEFF}data: 2\n\n", &[("", "1")]),
-            ("event without data", "event: ping\n\ndata: 1\n\n", &[("", "1")]),
-            ("comment", ": keep-alive\n\ndata: 1\n\n", &[("#", ""), ("", "1")]),
-            ("unknown fields", "id: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n", &[("", "1")]),
-            ("line of white space", "data: 1\n \ndata: 2\n\n", &[("", "1\n2")]),
-            ("white space before a name", " data: 1\n\ndata: 2\n\n", &[("", "2")]),
-            ("error field", "error: {\"code\":500}\n\n", &[("error", "{\"code\":500}")]),
-            ("no blank line at the end", "data: 1\n\ndata: 2\n", &[("", "1")]),
+            (
+                "joined data lines",
+                "data: a\ndata\ndata:  b\n\n",
+                &[("", "a\n\n b")][..],
+            ),
+            (
+                "byte order mark at the beginning",
+                "\u{FEFF}data: 1\n\n",
+                &[("", "1")],
+            ),
+            (
+                "a later one",
+                "data: 1\n\n\u{FEFF}data: 2\n\n",
+                &[("", "1")],
+            ),
+            (
+                "event without data",
+                "event: ping\n\ndata: 1\n\n",
+                &[("", "1")],
+            ),
+            (
+                "comment",
+                ": keep-alive\n\ndata: 1\n\n",
+                &[("#", ""), ("", "1")],
+            ),
+            (
+                "unknown fields",
+                "id: 1\nretry: 5\ndatafoo: x\ndat: x\ndata: 1\n\n",
+                &[("", "1")],
+            ),
+            (
+                "line of white space",
+                "data: 1\n \ndata: 2\n\n",
+                &[("", "1\n2")],
+            ),
+            (
+                "white space before a name",
+                " data: 1\n\ndata: 2\n\n",
+                &[("", "2")],
+            ),
+            (
+                "error field",
+                "error: {\"code\":500}\n\n",
+                &[("error", "{\"code\":500}")],
+            ),
+            (
+                "no blank line at the end",
+                "data: 1\n\ndata: 2\n",
+                &[("", "1")],
+            ),
         ] {
-            let expected: Vec<_> = expected.iter().map(|(kind, data)| event(kind, data)).collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(kind, data)| event(kind, data))
+                .collect();
             assert_eq!(events_of_text(text), expected, "{case}");
         }
-        assert_eq!(events(&[b"\xEF\xBBdata: 1\n\n"]), [], "a part of a byte order mark");
+        assert_eq!(
+            events(&[b"\xEF\xBBdata: 1\n\n"]),
+            [],
+            "a part of a byte order mark"
+        );
     }
 
     #[test]
@@ -387,7 +447,9 @@ mod tests {
             let mut decoder = SseDecoder::new();
             let mut rest = text;
             let pieces = std::iter::from_fn(|| decoder.next(&mut rest));
-            let unknown = pieces.filter(|piece| *piece == SsePiece::UnknownLine).count();
+            let unknown = pieces
+                .filter(|piece| *piece == SsePiece::UnknownLine)
+                .count();
             (unknown, decoder.is_between_blocks())
         };
         assert_eq!(unknown_lines(b" \n\t \r\n  \n"), (0, true));

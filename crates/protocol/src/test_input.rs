@@ -6,7 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// values.
 pub(crate) fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
     let header = |&(name, value): &(&'static str, &str)| {
-        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_str(value).unwrap(),
+        )
     };
     pairs.iter().map(header).collect()
 }

@@ -48,7 +48,9 @@ pub mod duration {
     /// Parses a duration.
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
         // humantime accepts a zero without a unit. This parser requires a unit for every value.
-        let has_unit = text.trim_end().ends_with(|last: char| last.is_ascii_alphabetic());
+        let has_unit = text
+            .trim_end()
+            .ends_with(|last: char| last.is_ascii_alphabetic());
         match humantime::parse_duration(text.trim()) {
             Ok(duration) if has_unit && duration > MAX_DURATION => {
                 Err(DurationError::TooLong(text.to_owned()))
@@ -97,7 +99,9 @@ pub mod bytes {
         let factor = match unit.trim_start() {
             "" | "B" | "b" => 1,
             unit => {
-                let row = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+                let row = UNITS
+                    .iter()
+                    .find(|(name, _)| name.eq_ignore_ascii_case(unit));
                 row.ok_or_else(invalid_format)?.1
             }
         };
@@ -112,8 +116,9 @@ pub mod bytes {
     /// Formats a size so that [`parse`] accepts it. The unit is the first of GiB, MiB, KiB, GB, MB and kB of
     /// which the size is a multiple. Without such a unit, the size is in bytes.
     pub fn format(bytes: usize) -> String {
-        let first_exact_unit =
-            UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+        let first_exact_unit = UNITS
+            .iter()
+            .find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
         match first_exact_unit {
             Some((name, factor)) => format!("{}{name}", bytes / factor),
             None => bytes.to_string(),
@@ -149,7 +154,9 @@ impl Optional<Duration> {
         from: D,
     ) -> Result<Option<time::Duration>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
-        text.map(|text| duration::parse(&text)).transpose().map_err(D::Error::custom)
+        text.map(|text| duration::parse(&text))
+            .transpose()
+            .map_err(D::Error::custom)
     }
 }
 
@@ -210,10 +217,18 @@ mod tests {
 
     #[test]
     fn durations_with_units_are_parsed() {
-        for (text, millis) in
-            [("250ms", 250), ("2s", 2_000), ("10m", 600_000), ("1h 30m", 5_400_000), ("0s", 0)]
-        {
-            assert_eq!(duration::parse(text), Ok(Duration::from_millis(millis)), "{text}");
+        for (text, millis) in [
+            ("250ms", 250),
+            ("2s", 2_000),
+            ("10m", 600_000),
+            ("1h 30m", 5_400_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(
+                duration::parse(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
     }
 
@@ -230,7 +245,10 @@ mod tests {
             );
         }
         let error = duration::parse("2years").unwrap_err();
-        assert_eq!(error.to_string(), "`2years` is too long; the longest duration is 365days");
+        assert_eq!(
+            error.to_string(),
+            "`2years` is too long; the longest duration is 365days"
+        );
     }
 
     #[test]
@@ -268,9 +286,13 @@ mod tests {
 
     #[test]
     fn sizes_have_the_first_unit_that_divides_them() {
-        for (bytes, text) in
-            [(64 << 20, "64MiB"), (65_536, "64KiB"), (4_000_000, "4MB"), (1_001, "1001"), (0, "0")]
-        {
+        for (bytes, text) in [
+            (64 << 20, "64MiB"),
+            (65_536, "64KiB"),
+            (4_000_000, "4MB"),
+            (1_001, "1001"),
+            (0, "0"),
+        ] {
             assert_eq!(bytes::format(bytes), text);
         }
     }

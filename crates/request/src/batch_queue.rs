@@ -38,8 +38,17 @@ impl<T> BatchQueue<T> {
     /// A queue for items with a total size of at most `capacity`. The consumer waits for up to
     /// `linger` after the first item, or until the total size is 1/32 of `capacity`.
     pub const fn new(linger: Duration, capacity: usize) -> Self {
-        let pending = PendingBatch { items: Vec::new(), total_size: 0, is_closed: false };
-        Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
+        let pending = PendingBatch {
+            items: Vec::new(),
+            total_size: 0,
+            is_closed: false,
+        };
+        Self {
+            pending: Mutex::new(pending),
+            ready: Condvar::new(),
+            linger,
+            capacity,
+        }
     }
 
     /// Adds an item of this size, in the unit of the capacity. Returns the item as an error if it
@@ -66,11 +75,15 @@ impl<T> BatchQueue<T> {
     pub fn wait_for_batch(&self) -> bool {
         let should_wait_for_item =
             |pending: &mut PendingBatch<T>| pending.items.is_empty() && !pending.is_closed;
-        let pending = self.ready.wait_while(lock(&self.pending), should_wait_for_item);
+        let pending = self
+            .ready
+            .wait_while(lock(&self.pending), should_wait_for_item);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
         let should_wait_for_more =
             |pending: &mut PendingBatch<T>| !pending.is_closed && !self.is_batch_full(pending);
-        let batch = self.ready.wait_timeout_while(pending, self.linger, should_wait_for_more);
+        let batch = self
+            .ready
+            .wait_timeout_while(pending, self.linger, should_wait_for_more);
         !batch.unwrap_or_else(PoisonError::into_inner).0.is_closed
     }
 

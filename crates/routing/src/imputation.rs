@@ -19,16 +19,25 @@ pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
 }
 
 fn impute_prefill_costs(candidates: &mut [Candidate]) {
-    let sums = candidates.iter().fold([0.0; 3], |[weight, base, per_token], candidate| {
-        let own = candidate.prefill_freshness;
-        let cost = &candidate.prefill;
-        [weight + own, base + own * cost.base, per_token + own * cost.per_token]
-    });
+    let sums = candidates
+        .iter()
+        .fold([0.0; 3], |[weight, base, per_token], candidate| {
+            let own = candidate.prefill_freshness;
+            let cost = &candidate.prefill;
+            [
+                weight + own,
+                base + own * cost.base,
+                per_token + own * cost.per_token,
+            ]
+        });
     let [weight, base, per_token] = sums;
     if weight <= 0.0 {
         return;
     }
-    let fleet = PrefillCost { base: base / weight, per_token: per_token / weight };
+    let fleet = PrefillCost {
+        base: base / weight,
+        per_token: per_token / weight,
+    };
     let fleet_seconds = fleet.seconds(REFERENCE_PROMPT_TOKENS);
     let mut fastest = (f64::INFINITY, fleet);
     let mut has_unobserved = false;
@@ -54,8 +63,9 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
         }
     }
     if has_unobserved {
-        for candidate in
-            candidates.iter_mut().filter(|candidate| candidate.prefill_freshness <= 0.0)
+        for candidate in candidates
+            .iter_mut()
+            .filter(|candidate| candidate.prefill_freshness <= 0.0)
         {
             candidate.prefill = fastest.1;
         }
@@ -75,11 +85,18 @@ const OWN_RATIO: f64 = 0.5;
 fn impute_token_counts(candidates: &mut [Candidate]) {
     let with_usage = candidates.iter().filter(|candidate| candidate.has_usage);
     let sums = with_usage.fold([0.0; 3], |[count, prompt, output], candidate| {
-        [count + 1.0, prompt + candidate.prompt, output + candidate.output]
+        [
+            count + 1.0,
+            prompt + candidate.prompt,
+            output + candidate.output,
+        ]
     });
     let [prompt, output] = [sums[1] / sums[0], sums[2] / sums[0]];
     if prompt > 0.0 {
-        for candidate in candidates.iter_mut().filter(|candidate| !candidate.has_usage) {
+        for candidate in candidates
+            .iter_mut()
+            .filter(|candidate| !candidate.has_usage)
+        {
             candidate.cached *= prompt / candidate.prompt;
             (candidate.prompt, candidate.output) = (prompt, output);
         }

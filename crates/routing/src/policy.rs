@@ -51,7 +51,10 @@ impl Policy {
     /// Chooses a candidate. `None`: there is no candidate.
     pub fn pick(&self, candidates: &[Candidate], request: &RoutingRequest) -> Option<PolicyChoice> {
         if candidates.len() < 2 {
-            return candidates.first().map(|_| PolicyChoice { index: 0, reason: "only_candidate" });
+            return candidates.first().map(|_| PolicyChoice {
+                index: 0,
+                reason: "only_candidate",
+            });
         }
         if !self.kind.weighs_load() || shares::are_equal(candidates) {
             return Some(self.pick_among(candidates, request));
@@ -59,10 +62,16 @@ impl Policy {
         let within = shares::within(candidates);
         let own: Vec<Candidate> = within.iter().map(|index| candidates[*index]).collect();
         if own.len() < 2 {
-            return within.first().map(|index| PolicyChoice { index: *index, reason: "weight" });
+            return within.first().map(|index| PolicyChoice {
+                index: *index,
+                reason: "weight",
+            });
         }
         let choice = self.pick_among(&own, request);
-        Some(PolicyChoice { index: within[choice.index], ..choice })
+        Some(PolicyChoice {
+            index: within[choice.index],
+            ..choice
+        })
     }
 
     /// Chooses one of at least two candidates.
@@ -82,7 +91,10 @@ impl Policy {
 impl PolicyKind {
     /// Whether the policy weighs the load of the candidates. The others follow the weights themselves.
     pub(crate) const fn weighs_load(self) -> bool {
-        matches!(self, Self::KvAware | Self::LeastRequests | Self::P2c | Self::PrefixAffinity)
+        matches!(
+            self,
+            Self::KvAware | Self::LeastRequests | Self::P2c | Self::PrefixAffinity
+        )
     }
 }
 

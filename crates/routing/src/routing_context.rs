@@ -21,10 +21,18 @@ impl RoutingContext {
     /// Prepares the decision of `policy` among `candidates` for `request`.
     pub fn new(policy: Policy, candidates: Vec<Candidate>, request: RoutingRequest) -> Self {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
-        let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
+        let session_index = has_affinity
+            .then(|| kv_aware::home(&candidates, &request))
+            .flatten();
         let session_target = session_index.map(|index| candidates[index].target());
         let fleet_load = FleetLoad::new(&candidates);
-        Self { policy, candidates, request, session_target, fleet_load }
+        Self {
+            policy,
+            candidates,
+            request,
+            session_target,
+            fleet_load,
+        }
     }
 
     /// The policy that decides.
@@ -49,13 +57,22 @@ impl RoutingContext {
 
     /// Predicted TTFT of a candidate in seconds, see [`kv_aware::ttft`].
     pub fn ttft(&self, candidate: &Candidate) -> f64 {
-        kv_aware::ttft(&self.policy.kv_aware, candidate, self.is_session_candidate(candidate))
+        kv_aware::ttft(
+            &self.policy.kv_aware,
+            candidate,
+            self.is_session_candidate(candidate),
+        )
     }
 
     /// The terms of the cost that `kv_aware` compares.
     pub fn cost_terms(&self, candidate: &Candidate) -> CostTerms {
         let is_session_candidate = self.is_session_candidate(candidate);
-        kv_aware::terms(&self.policy.kv_aware, candidate, is_session_candidate, &self.fleet_load)
+        kv_aware::terms(
+            &self.policy.kv_aware,
+            candidate,
+            is_session_candidate,
+            &self.fleet_load,
+        )
     }
 
     /// The cost that `kv_aware` compares.
@@ -85,11 +102,16 @@ impl RoutingContext {
                 && (best.len() < limit || best.last().is_some_and(|(last, _)| cost < *last))
             {
                 best.truncate(limit - 1);
-                best.insert(best.partition_point(|(known, _)| *known <= cost), (cost, other));
+                best.insert(
+                    best.partition_point(|(known, _)| *known <= cost),
+                    (cost, other),
+                );
             }
         }
-        let retained: Vec<Candidate> =
-            best.iter().map(|(_, index)| self.candidates[*index]).collect();
+        let retained: Vec<Candidate> = best
+            .iter()
+            .map(|(_, index)| self.candidates[*index])
+            .collect();
         let count_before = std::mem::replace(&mut self.candidates, retained).len();
         (0, count_before - self.candidates.len())
     }

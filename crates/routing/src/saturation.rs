@@ -94,7 +94,12 @@ impl Default for SaturationThresholds {
     /// 4 waiting requests or a KV cache usage of 0.97, and any number of requests in flight.
     fn default() -> Self {
         let limits = LatencyLimits::default();
-        Self { waiting: Some(4), kv_usage: Some(0.97), in_flight: None, limits }
+        Self {
+            waiting: Some(4),
+            kv_usage: Some(0.97),
+            in_flight: None,
+            limits,
+        }
     }
 }
 
@@ -110,15 +115,19 @@ impl SaturationThresholds {
         let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random)
             || !shares::are_equal(candidates);
         candidates.retain(|candidate| {
-            let is_excluded =
-                if is_blind { self.is_full(candidate) } else { self.is_at_limit(candidate) };
+            let is_excluded = if is_blind {
+                self.is_full(candidate)
+            } else {
+                self.is_at_limit(candidate)
+            };
             !is_excluded
         });
     }
 
     /// Whether the gateway has the greatest allowed number of requests in flight at the backend.
     fn is_at_limit(&self, candidate: &Candidate) -> bool {
-        self.in_flight.is_some_and(|limit| candidate.in_flight >= limit)
+        self.in_flight
+            .is_some_and(|limit| candidate.in_flight >= limit)
     }
 
     /// Whether a further request would wait in the engine of the candidate.
@@ -151,9 +160,12 @@ impl LatencyLimits {
     fn are_near(&self, candidate: &Candidate) -> bool {
         let gap = candidate.certainty * candidate.token_gap;
         let backlog = candidate.backlog * candidate.prefill.per_token;
-        self.tpot.is_some_and(|limit| gap >= TOKEN_GAP_SHARE * limit)
+        self.tpot
+            .is_some_and(|limit| gap >= TOKEN_GAP_SHARE * limit)
             || candidate.backlog >= MIN_BACKLOG_TOKENS
-                && self.ttft.is_some_and(|limit| backlog >= BACKLOG_SHARE * limit)
+                && self
+                    .ttft
+                    .is_some_and(|limit| backlog >= BACKLOG_SHARE * limit)
     }
 }
 
@@ -184,16 +196,34 @@ mod tests {
         in_flight: None,
         limits: NO_LIMITS,
     };
-    const NO_LIMITS: LatencyLimits = LatencyLimits { ttft: None, tpot: None };
+    const NO_LIMITS: LatencyLimits = LatencyLimits {
+        ttft: None,
+        tpot: None,
+    };
 
     /// A backend that reported this load and eight running requests. Nothing has changed since.
     fn reporting_candidate(waiting: f64, kv_usage: f64) -> Candidate {
-        let reported = ReportedLoad { waiting, running: 8.0, sent_since: 0.0 };
-        Candidate { in_flight: 20, reported, kv_usage: Some(kv_usage), ..idle_candidate() }
+        let reported = ReportedLoad {
+            waiting,
+            running: 8.0,
+            sent_since: 0.0,
+        };
+        Candidate {
+            in_flight: 20,
+            reported,
+            kv_usage: Some(kv_usage),
+            ..idle_candidate()
+        }
     }
 
     fn since(sent_since: f64, candidate: Candidate) -> Candidate {
-        Candidate { reported: ReportedLoad { sent_since, ..candidate.reported }, ..candidate }
+        Candidate {
+            reported: ReportedLoad {
+                sent_since,
+                ..candidate.reported
+            },
+            ..candidate
+        }
     }
 
     fn is_full(candidate: Candidate) -> bool {
@@ -201,7 +231,10 @@ mod tests {
     }
 
     fn at_position(position: usize, candidate: Candidate) -> Candidate {
-        Candidate { position, ..candidate }
+        Candidate {
+            position,
+            ..candidate
+        }
     }
 
     /// The positions of the candidates that remain.
@@ -212,7 +245,10 @@ mod tests {
     ) -> Vec<usize> {
         retain_moving(&mut candidates);
         thresholds.retain_open(&mut candidates, policy);
-        candidates.iter().map(|candidate| candidate.position).collect()
+        candidates
+            .iter()
+            .map(|candidate| candidate.position)
+            .collect()
     }
 
     #[test]
@@ -222,8 +258,15 @@ mod tests {
         for policy in PolicyKind::ALL {
             let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random);
             let expected = if is_blind { vec![1] } else { vec![0, 1] };
-            assert_eq!(open(THRESHOLDS, policy, vec![full, free]), expected, "{policy:?}");
-            assert!(open(THRESHOLDS, policy, vec![full, full]).is_empty(), "{policy:?}");
+            assert_eq!(
+                open(THRESHOLDS, policy, vec![full, free]),
+                expected,
+                "{policy:?}"
+            );
+            assert!(
+                open(THRESHOLDS, policy, vec![full, full]).is_empty(),
+                "{policy:?}"
+            );
         }
     }
 
@@ -233,24 +276,50 @@ mod tests {
             |candidates: &[Candidate]| open(THRESHOLDS, PolicyKind::KvAware, candidates.to_vec());
         let full = at_position(0, reporting_candidate(100.0, 0.5));
         let free = at_position(1, reporting_candidate(0.0, 0.5));
-        let stuck = at_position(2, Candidate { overdue: STUCK_OVERDUE_SECONDS, ..free });
+        let stuck = at_position(
+            2,
+            Candidate {
+                overdue: STUCK_OVERDUE_SECONDS,
+                ..free
+            },
+        );
         assert!(open(&[full, stuck]).is_empty());
         assert_eq!(
             open(&[full, stuck, free]),
             [0, 1],
             "the policy decides between the moving ones"
         );
-        assert_eq!(open(&[stuck]), [2], "no other backend can serve the request");
+        assert_eq!(
+            open(&[stuck]),
+            [2],
+            "no other backend can serve the request"
+        );
     }
 
     #[test]
     fn the_greatest_number_in_flight_excludes() {
-        let thresholds = SaturationThresholds { in_flight: Some(20), ..THRESHOLDS };
+        let thresholds = SaturationThresholds {
+            in_flight: Some(20),
+            ..THRESHOLDS
+        };
         let at_limit = at_position(0, reporting_candidate(0.0, 0.5));
-        let below = at_position(1, Candidate { in_flight: 19, ..reporting_candidate(0.0, 0.5) });
+        let below = at_position(
+            1,
+            Candidate {
+                in_flight: 19,
+                ..reporting_candidate(0.0, 0.5)
+            },
+        );
         for policy in PolicyKind::ALL {
-            assert_eq!(open(thresholds, policy, vec![at_limit, below]), [1], "{policy:?}");
-            assert!(open(thresholds, policy, vec![at_limit]).is_empty(), "{policy:?}");
+            assert_eq!(
+                open(thresholds, policy, vec![at_limit, below]),
+                [1],
+                "{policy:?}"
+            );
+            assert!(
+                open(thresholds, policy, vec![at_limit]).is_empty(),
+                "{policy:?}"
+            );
         }
     }
 
@@ -258,15 +327,28 @@ mod tests {
     fn waiting_counts_changes_since_the_report() {
         assert!(!is_full(reporting_candidate(15.0, 0.5)));
         assert!(is_full(reporting_candidate(16.0, 0.5)));
-        assert!(is_full(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
-        assert!(!is_full(since(-1.0, reporting_candidate(16.0, 0.5))), "one has ended since");
+        assert!(
+            is_full(since(1.0, reporting_candidate(15.0, 0.5))),
+            "one was sent since"
+        );
+        assert!(
+            !is_full(since(-1.0, reporting_candidate(16.0, 0.5))),
+            "one has ended since"
+        );
     }
 
     #[test]
     fn the_more_requests_run_the_more_may_wait() {
         let candidate = |running| {
-            let reported = ReportedLoad { waiting: 16.0, running, sent_since: 0.0 };
-            Candidate { reported, ..idle_candidate() }
+            let reported = ReportedLoad {
+                waiting: 16.0,
+                running,
+                sent_since: 0.0,
+            };
+            Candidate {
+                reported,
+                ..idle_candidate()
+            }
         };
         assert!(is_full(candidate(256.0)) && !is_full(candidate(257.0)));
     }
@@ -274,63 +356,147 @@ mod tests {
     #[test]
     fn without_a_queue_more_than_a_batch_fills() {
         let sent = |running, count| {
-            let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
-            Candidate { reported, ..idle_candidate() }
+            let reported = ReportedLoad {
+                waiting: 0.0,
+                running,
+                sent_since: count,
+            };
+            Candidate {
+                reported,
+                ..idle_candidate()
+            }
         };
         assert!(!is_full(sent(8.0, 248.0 + 15.0)));
         assert!(is_full(sent(8.0, 248.0 + 16.0)));
-        assert!(!is_full(sent(600.0, 600.0 + 15.0)), "a large batch may double");
+        assert!(
+            !is_full(sent(600.0, 600.0 + 15.0)),
+            "a large batch may double"
+        );
         assert!(is_full(sent(600.0, 600.0 + 38.0)));
     }
 
     #[test]
     fn an_ageing_report_stops_counting_gradually() {
         let at = |waiting, kv_usage, certainty| {
-            is_full(Candidate { certainty, ..reporting_candidate(waiting, kv_usage) })
+            is_full(Candidate {
+                certainty,
+                ..reporting_candidate(waiting, kv_usage)
+            })
         };
-        assert!(at(20.0, 0.5, 0.9) && !at(20.0, 0.5, 0.7), "a short queue fades soon");
-        assert!(at(40.0, 0.5, 0.5) && !at(40.0, 0.5, 0.3), "a longer one later");
+        assert!(
+            at(20.0, 0.5, 0.9) && !at(20.0, 0.5, 0.7),
+            "a short queue fades soon"
+        );
+        assert!(
+            at(40.0, 0.5, 0.5) && !at(40.0, 0.5, 0.3),
+            "a longer one later"
+        );
         assert!(at(0.0, 1.0, 0.5) && !at(0.0, 1.0, 0.3));
         assert!(!at(15.0, 0.96, 1.0) && !at(15.0, 0.96, 0.0));
     }
 
     #[test]
     fn without_reports_only_requests_in_flight_fill() {
-        let unreported =
-            Candidate { in_flight: 1_000, kv_usage: None, certainty: 0.0, ..idle_candidate() };
+        let unreported = Candidate {
+            in_flight: 1_000,
+            kv_usage: None,
+            certainty: 0.0,
+            ..idle_candidate()
+        };
         assert!(!is_full(unreported));
-        let thresholds = SaturationThresholds { in_flight: Some(1_000), ..THRESHOLDS };
+        let thresholds = SaturationThresholds {
+            in_flight: Some(1_000),
+            ..THRESHOLDS
+        };
         assert!(thresholds.is_full(&unreported));
-        assert!(!thresholds.is_full(&Candidate { in_flight: 999, ..unreported }));
+        assert!(!thresholds.is_full(&Candidate {
+            in_flight: 999,
+            ..unreported
+        }));
     }
 
     #[test]
     fn long_gaps_between_tokens_fill() {
-        let limits = LatencyLimits { tpot: Some(0.1), ..NO_LIMITS };
-        let slowed = |token_gap| Candidate { token_gap, ..reporting_candidate(0.0, 0.5) };
-        let is_full = |candidate| SaturationThresholds { limits, ..THRESHOLDS }.is_full(&candidate);
+        let limits = LatencyLimits {
+            tpot: Some(0.1),
+            ..NO_LIMITS
+        };
+        let slowed = |token_gap| Candidate {
+            token_gap,
+            ..reporting_candidate(0.0, 0.5)
+        };
+        let is_full = |candidate| {
+            SaturationThresholds {
+                limits,
+                ..THRESHOLDS
+            }
+            .is_full(&candidate)
+        };
         assert!(is_full(slowed(0.07)) && !is_full(slowed(0.069)));
-        assert!(!is_full(Candidate { certainty: 0.5, ..slowed(0.08) }), "an old report");
-        assert!(!is_full(Candidate { token_gap: 0.5, ..idle_candidate() }), "an idle engine");
-        assert!(!THRESHOLDS.is_full(&slowed(0.5)), "no objective limits the TPOT");
+        assert!(
+            !is_full(Candidate {
+                certainty: 0.5,
+                ..slowed(0.08)
+            }),
+            "an old report"
+        );
+        assert!(
+            !is_full(Candidate {
+                token_gap: 0.5,
+                ..idle_candidate()
+            }),
+            "an idle engine"
+        );
+        assert!(
+            !THRESHOLDS.is_full(&slowed(0.5)),
+            "no objective limits the TPOT"
+        );
     }
 
     #[test]
     fn a_long_backlog_fills() {
-        let limits = LatencyLimits { ttft: Some(2.0), ..NO_LIMITS };
-        let prefill = PrefillCost { base: 9.0, per_token: 1e-4 };
-        let behind = |backlog| Candidate { backlog, prefill, ..reporting_candidate(0.0, 0.5) };
-        let is_full = |candidate| SaturationThresholds { limits, ..THRESHOLDS }.is_full(&candidate);
+        let limits = LatencyLimits {
+            ttft: Some(2.0),
+            ..NO_LIMITS
+        };
+        let prefill = PrefillCost {
+            base: 9.0,
+            per_token: 1e-4,
+        };
+        let behind = |backlog| Candidate {
+            backlog,
+            prefill,
+            ..reporting_candidate(0.0, 0.5)
+        };
+        let is_full = |candidate| {
+            SaturationThresholds {
+                limits,
+                ..THRESHOLDS
+            }
+            .is_full(&candidate)
+        };
         assert!(is_full(behind(3_000.0)) && !is_full(behind(2_900.0)));
-        let slow = PrefillCost { base: 9.0, per_token: 1.0 };
-        let less = Candidate { prefill: slow, ..behind(2_000.0) };
+        let slow = PrefillCost {
+            base: 9.0,
+            per_token: 1.0,
+        };
+        let less = Candidate {
+            prefill: slow,
+            ..behind(2_000.0)
+        };
         assert!(!is_full(less), "less than a step");
-        assert!(!THRESHOLDS.is_full(&behind(1e6)), "no objective limits the TTFT");
+        assert!(
+            !THRESHOLDS.is_full(&behind(1e6)),
+            "no objective limits the TTFT"
+        );
     }
 
     #[test]
     fn kv_usage_never_fills_an_idle_backend() {
-        assert!(!is_full(Candidate { kv_usage: Some(1.0), ..idle_candidate() }));
+        assert!(!is_full(Candidate {
+            kv_usage: Some(1.0),
+            ..idle_candidate()
+        }));
         assert!(is_full(reporting_candidate(0.0, 1.0)));
     }
 

@@ -19,12 +19,17 @@ const MAX_DEBT: f64 = 4.0 * UNITS;
 
 /// Whether all candidates have the same share.
 pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
-    candidates.windows(2).all(|pair| pair[0].weight == pair[1].weight)
+    candidates
+        .windows(2)
+        .all(|pair| pair[0].weight == pair[1].weight)
 }
 
 /// The indexes of the candidates that are within their share. All, if they have the same weight.
 pub(crate) fn within(candidates: &[Candidate]) -> Vec<usize> {
-    let sum: f64 = candidates.iter().map(|candidate| candidate.credit as f64).sum();
+    let sum: f64 = candidates
+        .iter()
+        .map(|candidate| candidate.credit as f64)
+        .sum();
     let least = sum / candidates.len() as f64 - MAX_DEBT;
     let is_within = |index: &usize| candidates[*index].credit as f64 >= least;
     (0..candidates.len()).filter(is_within).collect()
@@ -36,7 +41,10 @@ pub fn credit_changes(candidates: &[Candidate], chosen: usize) -> Vec<i64> {
         return Vec::new();
     }
     let parts = |candidate: &Candidate| {
-        candidates.iter().filter(|other| other.position == candidate.position).count() as f64
+        candidates
+            .iter()
+            .filter(|other| other.position == candidate.position)
+            .count() as f64
     };
     let weight = |candidate: &Candidate| f64::from(candidate.weight.max(1)) / parts(candidate);
     let sum: f64 = candidates.iter().map(weight).sum();

@@ -30,14 +30,25 @@ pub(super) fn idle_candidate() -> Candidate {
 
 /// Estimates that can occur, and some that should not.
 fn number() -> impl Strategy<Value = f64> {
-    prop_oneof![0.0..1e6_f64, Just(0.0), Just(1e300), Just(f64::NAN), Just(-1.0)]
+    prop_oneof![
+        0.0..1e6_f64,
+        Just(0.0),
+        Just(1e300),
+        Just(f64::NAN),
+        Just(-1.0)
+    ]
 }
 
 fn candidate() -> impl Strategy<Value = Candidate> {
     (
         (any::<u16>(), 0_u32..5, any::<bool>(), any::<u64>()),
         (number(), number(), number(), number()),
-        (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
+        (
+            number(),
+            number(),
+            proptest::option::of(number()),
+            any::<Option<u32>>(),
+        ),
         number(),
     )
         .prop_map(|(backend, tokens, load, overdue)| Candidate {
@@ -82,17 +93,26 @@ proptest! {
 
 /// Returns the choice of a policy for a request without a session.
 fn pick(kind: PolicyKind, fleet: &[Candidate]) -> PolicyChoice {
-    let policy = Policy { kind, ..Policy::default() };
+    let policy = Policy {
+        kind,
+        ..Policy::default()
+    };
     policy.pick(fleet, &RoutingRequest::default()).unwrap()
 }
 
 fn counts(kind: PolicyKind, fleet: &[Candidate]) -> Vec<u32> {
-    let policy = Policy { kind, ..Policy::default() };
+    let policy = Policy {
+        kind,
+        ..Policy::default()
+    };
     let mut random = fastrand::Rng::with_seed(5);
     let mut counts = vec![0; fleet.len()];
     for sequence in 0..4_000 {
-        let request =
-            RoutingRequest { sequence, seed: random.u64(..), session: Some(random.u64(..)) };
+        let request = RoutingRequest {
+            sequence,
+            seed: random.u64(..),
+            session: Some(random.u64(..)),
+        };
         counts[policy.pick(fleet, &request).unwrap().index] += 1;
     }
     counts
@@ -100,17 +120,26 @@ fn counts(kind: PolicyKind, fleet: &[Candidate]) -> Vec<u32> {
 
 #[test]
 fn every_policy_spreads_requests_over_an_idle_fleet() {
-    let idle = [1, 2, 3, 4].map(|key| Candidate { key: mix(key), ..idle_candidate() });
+    let idle = [1, 2, 3, 4].map(|key| Candidate {
+        key: mix(key),
+        ..idle_candidate()
+    });
     for kind in PolicyKind::ALL {
         let counts = counts(kind, &idle);
-        assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{kind:?} {counts:?}");
+        assert!(
+            counts.iter().all(|count| (800..1_200).contains(count)),
+            "{kind:?} {counts:?}"
+        );
     }
 }
 
 /// Sends 2,000 requests, of which each backend answers one after each decision. Returns the number of
 /// requests of each backend.
 fn shares_of(kind: PolicyKind, weights: &[u32]) -> Vec<usize> {
-    let policy = Policy { kind, ..Policy::default() };
+    let policy = Policy {
+        kind,
+        ..Policy::default()
+    };
     let candidate = |(position, weight): (usize, &u32)| Candidate {
         position,
         weight: *weight,
@@ -122,7 +151,11 @@ fn shares_of(kind: PolicyKind, weights: &[u32]) -> Vec<usize> {
     let mut random = fastrand::Rng::with_seed(3);
     for sequence in 0..2_000 {
         let session = Some(random.u64(..));
-        let request = RoutingRequest { sequence, seed: random.u64(..), session };
+        let request = RoutingRequest {
+            sequence,
+            seed: random.u64(..),
+            session,
+        };
         let chosen = policy.pick(&fleet, &request).unwrap().index;
         let changes = shares::credit_changes(&fleet, chosen);
         for (candidate, change) in fleet.iter_mut().zip(changes) {
@@ -150,20 +183,50 @@ fn a_weight_is_a_share_under_every_policy() {
 
 #[test]
 fn shares_bind_only_in_the_long_run() {
-    let warm = Candidate { weight: 1, cached: 900.0, cached_blocks: 7, ..idle_candidate() };
-    let heavy = Candidate { weight: 9, ..idle_candidate() };
+    let warm = Candidate {
+        weight: 1,
+        cached: 900.0,
+        cached_blocks: 7,
+        ..idle_candidate()
+    };
+    let heavy = Candidate {
+        weight: 9,
+        ..idle_candidate()
+    };
     let pick = |credit| pick(PolicyKind::KvAware, &[heavy, Candidate { credit, ..warm }]);
-    assert_eq!(pick(0), PolicyChoice { index: 1, reason: "cached_prefix" });
-    assert_eq!(pick(-9_000_000), PolicyChoice { index: 0, reason: "weight" });
+    assert_eq!(
+        pick(0),
+        PolicyChoice {
+            index: 1,
+            reason: "cached_prefix"
+        }
+    );
+    assert_eq!(
+        pick(-9_000_000),
+        PolicyChoice {
+            index: 0,
+            reason: "weight"
+        }
+    );
 }
 
 #[test]
 fn a_session_moves_only_if_its_backend_goes() {
-    let fleet: Vec<Candidate> =
-        (1..9).map(|key| Candidate { key: mix(key), ..idle_candidate() }).collect();
-    let policy = Policy { kind: PolicyKind::Session, ..Policy::default() };
+    let fleet: Vec<Candidate> = (1..9)
+        .map(|key| Candidate {
+            key: mix(key),
+            ..idle_candidate()
+        })
+        .collect();
+    let policy = Policy {
+        kind: PolicyKind::Session,
+        ..Policy::default()
+    };
     for session in 0..200 {
-        let request = RoutingRequest { session: Some(mix(session)), ..RoutingRequest::default() };
+        let request = RoutingRequest {
+            session: Some(mix(session)),
+            ..RoutingRequest::default()
+        };
         let before = fleet[policy.pick(&fleet, &request).unwrap().index].key;
         let after = policy.pick(&fleet[1..], &request).unwrap().index + 1;
         assert!(before == fleet[0].key || before == fleet[after].key);
@@ -173,13 +236,41 @@ fn a_session_moves_only_if_its_backend_goes() {
 #[test]
 fn prefix_affinity_holds_until_overload() {
     let idle = idle_candidate();
-    let warm = Candidate { cached: 600.0, in_flight: 2, ..idle };
+    let warm = Candidate {
+        cached: 600.0,
+        in_flight: 2,
+        ..idle
+    };
     let pick = |fleet: &[Candidate]| pick(PolicyKind::PrefixAffinity, fleet);
-    assert_eq!(pick(&[idle, warm]), PolicyChoice { index: 1, reason: "cached_prefix" });
-    let busy = Candidate { in_flight: 40, ..warm };
-    assert_eq!(pick(&[idle, busy]), PolicyChoice { index: 0, reason: "prefix_too_busy" });
-    let little = Candidate { cached: 20.0, ..warm };
-    assert_eq!(pick(&[idle, little]), PolicyChoice { index: 0, reason: "fewest_requests" });
+    assert_eq!(
+        pick(&[idle, warm]),
+        PolicyChoice {
+            index: 1,
+            reason: "cached_prefix"
+        }
+    );
+    let busy = Candidate {
+        in_flight: 40,
+        ..warm
+    };
+    assert_eq!(
+        pick(&[idle, busy]),
+        PolicyChoice {
+            index: 0,
+            reason: "prefix_too_busy"
+        }
+    );
+    let little = Candidate {
+        cached: 20.0,
+        ..warm
+    };
+    assert_eq!(
+        pick(&[idle, little]),
+        PolicyChoice {
+            index: 0,
+            reason: "fewest_requests"
+        }
+    );
 }
 
 #[test]
@@ -192,7 +283,10 @@ fn names_in_configuration_and_metrics_are_equal() {
 
 #[test]
 fn unobserved_backends_get_the_fastest_cost() {
-    let cost = |base| PrefillCost { base, per_token: 1e-5 };
+    let cost = |base| PrefillCost {
+        base,
+        per_token: 1e-5,
+    };
     let mut fleet = [
         Candidate {
             prefill: cost(0.01),
@@ -200,8 +294,15 @@ fn unobserved_backends_get_the_fastest_cost() {
             prefill_freshness: 1.0,
             ..idle_candidate()
         },
-        Candidate { prefill: cost(0.5), prefill_freshness: 1.0, ..idle_candidate() },
-        Candidate { is_calibrated: false, ..idle_candidate() },
+        Candidate {
+            prefill: cost(0.5),
+            prefill_freshness: 1.0,
+            ..idle_candidate()
+        },
+        Candidate {
+            is_calibrated: false,
+            ..idle_candidate()
+        },
     ];
     assert_eq!(pick(PolicyKind::KvAware, &fleet).index, 0);
     impute_missing_estimates(&mut fleet);
@@ -211,16 +312,34 @@ fn unobserved_backends_get_the_fastest_cost() {
 
 #[test]
 fn an_unconfirmed_high_cost_moves_to_the_mean() {
-    let cost = |base| PrefillCost { base, per_token: 1e-5 };
-    let usual = Candidate { prefill: cost(0.05), prefill_freshness: 1.0, ..idle_candidate() };
+    let cost = |base| PrefillCost {
+        base,
+        per_token: 1e-5,
+    };
+    let usual = Candidate {
+        prefill: cost(0.05),
+        prefill_freshness: 1.0,
+        ..idle_candidate()
+    };
     let millis_with = |base, prefill_freshness| {
-        let mut fleet = [usual, Candidate { prefill: cost(base), prefill_freshness, ..usual }];
+        let mut fleet = [
+            usual,
+            Candidate {
+                prefill: cost(base),
+                prefill_freshness,
+                ..usual
+            },
+        ];
         impute_missing_estimates(&mut fleet);
         fleet.map(|candidate| (1e3 * candidate.prefill.seconds(1_000.0)).round() as u32)
     };
     assert_eq!(millis_with(1.0, 1.0), [60, 1_010]);
     assert_eq!(millis_with(1.0, 0.01), [60, 79]);
-    assert_eq!(millis_with(0.01, 0.01)[1], 20, "a low estimate gets requests, so it is tested");
+    assert_eq!(
+        millis_with(0.01, 0.01)[1],
+        20,
+        "a low estimate gets requests, so it is tested"
+    );
 }
 
 #[test]
@@ -233,28 +352,47 @@ fn the_base_share_moves_half_way() {
     let mut fleet = [learned(0.05, 1e-4), learned(0.15, 1e-9)];
     impute_missing_estimates(&mut fleet);
     let millis = |seconds: f64| (1e3 * seconds).round() as u32;
-    assert_eq!(fleet.map(|candidate| millis(candidate.prefill.base)), [75, 125]);
-    let usual = fleet
-        .map(|candidate| millis(candidate.prefill.seconds(f64::from(candidate.prefill_tokens))));
+    assert_eq!(
+        fleet.map(|candidate| millis(candidate.prefill.base)),
+        [75, 125]
+    );
+    let usual = fleet.map(|candidate| {
+        millis(
+            candidate
+                .prefill
+                .seconds(f64::from(candidate.prefill_tokens)),
+        )
+    });
     assert_eq!(usual, [150, 150]);
 }
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.
 fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64) -> Vec<u32> {
     let epoch = clock::epoch();
-    let estimators: Vec<LoadEstimator> =
-        (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
-    let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };
+    let estimators: Vec<LoadEstimator> = (0..backend_count)
+        .map(|_| LoadEstimator::new(epoch, Duration::from_secs(5)))
+        .collect();
+    let prompt = PromptFingerprint {
+        bytes: 400,
+        ..PromptFingerprint::default()
+    };
     let mut sent = vec![0; backend_count];
     for sequence in 0..requests {
         let now = epoch + Duration::from_millis(100 * (sequence + 1));
         let candidate = |estimator: &LoadEstimator| estimator.candidate(&prompt, now);
         let mut candidates: Vec<Candidate> = estimators.iter().map(candidate).collect();
         impute_missing_estimates(&mut candidates);
-        let request = RoutingRequest { sequence: mix(sequence), ..RoutingRequest::default() };
+        let request = RoutingRequest {
+            sequence: mix(sequence),
+            ..RoutingRequest::default()
+        };
         let index = Policy::default().pick(&candidates, &request).unwrap().index;
         let mut reservation = estimators[index].reserve(&candidates[index], &prompt, false, now);
-        let counts = Usage { input: Some(tokens), output: Some(tokens), ..Usage::default() };
+        let counts = Usage {
+            input: Some(tokens),
+            output: Some(tokens),
+            ..Usage::default()
+        };
         estimators[index].answered(&mut reservation, &counts);
         estimators[index].release(reservation, now);
         sent[index] += 1;
@@ -265,16 +403,29 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
 #[test]
 fn unobserved_backends_get_their_share() {
     assert_eq!(simulate_immediate_responses(8, 800, 10), [100; 8]);
-    assert_eq!(simulate_immediate_responses(8, 800, 400), [100; 8], "with long responses too");
+    assert_eq!(
+        simulate_immediate_responses(8, 800, 400),
+        [100; 8],
+        "with long responses too"
+    );
 }
 
 #[test]
 fn equal_costs_go_to_the_longest_idle() {
-    let fleet = [1.0, 3.0, 2.0].map(|idle_seconds| Candidate { idle_seconds, ..idle_candidate() });
+    let fleet = [1.0, 3.0, 2.0].map(|idle_seconds| Candidate {
+        idle_seconds,
+        ..idle_candidate()
+    });
     for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
-        let policy = Policy { kind, ..Policy::default() };
+        let policy = Policy {
+            kind,
+            ..Policy::default()
+        };
         for sequence in 0..10 {
-            let request = RoutingRequest { sequence, ..RoutingRequest::default() };
+            let request = RoutingRequest {
+                sequence,
+                ..RoutingRequest::default()
+            };
             assert_eq!(policy.pick(&fleet, &request).unwrap().index, 1, "{kind:?}");
         }
     }
@@ -282,10 +433,24 @@ fn equal_costs_go_to_the_longest_idle() {
 
 #[test]
 fn missing_counts_become_the_mean_of_others() {
-    let without_usage = Candidate { has_usage: false, cached: 500.0, ..idle_candidate() };
-    let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..idle_candidate() }, without_usage];
+    let without_usage = Candidate {
+        has_usage: false,
+        cached: 500.0,
+        ..idle_candidate()
+    };
+    let mut fleet = [
+        Candidate {
+            prompt: 300.0,
+            output: 8.0,
+            ..idle_candidate()
+        },
+        without_usage,
+    ];
     impute_missing_estimates(&mut fleet);
-    assert_eq!((fleet[1].prompt, fleet[1].cached, fleet[1].output), (300.0, 150.0, 8.0));
+    assert_eq!(
+        (fleet[1].prompt, fleet[1].cached, fleet[1].output),
+        (300.0, 150.0, 8.0)
+    );
     let mut fleet = [without_usage];
     impute_missing_estimates(&mut fleet);
     assert_eq!(fleet, [without_usage]);
@@ -293,25 +458,46 @@ fn missing_counts_become_the_mean_of_others() {
 
 #[test]
 fn a_long_prompt_counts_for_more() {
-    let long = Candidate { in_flight: 1, tokens_in_flight: 100_000.0, ..idle_candidate() };
+    let long = Candidate {
+        in_flight: 1,
+        tokens_in_flight: 100_000.0,
+        ..idle_candidate()
+    };
     let short = |in_flight| Candidate {
         in_flight,
         tokens_in_flight: 10.0 * f64::from(in_flight),
         ..idle_candidate()
     };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
-        assert_eq!(pick(kind, &[long, short(1)]).index, 1, "{kind:?}: equal numbers of requests");
-        assert_eq!(pick(kind, &[long, short(2)]).index, 1, "{kind:?}: one short request more");
+        assert_eq!(
+            pick(kind, &[long, short(1)]).index,
+            1,
+            "{kind:?}: equal numbers of requests"
+        );
+        assert_eq!(
+            pick(kind, &[long, short(2)]).index,
+            1,
+            "{kind:?}: one short request more"
+        );
     }
 }
 
 #[test]
 fn a_backend_that_is_not_overdue_is_preferred() {
-    let overdue = Candidate { overdue: 0.1, ..idle_candidate() };
-    let busy = Candidate { in_flight: 7, ..idle_candidate() };
+    let overdue = Candidate {
+        overdue: 0.1,
+        ..idle_candidate()
+    };
+    let busy = Candidate {
+        in_flight: 7,
+        ..idle_candidate()
+    };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
         assert_eq!(pick(kind, &[overdue, busy]).index, 1, "{kind:?}");
-        let more = Candidate { in_flight: 9, ..overdue };
+        let more = Candidate {
+            in_flight: 9,
+            ..overdue
+        };
         assert_eq!(
             pick(kind, &[more, overdue]).index,
             1,

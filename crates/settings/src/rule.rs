@@ -19,7 +19,10 @@ pub type CheckResult = Result<(), RuleViolation>;
 
 /// The violation of a rule for several values. See [`RuleViolation::paths`].
 pub fn violation_of<const N: usize>(paths: [&str; N], problem: impl Into<String>) -> RuleViolation {
-    RuleViolation { paths: paths.map(str::to_owned).into(), problem: problem.into() }
+    RuleViolation {
+        paths: paths.map(str::to_owned).into(),
+        problem: problem.into(),
+    }
 }
 
 /// The violation of a rule for the single value at `path`.
@@ -29,12 +32,18 @@ pub fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolation {
 
 /// Fails with the violation of a rule for the single value at `path` unless the rule holds.
 pub fn require(holds: bool, path: &str, problem: &'static str) -> CheckResult {
-    if holds { Ok(()) } else { Err(violation_at(path, problem)) }
+    if holds {
+        Ok(())
+    } else {
+        Err(violation_at(path, problem))
+    }
 }
 
 /// Fails if a time is shorter than 1 ms.
 pub fn at_least_1ms(path: &str, time: impl Into<Option<Duration>>) -> CheckResult {
-    let holds = time.into().is_none_or(|time| time >= Duration::from_millis(1));
+    let holds = time
+        .into()
+        .is_none_or(|time| time >= Duration::from_millis(1));
     require(holds, path, "this must be 1ms or more")
 }
 
@@ -45,7 +54,9 @@ pub fn more_than_0(path: &str, number: impl Into<Option<usize>>) -> CheckResult 
 
 /// Fails if a number is not from 0 to 1.
 pub fn share(path: &str, number: impl Into<Option<f64>>) -> CheckResult {
-    let holds = number.into().is_none_or(|number| (0.0..=1.0).contains(&number));
+    let holds = number
+        .into()
+        .is_none_or(|number| (0.0..=1.0).contains(&number));
     require(holds, path, "this must be between 0 and 1")
 }
 

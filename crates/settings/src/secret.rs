@@ -79,7 +79,9 @@ named_enum! {
 impl SecretMistake {
     /// The mistake with this error text. The errors of `serde` carry only a text from here to the parser.
     pub fn from_text(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mistake| mistake.as_str() == text)
+        Self::ALL
+            .into_iter()
+            .find(|mistake| mistake.as_str() == text)
     }
 }
 
@@ -88,7 +90,10 @@ impl SecretMistake {
 impl<'a> ConfiguredSecret<'a> {
     /// Combines a secret with its use. `None`: the secret is not configured.
     pub fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
-        Some(Self { purpose: purpose.into(), secret: secret? })
+        Some(Self {
+            purpose: purpose.into(),
+            secret: secret?,
+        })
     }
 
     /// The location of the secret.
@@ -99,7 +104,9 @@ impl<'a> ConfiguredSecret<'a> {
     /// Reads the secret. `env` returns the value of an environment variable.
     pub fn resolve(&self, env: impl Environment) -> Result<SecretValue, UnreadableSecret> {
         let purpose = self.purpose.clone();
-        self.secret.resolve(env).map_err(|source| UnreadableSecret { purpose, source })
+        self.secret
+            .resolve(env)
+            .map_err(|source| UnreadableSecret { purpose, source })
     }
 
     /// Reads a secret if it is configured.
@@ -156,9 +163,14 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Reads a regular file. Fails if it is larger than [`MAX_FILE_BYTES`].
 fn read_limited(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    file_watcher::open_regular(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    file_watcher::open_regular(path)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 64 KiB"));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "it has more than 64 KiB",
+        ));
     }
     Ok(text)
 }
@@ -224,7 +236,11 @@ impl TryFrom<String> for VariableName {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let has_valid_start = name.starts_with(|first: char| !first.is_ascii_digit());
         let is_valid = has_valid_start && name.chars().all(is_name);
-        if is_valid { Ok(Self(name)) } else { Err(SecretMistake::VariableName.as_str()) }
+        if is_valid {
+            Ok(Self(name))
+        } else {
+            Err(SecretMistake::VariableName.as_str())
+        }
     }
 }
 
@@ -293,7 +309,10 @@ mod tests {
     fn the_debug_output_of_a_value_is_redacted() {
         let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
         assert_eq!(value.bearer(), "Bearer sk-123");
-        assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
+        assert_eq!(
+            format!("{value:?} {:?}", value.bearer()),
+            "[redacted] Sensitive"
+        );
     }
 
     #[test]
@@ -310,7 +329,13 @@ mod tests {
             let error = Secret::Env(name.to_owned()).resolve(env).unwrap_err();
             assert_eq!(error.to_string(), problem);
         }
-        let absent = Secret::File("no/such/file".into()).resolve(env).unwrap_err();
-        assert!(absent.to_string().starts_with("the file no/such/file cannot be read: "));
+        let absent = Secret::File("no/such/file".into())
+            .resolve(env)
+            .unwrap_err();
+        assert!(
+            absent
+                .to_string()
+                .starts_with("the file no/such/file cannot be read: ")
+        );
     }
 }

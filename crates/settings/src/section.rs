@@ -78,7 +78,11 @@ impl<'a> SecretList<'a> {
 
     fn push(&mut self, path: String, secret: Option<ConfiguredSecret<'a>>, is_reloaded: bool) {
         if let Some(secret) = secret {
-            self.0.push(ListedSecret { path, secret, is_reloaded });
+            self.0.push(ListedSecret {
+                path,
+                secret,
+                is_reloaded,
+            });
         }
     }
 }

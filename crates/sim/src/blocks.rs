@@ -90,7 +90,12 @@ impl StoredBlock {
     /// The block at position `index` of a sequence. `hashes` are the chained hashes of the sequence.
     pub fn new(hashes: &[u64], index: usize, sequence: u64) -> Self {
         let parent = index.checked_sub(1).map(|parent| hashes[parent]);
-        Self { hash: hashes[index], parent, index, sequence }
+        Self {
+            hash: hashes[index],
+            parent,
+            index,
+            sequence,
+        }
     }
 }
 
@@ -120,7 +125,10 @@ impl BlockPool {
     /// The changes of the prefix cache since the last call, oldest first. Empty if changes are not
     /// recorded.
     pub fn take_changes(&mut self) -> Vec<CacheChange> {
-        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+        self.changes
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Number of blocks.
@@ -141,12 +149,19 @@ impl BlockPool {
     /// Returns the cached blocks of the first hashes, up to the first hash without a cached block.
     /// `hashes` are the chained hashes of the blocks of a prompt.
     pub fn cached_prefix(&self, hashes: &[u64]) -> Vec<BlockId> {
-        hashes.iter().map_while(|hash| self.blocks_by_hash.get(hash).copied()).collect()
+        hashes
+            .iter()
+            .map_while(|hash| self.blocks_by_hash.get(hash).copied())
+            .collect()
     }
 
     /// Number of blocks that would be free if the blocks `hits` were pinned.
     pub fn free_after_pinning(&self, hits: &[BlockId]) -> usize {
-        self.free() - hits.iter().filter(|&&id| self.block(id).pin_count == 0).count()
+        self.free()
+            - hits
+                .iter()
+                .filter(|&&id| self.block(id).pin_count == 0)
+                .count()
     }
 
     /// Pins blocks found by [`cached_prefix`](Self::cached_prefix).
@@ -168,7 +183,9 @@ impl BlockPool {
         }
         let wanted = held.len() + count;
         while held.len() < wanted {
-            let Some((order, id)) = self.releases.pop_front() else { return false };
+            let Some((order, id)) = self.releases.pop_front() else {
+                return false;
+            };
             let block = &mut self.blocks[id.0 as usize];
             if block.pin_count > 0 || block.release_order != order {
                 continue;
@@ -177,7 +194,9 @@ impl BlockPool {
             self.free_count -= 1;
             if let Some(hash) = block.hash.take() {
                 self.blocks_by_hash.remove(&hash);
-                self.changes.iter_mut().for_each(|log| log.push(CacheChange::Removed(hash)));
+                self.changes
+                    .iter_mut()
+                    .for_each(|log| log.push(CacheChange::Removed(hash)));
             }
             held.push(id);
         }
@@ -191,7 +210,9 @@ impl BlockPool {
         if block.hash.is_none() && !self.blocks_by_hash.contains_key(&stored.hash) {
             block.hash = Some(stored.hash);
             self.blocks_by_hash.insert(stored.hash, id);
-            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Stored(stored)));
+            self.changes
+                .iter_mut()
+                .for_each(|log| log.push(CacheChange::Stored(stored)));
         }
     }
 
@@ -202,7 +223,9 @@ impl BlockPool {
         if is_idle {
             self.blocks_by_hash.clear();
             self.blocks.iter_mut().for_each(|block| block.hash = None);
-            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Cleared));
+            self.changes
+                .iter_mut()
+                .for_each(|log| log.push(CacheChange::Cleared));
         }
         is_idle
     }
@@ -225,7 +248,9 @@ impl BlockPool {
         self.release_count += 1;
         self.free_count += 1;
         if self.releases.len() > 2 * self.blocks.len() {
-            let Self { releases, blocks, .. } = self;
+            let Self {
+                releases, blocks, ..
+            } = self;
             releases.retain(|(order, id)| {
                 let block = &blocks[id.0 as usize];
                 block.pin_count == 0 && block.release_order == *order
@@ -274,8 +299,16 @@ mod tests {
         pool.release(&mut old);
         pool.release(&mut new);
         assert!(pool.allocate(1, &mut Vec::new()));
-        assert_eq!(pool.cached_prefix(&[1]).len(), 1, "the first block of the older request stays");
-        assert_eq!(pool.cached_prefix(&[2]).len(), 0, "its last block is evicted first");
+        assert_eq!(
+            pool.cached_prefix(&[1]).len(),
+            1,
+            "the first block of the older request stays"
+        );
+        assert_eq!(
+            pool.cached_prefix(&[2]).len(),
+            0,
+            "its last block is evicted first"
+        );
         assert!(pool.allocate(1, &mut Vec::new()));
         assert_eq!(pool.cached_prefix(&[1]).len(), 0);
         assert_eq!(pool.cached_prefix(&[3, 4]).len(), 2);
@@ -285,25 +318,45 @@ mod tests {
     fn stored_and_removed_blocks_are_recorded() {
         let mut pool = BlockPool::new(2);
         drop(allocate_with_hashes(&mut pool, &[9]));
-        assert!(pool.take_changes().is_empty(), "nothing is recorded before it is asked for");
+        assert!(
+            pool.take_changes().is_empty(),
+            "nothing is recorded before it is asked for"
+        );
         let mut pool = BlockPool::new(2);
         pool.record_changes();
         let mut held = allocate_with_hashes(&mut pool, &[1, 2]);
         let stored = |hash, parent, index| {
-            CacheChange::Stored(StoredBlock { hash, parent, index, sequence: 0 })
+            CacheChange::Stored(StoredBlock {
+                hash,
+                parent,
+                index,
+                sequence: 0,
+            })
         };
-        assert_eq!(pool.take_changes(), [stored(1, None, 0), stored(2, Some(1), 1)]);
+        assert_eq!(
+            pool.take_changes(),
+            [stored(1, None, 0), stored(2, Some(1), 1)]
+        );
         assert!(!pool.reset(), "a request uses the blocks");
         pool.release(&mut held);
-        assert!(pool.take_changes().is_empty(), "a released block stays in the cache");
+        assert!(
+            pool.take_changes().is_empty(),
+            "a released block stays in the cache"
+        );
         let mut held = allocate_with_hashes(&mut pool, &[3]);
         pool.release(&mut held);
-        assert_eq!(pool.take_changes(), [CacheChange::Removed(2), stored(3, None, 0)]);
+        assert_eq!(
+            pool.take_changes(),
+            [CacheChange::Removed(2), stored(3, None, 0)]
+        );
         assert!(pool.reset());
         assert_eq!(pool.take_changes(), [CacheChange::Cleared]);
         assert!(pool.cached_prefix(&[1]).is_empty() && pool.cached_prefix(&[3]).is_empty());
         allocate_with_hashes(&mut pool, &[1, 2]);
-        assert_eq!(pool.take_changes(), [stored(1, None, 0), stored(2, Some(1), 1)]);
+        assert_eq!(
+            pool.take_changes(),
+            [stored(1, None, 0), stored(2, Some(1), 1)]
+        );
     }
 
     #[test]

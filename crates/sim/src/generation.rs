@@ -27,7 +27,11 @@ impl Generation {
         span: Option<RequestSpan>,
     ) -> Result<Self, SequenceTooLong> {
         let (sequence_ids, progress) = backend.submit(requests, span)?;
-        Ok(Self { backend: Arc::clone(backend), sequence_ids, progress })
+        Ok(Self {
+            backend: Arc::clone(backend),
+            sequence_ids,
+            progress,
+        })
     }
 
     /// Returns the progress, and registers the task of `context` to be woken at the next token.
@@ -43,7 +47,11 @@ impl Generation {
             let progress = self.progress(context);
             let mut choices = token_counts.iter().enumerate();
             let is_done = choices.all(|(choice, &count)| progress.produced(choice) >= count);
-            if is_done { Poll::Ready(progress.cached_tokens()) } else { Poll::Pending }
+            if is_done {
+                Poll::Ready(progress.cached_tokens())
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }

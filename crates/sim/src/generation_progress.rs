@@ -19,7 +19,11 @@ pub(super) struct GenerationProgress {
 impl GenerationProgress {
     pub(super) fn new(choices: usize) -> Arc<Self> {
         let produced_tokens = (0..choices).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(Self { produced_tokens, cached_tokens: 0.into(), waker: AtomicWaker::new() })
+        Arc::new(Self {
+            produced_tokens,
+            cached_tokens: 0.into(),
+            waker: AtomicWaker::new(),
+        })
     }
 
     /// Sets the number of tokens produced for a choice and wakes the task of the connection. The

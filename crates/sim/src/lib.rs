@@ -95,8 +95,15 @@ impl Simulator {
     /// be bound. Must be called in a Tokio runtime, because the span exporter needs one.
     pub async fn bind(settings: &SimulatorSettings) -> Result<Self, SimulatorBindError> {
         let endpoint = settings.otlp_traces_endpoint.as_deref();
-        let spans = endpoint.map(RequestSpanExporter::start).transpose()?.map(Arc::new);
-        let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
+        let spans = endpoint
+            .map(RequestSpanExporter::start)
+            .transpose()?
+            .map(Arc::new);
+        let mut sim = Self {
+            listeners: Vec::new(),
+            addrs: Vec::new(),
+            backends: Vec::new(),
+        };
         for number in 0..settings.backends {
             let (http, addr) = listen(settings, settings.listen.port(), number).await?;
             let mut kv_events = None;
@@ -105,13 +112,21 @@ impl Simulator {
                 let (live, live_addr) = listen(settings, first, number).await?;
                 let first = settings.kv_events_replay_port;
                 let (replay, replay_addr) = listen(settings, first, number).await?;
-                let ports = KvEventPorts { live: live_addr.port(), replay: replay_addr.port() };
+                let ports = KvEventPorts {
+                    live: live_addr.port(),
+                    replay: replay_addr.port(),
+                };
                 publisher = Some(KvEventPublisher::new(settings.block_size, ports));
                 kv_events = Some(KvEventListeners { live, replay });
             }
             sim.addrs.push(addr);
             sim.listeners.push(BackendListeners { http, kv_events });
-            sim.backends.push(SimulatedBackend::new(settings, number, spans.clone(), publisher));
+            sim.backends.push(SimulatedBackend::new(
+                settings,
+                number,
+                spans.clone(),
+                publisher,
+            ));
         }
         Ok(sim)
     }
@@ -162,7 +177,11 @@ async fn listen(
     let backends = settings.backends;
     let no_ports_left = SimulatorBindError::NoPortsLeft { first, backends };
     let addr = settings.addr(first, number).ok_or(no_ports_left)?;
-    let failed = |source| SimulatorBindError::Listen { number, addr, source };
+    let failed = |source| SimulatorBindError::Listen {
+        number,
+        addr,
+        source,
+    };
     let listener = TcpListener::bind(addr).await.map_err(failed)?;
     let addr = listener.local_addr().map_err(failed)?;
     Ok((listener, addr))
@@ -171,8 +190,12 @@ async fn listen(
 /// Serves subscribers of KV events until the future is dropped. Serves none from the time at which the
 /// backend begins to hang.
 async fn serve_kv_events(listeners: Option<KvEventListeners>, backend: &SimulatedBackend) {
-    let Some(KvEventListeners { live, replay }) = listeners else { return };
-    let Some(kv_events) = &backend.kv_events else { return };
+    let Some(KvEventListeners { live, replay }) = listeners else {
+        return;
+    };
+    let Some(kv_events) = &backend.kv_events else {
+        return;
+    };
     let mut serve = std::pin::pin!(kv_events.serve(live, replay));
     let hangs = async {
         match backend.settings.faults.hang_after {

@@ -124,7 +124,9 @@ impl Sequence {
 
     /// Number of prompt tokens and of output tokens at the end of the sequence.
     pub(super) fn max_token_count(&self) -> u32 {
-        self.request.prompt_tokens.saturating_add(self.request.output_tokens)
+        self.request
+            .prompt_tokens
+            .saturating_add(self.request.output_tokens)
     }
 
     /// Number of tokens whose keys and values must still be computed.

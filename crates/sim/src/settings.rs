@@ -71,7 +71,12 @@ pub struct SimulatorSettings {
     pub kv_events_port: Option<u16>,
     /// Port at which the first backend replays its KV events. The others replay at the following
     /// ports. Port 0 selects free ports.
-    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "kv_events_port")]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 0,
+        requires = "kv_events_port"
+    )]
     pub kv_events_replay_port: u16,
     /// Faults of the last backend.
     #[command(flatten)]
@@ -136,8 +141,15 @@ impl SimulatorSettings {
     /// The settings of the backend with an index, from 0. Only the last backend has faults.
     pub(super) fn of_backend(&self, number: u16) -> Self {
         let is_faulty = number + 1 == self.backends;
-        let faults = if is_faulty { self.faults.clone() } else { SimulatedFaults::default() };
-        Self { faults, ..self.clone() }
+        let faults = if is_faulty {
+            self.faults.clone()
+        } else {
+            SimulatedFaults::default()
+        };
+        Self {
+            faults,
+            ..self.clone()
+        }
     }
 
     /// Maximum number of tokens of prompt and output together: the option `--max-model-len`, or the
@@ -162,7 +174,10 @@ impl SimulatorSettings {
     }
 
     pub(super) fn limits(&self) -> ModelLimits<'_> {
-        ModelLimits { models: &self.models, max_model_len: self.max_model_len() }
+        ModelLimits {
+            models: &self.models,
+            max_model_len: self.max_model_len(),
+        }
     }
 }
 
@@ -185,7 +200,10 @@ mod tests {
         assert_eq!(settings.models, ["a", "b"]);
         assert_eq!(settings.spec().step_base, Duration::from_micros(2500));
         assert_eq!(settings.max_model_len(), 128);
-        assert_eq!(settings.addr(9000, 2), Some(SocketAddr::from(([127, 0, 0, 1], 9002))));
+        assert_eq!(
+            settings.addr(9000, 2),
+            Some(SocketAddr::from(([127, 0, 0, 1], 9002)))
+        );
         assert_eq!(settings.addr(65535, 1), None);
         assert!(TestCommand::try_parse_from(["sim", "--time-scale", "0"]).is_err());
     }

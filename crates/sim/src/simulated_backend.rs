@@ -103,7 +103,10 @@ impl SimulatedBackend {
         if kv_events.is_some() {
             engine.record_cache_changes();
         }
-        let created = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let created = clock::wall_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         Arc::new(Self {
             state: Mutex::new(SimulatedBackendState {
                 engine,
@@ -127,7 +130,10 @@ impl SimulatedBackend {
     /// Returns the current statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
-        SimulatedBackendStats { load: state.engine.load(), ..state.stats }
+        SimulatedBackendStats {
+            load: state.engine.load(),
+            ..state.stats
+        }
     }
 
     /// Waits until the statistics satisfy `condition`, which is checked after every step and every
@@ -163,7 +169,12 @@ impl SimulatedBackend {
     /// Waits without end if the backend hangs now (`hang_after`).
     pub(super) async fn wait_if_hanging(&self) {
         let elapsed = clock::now().duration_since(self.started_at);
-        if self.settings.faults.hang_after.is_some_and(|time| elapsed >= *time) {
+        if self
+            .settings
+            .faults
+            .hang_after
+            .is_some_and(|time| elapsed >= *time)
+        {
             std::future::pending::<()>().await;
         }
     }
@@ -197,8 +208,14 @@ impl SimulatedBackend {
         let mut ids = Vec::with_capacity(requests.len());
         let mut guard = self.lock_state();
         let state = &mut *guard;
-        for (choice, SubmittedSequence { request, finish, origin }) in
-            requests.into_iter().enumerate()
+        for (
+            choice,
+            SubmittedSequence {
+                request,
+                finish,
+                origin,
+            },
+        ) in requests.into_iter().enumerate()
         {
             let id = SequenceId(state.next_sequence_id);
             state.next_sequence_id += 1;
@@ -213,9 +230,16 @@ impl SimulatedBackend {
             ids.push(id);
             let progress = Arc::clone(&progress);
             let span = span.take();
-            state
-                .subscribers
-                .insert(id, SequenceSubscriber { progress, choice, finish, origin, span });
+            state.subscribers.insert(
+                id,
+                SequenceSubscriber {
+                    progress,
+                    choice,
+                    finish,
+                    origin,
+                    span,
+                },
+            );
         }
         state.stats.requests += 1;
         drop(guard);
@@ -247,8 +271,9 @@ impl SimulatedBackend {
     pub(super) async fn run(&self) {
         let mut time = self.now();
         loop {
-            let latest =
-                self.now().saturating_sub(MAX_CATCH_UP.mul_f64(self.settings.time_scale.get()));
+            let latest = self
+                .now()
+                .saturating_sub(MAX_CATCH_UP.mul_f64(self.settings.time_scale.get()));
             time = time.max(latest);
             let Some(step) = self.compute_next_step(time) else {
                 self.has_work.notified().await;
@@ -275,7 +300,9 @@ impl SimulatedBackend {
         let mut state = self.lock_state();
         if self.settings.faults.slow_after.is_some() {
             let elapsed = clock::now().duration_since(self.started_at);
-            state.engine.change_speed(&self.settings.spec_after(elapsed));
+            state
+                .engine
+                .change_speed(&self.settings.spec_after(elapsed));
         }
         state.engine.step(time)
     }
@@ -287,12 +314,16 @@ impl SimulatedBackend {
         if let Some(kv_events) = &self.kv_events {
             let subscribers = &state.subscribers;
             kv_events.publish(&state.engine.take_cache_changes(), |sequence| {
-                subscribers.get(&SequenceId(sequence)).map(|subscriber| &subscriber.origin)
+                subscribers
+                    .get(&SequenceId(sequence))
+                    .map(|subscriber| &subscriber.origin)
             });
         }
         for token in &step.tokens {
             if let Some(subscriber) = state.subscribers.get(&token.id) {
-                subscriber.progress.advance(subscriber.choice, token.nth, token.cached_tokens);
+                subscriber
+                    .progress
+                    .advance(subscriber.choice, token.nth, token.cached_tokens);
             }
         }
         state.telemetry.record_step(step);
@@ -312,7 +343,9 @@ impl SimulatedBackend {
 
     /// Simulated time since the start of the backend: real time multiplied by the time scale.
     fn now(&self) -> Duration {
-        clock::now().duration_since(self.started_at).mul_f64(self.settings.time_scale.get())
+        clock::now()
+            .duration_since(self.started_at)
+            .mul_f64(self.settings.time_scale.get())
     }
 
     fn lock_state(&self) -> MutexGuard<'_, SimulatedBackendState> {

@@ -29,13 +29,19 @@ impl SimulatedPrompt {
 
     /// Creates a prompt from token ids.
     pub fn from_tokens(tokens: &[u32]) -> Self {
-        Self { bytes: tokens.iter().flat_map(|token| token.to_le_bytes()).collect() }
+        Self {
+            bytes: tokens
+                .iter()
+                .flat_map(|token| token.to_le_bytes())
+                .collect(),
+        }
     }
 
     /// Appends a text, padded to whole tokens.
     pub fn push(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
-        self.bytes.resize(self.bytes.len().next_multiple_of(TOKEN_BYTES), 0);
+        self.bytes
+            .resize(self.bytes.len().next_multiple_of(TOKEN_BYTES), 0);
     }
 
     /// Appends a chat message. A message with an empty text is the place where the output of the
@@ -72,7 +78,9 @@ impl SimulatedPrompt {
     pub fn block_hashes(&self, output: &SimulatedOutput, block_size: u32) -> Vec<u64> {
         let mut hash = 0;
         let text = self.followed_by(output);
-        let blocks = text.bytes.chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
+        let blocks = text
+            .bytes
+            .chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
         blocks
             .map(|block| {
                 hash = chain_hash(hash, block);
@@ -117,9 +125,17 @@ impl SimulatedOutput {
     pub fn stopping(seed: u64, max_tokens: u32) -> Self {
         let tokens = 32 + (mix(seed, 1) % 225) as u32;
         if tokens <= max_tokens {
-            Self { seed, tokens, finish: SimulatedFinishReason::Stop }
+            Self {
+                seed,
+                tokens,
+                finish: SimulatedFinishReason::Stop,
+            }
         } else {
-            Self { seed, tokens: max_tokens, finish: SimulatedFinishReason::Length }
+            Self {
+                seed,
+                tokens: max_tokens,
+                finish: SimulatedFinishReason::Length,
+            }
         }
     }
 
@@ -162,27 +178,39 @@ pub fn mix(a: u64, b: u64) -> u64 {
 }
 
 fn chain_hash(parent: u64, bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(mix(parent, bytes.len() as u64), |hash, word| {
-        let mut padded = [0; 8];
-        padded[..word.len()].copy_from_slice(word);
-        mix(hash, u64::from_le_bytes(padded)).rotate_left(23)
-    })
+    bytes
+        .chunks(8)
+        .fold(mix(parent, bytes.len() as u64), |hash, word| {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            mix(hash, u64::from_le_bytes(padded)).rotate_left(23)
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const EMPTY_OUTPUT: SimulatedOutput =
-        SimulatedOutput { seed: 0, tokens: 0, finish: SimulatedFinishReason::Length };
+    const EMPTY_OUTPUT: SimulatedOutput = SimulatedOutput {
+        seed: 0,
+        tokens: 0,
+        finish: SimulatedFinishReason::Length,
+    };
 
     #[test]
     fn a_simulated_token_is_four_bytes_of_text() {
         let prompt = SimulatedPrompt::new("hello");
-        assert_eq!((prompt.token_count(), SimulatedPrompt::new("").token_count()), (2, 1));
+        assert_eq!(
+            (prompt.token_count(), SimulatedPrompt::new("").token_count()),
+            (2, 1)
+        );
         let tokens: Vec<u32> = prompt.tokens().collect();
         assert_eq!(SimulatedPrompt::from_tokens(&tokens).text(), "hello");
-        assert!([OPENING_WORDS, WORDS].iter().all(|words| words.len() % TOKEN_BYTES == 0));
+        assert!(
+            [OPENING_WORDS, WORDS]
+                .iter()
+                .all(|words| words.len() % TOKEN_BYTES == 0)
+        );
     }
 
     #[test]
@@ -200,10 +228,17 @@ mod tests {
     fn the_stop_token_has_no_text() {
         let output = SimulatedOutput::stopping(3, 1000);
         assert_eq!(output.finish, SimulatedFinishReason::Stop);
-        assert_eq!(output.text().len(), (output.tokens as usize - 1) * TOKEN_BYTES);
+        assert_eq!(
+            output.text().len(),
+            (output.tokens as usize - 1) * TOKEN_BYTES
+        );
         assert_eq!(
             SimulatedOutput::stopping(3, 5),
-            SimulatedOutput { seed: 3, tokens: 5, finish: SimulatedFinishReason::Length }
+            SimulatedOutput {
+                seed: 3,
+                tokens: 5,
+                finish: SimulatedFinishReason::Length
+            }
         );
     }
 }

@@ -121,19 +121,35 @@ impl Simulation {
         record.observed.usage.cached = None;
         record.observed.inter_chunk_latency = OutputGapHistogram::default();
         record.observed.usage.output = Some(output_tokens.into());
-        let at = |fixture: Candidate| Candidate { position: fixture.position, ..candidate };
+        let at = |fixture: Candidate| Candidate {
+            position: fixture.position,
+            ..candidate
+        };
         record.decision = Some(Arc::new(decision(at, self.condition)));
-        let request = SequenceRequest { prompt_tokens, block_hashes: Vec::new(), output_tokens };
-        self.front_end.push_back((self.front_end_busy_until, id, request));
-        self.sent.insert(id.0, SentRequest { record, reservation });
+        let request = SequenceRequest {
+            prompt_tokens,
+            block_hashes: Vec::new(),
+            output_tokens,
+        };
+        self.front_end
+            .push_back((self.front_end_busy_until, id, request));
+        self.sent.insert(
+            id.0,
+            SentRequest {
+                record,
+                reservation,
+            },
+        );
     }
 
     /// Runs until fewer than `open` requests are open.
     fn run_until_fewer_than(&mut self, open: usize) {
         while self.sent.len() >= open {
             if self.batch.is_none() {
-                self.batch =
-                    self.engine.step(self.now).map(|step| (self.now + step.duration, step));
+                self.batch = self
+                    .engine
+                    .step(self.now)
+                    .map(|step| (self.now + step.duration, step));
                 self.waiting = self.engine.load().waiting;
             }
             let batch_end = self.batch.as_ref().map_or(Duration::MAX, |(end, _)| *end);
@@ -162,7 +178,11 @@ impl Simulation {
             capacity: None,
             tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
         };
-        self.estimator.on_report(&report, &self.estimator.local_load(), self.instant(self.now));
+        self.estimator.on_report(
+            &report,
+            &self.estimator.local_load(),
+            self.instant(self.now),
+        );
         self.condition.waiting = Some(load.waiting as u32);
         self.condition.running = Some(load.running as u32);
         if let Some(mean) = self.prefill.0.checked_div(self.prefill.1) {
@@ -175,18 +195,26 @@ impl Simulation {
     }
 
     fn publish_batch(&mut self) {
-        let Some((_, step)) = self.batch.take() else { return };
-        self.reported = SimulatedEngineLoad { waiting: self.waiting, ..self.engine.load() };
+        let Some((_, step)) = self.batch.take() else {
+            return;
+        };
+        self.reported = SimulatedEngineLoad {
+            waiting: self.waiting,
+            ..self.engine.load()
+        };
         let output_at = self.instant(self.now + AFTER);
         for token in &step.tokens {
-            let Some(sent) = self.sent.get_mut(&token.id.0) else { continue };
+            let Some(sent) = self.sent.get_mut(&token.id.0) else {
+                continue;
+            };
             sent.record.timings.last_output = Some(output_at);
             let gaps = &mut sent.record.observed.inter_chunk_latency;
             if token.nth > 1 {
                 gaps.record_duration_n(token.gap, 1);
             } else {
                 sent.record.timings.first_output = Some(output_at);
-                self.estimator.first_output(&mut sent.reservation, output_at);
+                self.estimator
+                    .first_output(&mut sent.reservation, output_at);
             }
         }
         for finished in &step.finished {
@@ -196,10 +224,15 @@ impl Simulation {
 
     /// Ends a request and compares its phases with the times of the engine.
     fn end(&mut self, truth: &FinishedSequence, now: Instant) {
-        let Some(mut sent) = self.sent.remove(&truth.id.0) else { return };
+        let Some(mut sent) = self.sent.remove(&truth.id.0) else {
+            return;
+        };
         let prefill = truth.first_token.saturating_sub(truth.scheduled);
         self.prefill = (self.prefill.0 + prefill, self.prefill.1 + 1);
-        let usage = Usage { cached: Some(0), ..sent.record.observed.usage };
+        let usage = Usage {
+            cached: Some(0),
+            ..sent.record.observed.usage
+        };
         self.estimator.answered(&mut sent.reservation, &usage);
         self.estimator.release(sent.reservation, now);
         let timings = &mut sent.record.timings;
@@ -218,7 +251,8 @@ impl Simulation {
         let derived = derived.map_or(0.0, |span| span.took.as_secs_f64());
         let ttft = sent.record.upstream_ttft().unwrap().as_secs_f64();
         let queue = truth.scheduled.saturating_sub(truth.queued);
-        self.queue_errors.push((derived - queue.as_secs_f64()).abs() / ttft);
+        self.queue_errors
+            .push((derived - queue.as_secs_f64()).abs() / ttft);
     }
 
     /// A closed loop of `concurrency` clients.
@@ -255,14 +289,20 @@ fn the_queue_time_follows_without_engine_times() {
         ("concurrency 1", 0.3, |it| it.closed_loop(1, 100, 1..300)),
         ("concurrency 8", 0.3, |it| it.closed_loop(8, 400, 1..300)),
         ("concurrency 16", 0.3, |it| it.closed_loop(16, 400, 1..300)),
-        ("concurrency 32", 0.3, |it| it.closed_loop(32, 1_000, 1..300)),
-        ("concurrency 96", 0.3, |it| it.closed_loop(96, 1_000, 1..300)),
+        ("concurrency 32", 0.3, |it| {
+            it.closed_loop(32, 1_000, 1..300);
+        }),
+        ("concurrency 96", 0.3, |it| {
+            it.closed_loop(96, 1_000, 1..300);
+        }),
         ("bursts of 40", 0.3, |it| it.bursts(40, 4, 1..300)),
         ("a burst, then concurrency 8", 0.3, |it| {
             it.bursts(40, 1, 1..300);
             it.closed_loop(8, 400, 1..300);
         }),
-        ("bursts of 40 with long prompts", 0.45, |it| it.bursts(40, 4, 1..1_000)),
+        ("bursts of 40 with long prompts", 0.45, |it| {
+            it.bursts(40, 4, 1..1_000);
+        }),
     ];
     for (name, limit, load) in loads {
         let mut simulation = Simulation::new(H100);

@@ -26,10 +26,21 @@ impl DrainRisk {
         if !backend.up {
             return Self::None;
         }
-        let others = || backends.iter().filter(|other| other.up && other.name != backend.name);
-        let serving =
-            |model: &String| others().filter(|other| other.models.contains(model)).count();
-        let scarcest = backend.models.iter().map(|model| (serving(model), model)).min();
+        let others = || {
+            backends
+                .iter()
+                .filter(|other| other.up && other.name != backend.name)
+        };
+        let serving = |model: &String| {
+            others()
+                .filter(|other| other.models.contains(model))
+                .count()
+        };
+        let scarcest = backend
+            .models
+            .iter()
+            .map(|model| (serving(model), model))
+            .min();
         let (remaining, model) = match scarcest {
             Some((remaining, model)) => (remaining, text(model)),
             None => (others().count(), "all models".to_owned()),
@@ -70,12 +81,23 @@ pub(super) fn backend_details(
     backend: &BackendSummary,
     verdicts: &[Verdict],
 ) -> (String, Vec<String>) {
-    let reason = backend.condition_reason.as_deref().or(backend.reason.as_deref());
+    let reason = backend
+        .condition_reason
+        .as_deref()
+        .or(backend.reason.as_deref());
     let mut lines = vec![
         format!("URL        {}", text(&backend.url)),
         format!("models     {}", text(&backend.models.join(", "))),
-        format!("state      {}, circuit breaker {}", text(&backend.state), backend.breaker),
-        format!("condition  {}: {}", backend.condition_word(), text(reason.unwrap_or_default())),
+        format!(
+            "state      {}, circuit breaker {}",
+            text(&backend.state),
+            backend.breaker
+        ),
+        format!(
+            "condition  {}: {}",
+            backend.condition_word(),
+            text(reason.unwrap_or_default())
+        ),
         format!(
             "requests   {} running, {} waiting, {} of this gateway",
             count(backend.running),
@@ -97,15 +119,23 @@ pub(super) fn backend_details(
             backend
                 .scrape_error
                 .as_ref()
-                .map_or_else(String::new, |error| format!(", the last failed: {}", text(error)))
+                .map_or_else(String::new, |error| format!(
+                    ", the last failed: {}",
+                    text(error)
+                ))
         ),
     ];
     if let Some(drain) = &backend.drain {
         let by = text(&drain.by);
         let reason = text(drain.reason.as_deref().unwrap_or_default());
-        lines.push(format!("drained    by {by} {} ago: {reason}", span(drain.age_seconds)));
+        lines.push(format!(
+            "drained    by {by} {} ago: {reason}",
+            span(drain.age_seconds)
+        ));
     }
-    let own_verdicts = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
+    let own_verdicts = verdicts
+        .iter()
+        .filter(|verdict| verdict.backend == backend.name);
     lines.extend(own_verdicts.flat_map(verdict_lines));
     (text(&backend.name), lines)
 }
@@ -142,10 +172,16 @@ mod tests {
             backend("c", &["small"], true),
             backend("d", &["large"], false),
         ];
-        assert_eq!(DrainRisk::of(&fleet[0], &fleet), DrainRisk::NoneRemains("large".into()));
+        assert_eq!(
+            DrainRisk::of(&fleet[0], &fleet),
+            DrainRisk::NoneRemains("large".into())
+        );
         assert_eq!(DrainRisk::of(&fleet[1], &fleet), DrainRisk::None);
         assert_eq!(DrainRisk::of(&fleet[3], &fleet), DrainRisk::None);
-        assert_eq!(DrainRisk::of(&fleet[1], &fleet[1..]), DrainRisk::OneRemains("small".into()));
+        assert_eq!(
+            DrainRisk::of(&fleet[1], &fleet[1..]),
+            DrainRisk::OneRemains("small".into())
+        );
         let unknown = [backend("a", &[], true)];
         assert_eq!(
             DrainRisk::of(&unknown[0], &unknown),

@@ -59,11 +59,21 @@ enum SortKey {
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
-    TableColumn { title, width, is_numeric: false, rank }
+    TableColumn {
+        title,
+        width,
+        is_numeric: false,
+        rank,
+    }
 }
 
 const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
-    TableColumn { title, width, is_numeric: true, rank }
+    TableColumn {
+        title,
+        width,
+        is_numeric: true,
+        rank,
+    }
 }
 
 /// The columns of the pane of backends. TTFT shows most faults, so a narrow screen omits it last of all
@@ -141,7 +151,10 @@ pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> V
         document.is_some_and(|document| document.backends.iter().any(reads))
     };
     let has_answer = document.is_some_and(|document| {
-        document.ended.iter().any(|request| request.first_answer_seconds.is_some())
+        document
+            .ended
+            .iter()
+            .any(|request| request.first_answer_seconds.is_some())
     });
     let is_shown = |column: &TableColumn| match column.title {
         ANSWER_COLUMN => has_answer,
@@ -149,7 +162,10 @@ pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> V
         GPU_COLUMN | GPU_MEMORY_COLUMN => has(|backend| backend.gpus.is_some()),
         _ => true,
     };
-    let shown = columns(pane).iter().enumerate().filter(|(_, column)| is_shown(column));
+    let shown = columns(pane)
+        .iter()
+        .enumerate()
+        .filter(|(_, column)| is_shown(column));
     shown.map(|(index, _)| index).collect()
 }
 
@@ -164,12 +180,22 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
 
 /// The tone of a value that needs attention or not.
 fn warning_if(needs_attention: bool) -> CellTone {
-    if needs_attention { CellTone::Warning } else { CellTone::Plain }
+    if needs_attention {
+        CellTone::Warning
+    } else {
+        CellTone::Plain
+    }
 }
 
 fn scrape_age_tone(backend: &BackendSummary) -> CellTone {
-    let is_old = backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
-    if is_old || backend.scrape_error.is_some() { CellTone::Warning } else { CellTone::Quiet }
+    let is_old = backend
+        .scrape_age_seconds
+        .is_some_and(|seconds| seconds > 10.0);
+    if is_old || backend.scrape_error.is_some() {
+        CellTone::Warning
+    } else {
+        CellTone::Quiet
+    }
 }
 
 fn backend_row(backend: &BackendSummary) -> TableRow {
@@ -319,12 +345,20 @@ impl TableRow {
             (_, SortKey::None) => Ordering::Less,
             (left, right) => {
                 let order = left.partial_cmp(right).unwrap_or(Ordering::Equal);
-                if is_descending { order.reverse() } else { order }
+                if is_descending {
+                    order.reverse()
+                } else {
+                    order
+                }
             }
         }
         .then_with(|| {
             let order = self.name.cmp(&other.name);
-            if is_descending { order.reverse() } else { order }
+            if is_descending {
+                order.reverse()
+            } else {
+                order
+            }
         })
     }
 }
@@ -332,12 +366,20 @@ impl TableRow {
 impl TableCell {
     fn text(value: Option<&str>) -> Self {
         let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
-        Self { text: text(value.unwrap_or_default()), sort_key, tone: CellTone::Plain }
+        Self {
+            text: text(value.unwrap_or_default()),
+            sort_key,
+            tone: CellTone::Plain,
+        }
     }
 
     fn number(value: Option<f64>, format: impl FnOnce(Option<f64>) -> String) -> Self {
         let sort_key = value.map_or(SortKey::None, SortKey::Number);
-        Self { text: format(value), sort_key, tone: CellTone::Plain }
+        Self {
+            text: format(value),
+            sort_key,
+            tone: CellTone::Plain,
+        }
     }
 
     fn with_tone(self, tone: CellTone) -> Self {
@@ -363,8 +405,14 @@ mod tests {
         document.backends[1].gpus = Some(GpuSummary::default());
         assert_eq!(optional(&document), [GPU_COLUMN, GPU_MEMORY_COLUMN]);
         document.backends[0].kv_events = Some("gap".into());
-        assert_eq!(optional(&document), [EVENTS_COLUMN, GPU_COLUMN, GPU_MEMORY_COLUMN]);
+        assert_eq!(
+            optional(&document),
+            [EVENTS_COLUMN, GPU_COLUMN, GPU_MEMORY_COLUMN]
+        );
         let cells = &rows(Pane::Backends, &document)[0].cells;
-        assert_eq!((cells.len(), &*cells[11].text), (BACKEND_COLUMNS.len(), "gap"));
+        assert_eq!(
+            (cells.len(), &*cells[11].text),
+            (BACKEND_COLUMNS.len(), "gap")
+        );
     }
 }

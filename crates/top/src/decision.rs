@@ -23,7 +23,9 @@ pub fn explanation(decision: &Value) -> Vec<String> {
     lines.extend(backend_wait_line(actual));
     lines.extend(longest_gaps(&decision["chunk_timings"]));
     lines.extend(attempts_line(&decision["attempts"]));
-    let trace = [&decision["trace_url"], &decision["trace_id"]].into_iter().find_map(Value::as_str);
+    let trace = [&decision["trace_url"], &decision["trace_id"]]
+        .into_iter()
+        .find_map(Value::as_str);
     lines.extend(trace.map(|trace| format!("trace      {}", text(trace))));
     lines.extend([
         format!(
@@ -55,7 +57,11 @@ pub fn explanation(decision: &Value) -> Vec<String> {
         lines.push(format!("  {omitted} more candidates with higher costs"));
     }
     lines.extend(rows(&decision["excluded"]).map(|excluded| {
-        format!("  {:<24} no candidate: {}", word(&excluded["backend"]), word(&excluded["reason"]))
+        format!(
+            "  {:<24} no candidate: {}",
+            word(&excluded["backend"]),
+            word(&excluded["reason"])
+        )
     }));
     lines
 }
@@ -82,14 +88,19 @@ fn token_counts(values: &Value) -> String {
 /// Why the request was slow. `None`: it was not slow.
 fn slow_line(actual: &Value) -> Option<String> {
     let cause = actual["slow_cause"].as_str()?;
-    Some(format!("slow       {}: {}", words(cause), word(&actual["slow_meaning"])))
+    Some(format!(
+        "slow       {}: {}",
+        words(cause),
+        word(&actual["slow_meaning"])
+    ))
 }
 
 fn ttft_line(predicted: &Value, actual: &Value) -> String {
     let time = |value: &Value| seconds(value.as_f64());
     let first_answer = &actual["first_answer_seconds"];
-    let answer =
-        first_answer.is_number().then(|| format!(", {} to the first answer", time(first_answer)));
+    let answer = first_answer
+        .is_number()
+        .then(|| format!(", {} to the first answer", time(first_answer)));
     format!(
         "TTFT       {} predicted, {} actual from sending, {} for the client{}",
         time(&predicted["ttft_seconds"]),
@@ -109,8 +120,16 @@ fn backend_wait_line(actual: &Value) -> Option<String> {
 /// The phases of the request in order of time. `None`: no phase is known.
 fn phases_line(phases: &Value) -> Option<String> {
     let phase = |phase: &Value| {
-        let estimated = if phase["is_estimated"] == true { " (estimated)" } else { "" };
-        format!("{} {}{estimated}", label(&phase["phase"]), seconds(phase["seconds"].as_f64()))
+        let estimated = if phase["is_estimated"] == true {
+            " (estimated)"
+        } else {
+            ""
+        };
+        format!(
+            "{} {}{estimated}",
+            label(&phase["phase"]),
+            seconds(phase["seconds"].as_f64())
+        )
     };
     let phases: Vec<String> = rows(phases).map(phase).collect();
     (!phases.is_empty()).then(|| format!("phases     {}", phases.join(", ")))
@@ -137,12 +156,20 @@ fn attempts_line(attempts: &Value) -> Option<String> {
 /// The cost of the chosen candidate, and the number of other candidates that tie with it. Costs tie if they
 /// differ by less than the error of the predictions. Empty: the costs are not known.
 fn deciding_cost(decision: &Value) -> String {
-    let Some(tie) = decision["tie_cost"].as_f64() else { return String::new() };
+    let Some(tie) = decision["tie_cost"].as_f64() else {
+        return String::new();
+    };
     let cost = |candidate: &Value| candidate["cost"].as_f64();
-    let chosen =
-        rows(&decision["candidates"]).find(|candidate| candidate["chosen"] == true).and_then(cost);
-    let Some(chosen) = chosen else { return String::new() };
-    let ties = rows(&decision["candidates"]).filter_map(cost).filter(|cost| *cost <= tie).count();
+    let chosen = rows(&decision["candidates"])
+        .find(|candidate| candidate["chosen"] == true)
+        .and_then(cost);
+    let Some(chosen) = chosen else {
+        return String::new();
+    };
+    let ties = rows(&decision["candidates"])
+        .filter_map(cost)
+        .filter(|cost| *cost <= tie)
+        .count();
     let is_tie = if ties > 1 && chosen <= tie {
         format!(", a tie with {} (up to {})", ties - 1, seconds(Some(tie)))
     } else {
@@ -156,7 +183,11 @@ fn candidate_line(candidate: &Value) -> String {
     let number = |name: &str| candidate[name].as_f64();
     format!(
         "{} {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
-        if candidate["chosen"] == true { '>' } else { ' ' },
+        if candidate["chosen"] == true {
+            '>'
+        } else {
+            ' '
+        },
         word(&candidate["backend"]),
         seconds(number("cost")),
         seconds(number("predicted_ttft_seconds")),
@@ -171,13 +202,24 @@ fn candidate_line(candidate: &Value) -> String {
 /// The line about the longest gaps between the chunks of a slow or broken stream. `None`: the document does
 /// not have the times of the chunks.
 fn longest_gaps(timings: &Value) -> Option<String> {
-    let gaps = timings["longest_gaps"].as_array()?.iter().take(4).map(|gap| {
-        let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));
-        format!("{length} after {}", count(gap["after_chunks"].as_f64()))
-    });
+    let gaps = timings["longest_gaps"]
+        .as_array()?
+        .iter()
+        .take(4)
+        .map(|gap| {
+            let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));
+            format!("{length} after {}", count(gap["after_chunks"].as_f64()))
+        });
     let gaps: Vec<String> = gaps.collect();
-    let gaps = if gaps.is_empty() { "none of 100ms".to_owned() } else { gaps.join(", ") };
-    Some(format!("gaps       {gaps} ({} chunks)", count(timings["chunks"].as_f64())))
+    let gaps = if gaps.is_empty() {
+        "none of 100ms".to_owned()
+    } else {
+        gaps.join(", ")
+    };
+    Some(format!(
+        "gaps       {gaps} ({} chunks)",
+        count(timings["chunks"].as_f64())
+    ))
 }
 
 #[cfg(test)]
@@ -241,10 +283,19 @@ mod tests {
                 .starts_with("reason")
         );
         let row = at("> a ");
-        assert!(lines[row].contains("27ms") && lines[row].contains("25%"), "{lines:?}");
-        assert!(lines[row - 1].starts_with("  b ") && !lines[row - 1].contains('%'), "{lines:?}");
+        assert!(
+            lines[row].contains("27ms") && lines[row].contains("25%"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[row - 1].starts_with("  b ") && !lines[row - 1].contains('%'),
+            "{lines:?}"
+        );
         assert_eq!(lines[row + 2], "  2 more candidates with higher costs");
-        assert!(lines[row + 3].ends_with("no candidate: drained"), "{lines:?}");
+        assert!(
+            lines[row + 3].ends_with("no candidate: drained"),
+            "{lines:?}"
+        );
     }
 
     #[test]

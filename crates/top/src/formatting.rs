@@ -18,7 +18,9 @@ pub(super) fn number(value: Option<f64>) -> String {
 
 /// A number without decimal places.
 pub(super) fn count(value: impl Into<Option<f64>>) -> String {
-    value.into().map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
+    value
+        .into()
+        .map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
 }
 
 /// Formats a duration that is given in seconds. The magnitude of the duration determines the unit,
@@ -53,19 +55,33 @@ pub(super) fn span(value: f64) -> String {
 /// The p50, p95 and p99 of the latency with this name.
 pub(super) fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
-    let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
+    let [p50, p95, p99] = [
+        quantile(|q| q.p50),
+        quantile(|q| q.p95),
+        quantile(|q| q.p99),
+    ];
     format!("{name} p50 {p50} p95 {p95} p99 {p99}")
 }
 
 /// A share, from 0 to 1, in percent.
 pub(super) fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| MISSING.to_owned(), |value| format!("{:.0}%", value * 100.0))
+    value.map_or_else(
+        || MISSING.to_owned(),
+        |value| format!("{:.0}%", value * 100.0),
+    )
 }
 
 /// Text without control characters, or a dash if no text remains.
 pub(super) fn text(value: &str) -> String {
-    let clean: String = value.chars().filter(|letter| !letter.is_control()).collect();
-    if clean.is_empty() { MISSING.to_owned() } else { clean }
+    let clean: String = value
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .collect();
+    if clean.is_empty() {
+        MISSING.to_owned()
+    } else {
+        clean
+    }
 }
 
 /// An identifier of the gateway in words, such as `engine queue` for `engine_queue`.
@@ -95,8 +111,14 @@ mod tests {
             [0.0005, 0.0042, 0.042, 4.2, 42.0, 4_200.0].map(format),
             ["500µs", "4.2ms", "42ms", "4.20s", "42.0s", "1h10m"]
         );
-        assert_eq!([span(59.9), span(61.0), span(90_000.0)], ["59s", "1m01s", "1d01h"]);
-        assert_eq!([number(None), seconds(Some(f64::NAN)), percent(None)], ["–"; 3]);
+        assert_eq!(
+            [span(59.9), span(61.0), span(90_000.0)],
+            ["59s", "1m01s", "1d01h"]
+        );
+        assert_eq!(
+            [number(None), seconds(Some(f64::NAN)), percent(None)],
+            ["–"; 3]
+        );
     }
 
     #[test]

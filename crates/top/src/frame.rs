@@ -38,20 +38,40 @@ impl Widget for TopFrame<'_> {
         if area.width < MIN_SCREEN_SIZE.0 || area.height < MIN_SCREEN_SIZE.1 {
             let (width, height) = MIN_SCREEN_SIZE;
             let problem = format!("too small: {width} columns and {height} lines are needed");
-            return Paragraph::new(problem).wrap(Wrap { trim: true }).render(area, buffer);
+            return Paragraph::new(problem)
+                .wrap(Wrap { trim: true })
+                .render(area, buffer);
         }
         let header = header::lines(self.state, self.options, area.width);
         let height = (header.len() as u16).min(area.height - 4);
         let keys = u16::from(self.options.has_keys);
         Paragraph::new(header).render(Rect { height, ..area }, buffer);
-        let panes = Rect { y: area.y + height, height: area.height - height - keys, ..area };
+        let panes = Rect {
+            y: area.y + height,
+            height: area.height - height - keys,
+            ..area
+        };
         self.render_panes(panes, buffer);
         if self.options.has_keys {
-            let footer = Rect { y: area.bottom() - 1, height: 1, ..area };
+            let footer = Rect {
+                y: area.bottom() - 1,
+                height: 1,
+                ..area
+            };
             Paragraph::new(self.footer_line(area.width)).render(footer, buffer);
         }
-        if let InputMode::Reading { title, lines, first } = &self.state.mode {
-            render_text(title, lines.get(*first..).unwrap_or_default(), panes, buffer);
+        if let InputMode::Reading {
+            title,
+            lines,
+            first,
+        } = &self.state.mode
+        {
+            render_text(
+                title,
+                lines.get(*first..).unwrap_or_default(),
+                panes,
+                buffer,
+            );
         }
     }
 }
@@ -62,7 +82,9 @@ impl TopFrame<'_> {
         let lists = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) + 2);
         let lines =
             header::lines(self.state, self.options, width).len() + lists.iter().sum::<usize>();
-        u16::try_from(lines).unwrap_or(u16::MAX).max(MIN_SCREEN_SIZE.1)
+        u16::try_from(lines)
+            .unwrap_or(u16::MAX)
+            .max(MIN_SCREEN_SIZE.1)
     }
 
     /// Draws all panes, one below the other. If the frame is for a terminal with few lines, draws only the
@@ -74,9 +96,19 @@ impl TopFrame<'_> {
         let wanted = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) as u16 + 2);
         let mut remaining = area;
         for (pane, height) in Pane::ALL.into_iter().zip(pane_heights(wanted, area.height)) {
-            self.render_pane(pane, Rect { height, ..remaining }, buffer);
-            remaining =
-                Rect { y: remaining.y + height, height: remaining.height - height, ..remaining };
+            self.render_pane(
+                pane,
+                Rect {
+                    height,
+                    ..remaining
+                },
+                buffer,
+            );
+            remaining = Rect {
+                y: remaining.y + height,
+                height: remaining.height - height,
+                ..remaining
+            };
         }
     }
 
@@ -92,7 +124,11 @@ impl TopFrame<'_> {
         for (index, row) in rows.iter().enumerate().skip(first).take(visible_rows) {
             let line = self.row_line(row, &shown, columns(pane));
             let is_selected = is_current && index == view.selected;
-            lines.push(if is_selected { line.patch_style(Modifier::REVERSED) } else { line });
+            lines.push(if is_selected {
+                line.patch_style(Modifier::REVERSED)
+            } else {
+                line
+            });
         }
         if rows.is_empty() {
             lines.push(Line::styled(
@@ -111,12 +147,18 @@ impl TopFrame<'_> {
     ) -> Line<'static> {
         let mut spans = Vec::with_capacity(2 * shown.len());
         for (index, width) in shown {
-            let Some(cell) = row.cells.get(*index) else { continue };
+            let Some(cell) = row.cells.get(*index) else {
+                continue;
+            };
             if !spans.is_empty() {
                 spans.push(Span::raw(" "));
             }
             let words = align_cell(&cell.text, *width, columns[*index].is_numeric);
-            let tone = if cell.tone == CellTone::Plain { row.tone } else { cell.tone };
+            let tone = if cell.tone == CellTone::Plain {
+                row.tone
+            } else {
+                cell.tone
+            };
             spans.push(Span::styled(words, self.options.tone_style(tone)));
         }
         Line::from(spans)
@@ -135,17 +177,29 @@ impl TopFrame<'_> {
     /// The last line: the prompt of the current mode, a notice, or key hints.
     fn footer_line(&self, width: u16) -> Line<'static> {
         match &self.state.mode {
-            InputMode::Filtering => {
-                Line::styled(format!("/{}▏", display_filter(&self.state.filter)), bold_style())
-            }
-            InputMode::Confirming { backend, is_drained, risk } => {
+            InputMode::Filtering => Line::styled(
+                format!("/{}▏", display_filter(&self.state.filter)),
+                bold_style(),
+            ),
+            InputMode::Confirming {
+                backend,
+                is_drained,
+                risk,
+            } => {
                 let words = match is_drained {
                     true => risk.question(backend),
                     false => format!("undrain {}? y / n", text(backend)),
                 };
                 let is_risky = *is_drained && *risk != DrainRisk::None;
-                let tone = if is_risky { CellTone::Bad } else { CellTone::Warning };
-                Line::styled(words, self.options.tone_style(tone).add_modifier(Modifier::BOLD))
+                let tone = if is_risky {
+                    CellTone::Bad
+                } else {
+                    CellTone::Warning
+                };
+                Line::styled(
+                    words,
+                    self.options.tone_style(tone).add_modifier(Modifier::BOLD),
+                )
             }
             InputMode::Reading { .. } => {
                 Line::styled("↑ ↓ scroll  any other key: back", bold_style())
@@ -158,9 +212,10 @@ impl TopFrame<'_> {
                 (None, "") => Line::from(
                     "q quit  ? keys  Tab list  / filter  s sort  d drain  Enter details  p pause",
                 ),
-                (None, filter) => {
-                    Line::from(format!("filter: {}  (Esc clears it)", display_filter(filter)))
-                }
+                (None, filter) => Line::from(format!(
+                    "filter: {}  (Esc clears it)",
+                    display_filter(filter)
+                )),
             },
         }
     }
@@ -181,26 +236,46 @@ fn title_line(
             (true, false) => "↑",
             (true, true) => "↓",
         };
-        align_cell(&format!("{}{arrow}", column.title), *width, column.is_numeric)
+        align_cell(
+            &format!("{}{arrow}", column.title),
+            *width,
+            column.is_numeric,
+        )
     };
     let words: Vec<String> = shown.iter().map(title).collect();
     let style = bold_style();
-    let style = if is_current { style.add_modifier(Modifier::UNDERLINED) } else { style };
+    let style = if is_current {
+        style.add_modifier(Modifier::UNDERLINED)
+    } else {
+        style
+    };
     let words = words.join(" ");
-    Line::styled(format!("{words:<width$}", width = usize::from(width)), style)
+    Line::styled(
+        format!("{words:<width$}", width = usize::from(width)),
+        style,
+    )
 }
 
 /// Draws a text over `area`.
 fn render_text(title: &str, lines: &[String], area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
-    let mut shown = vec![Line::styled(title.to_owned(), bold_style()), Line::default()];
+    let mut shown = vec![
+        Line::styled(title.to_owned(), bold_style()),
+        Line::default(),
+    ];
     shown.extend(lines.iter().map(|line| Line::from(line.clone())));
-    Paragraph::new(shown).wrap(Wrap { trim: false }).render(area, buffer);
+    Paragraph::new(shown)
+        .wrap(Wrap { trim: false })
+        .render(area, buffer);
 }
 
 /// The filter text without control characters. Empty if there is no filter.
 fn display_filter(filter: &str) -> String {
-    if filter.is_empty() { String::new() } else { text(filter) }
+    if filter.is_empty() {
+        String::new()
+    } else {
+        text(filter)
+    }
 }
 
 /// The heights of the three panes. `wanted`: the heights at which each pane shows all its rows. On a low
@@ -209,8 +284,9 @@ fn display_filter(filter: &str) -> String {
 fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     let first = wanted[0].min((height / 3).max(3)).min(height);
     let remaining = height - first;
-    let second =
-        wanted[1].min((remaining / 2).max(remaining.saturating_sub(wanted[2]))).min(remaining);
+    let second = wanted[1]
+        .min((remaining / 2).max(remaining.saturating_sub(wanted[2])))
+        .min(remaining);
     [first, second, remaining - second]
 }
 
@@ -220,16 +296,24 @@ fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Ve
     let needed =
         |shown: &[usize]| -> u16 { shown.iter().map(|index| columns[*index].width + 1).sum() };
     while needed(&shown) > width + 1 && shown.len() > 1 {
-        let last = shown.iter().enumerate().max_by_key(|(_, index)| columns[**index].rank);
+        let last = shown
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, index)| columns[**index].rank);
         let Some((position, _)) = last else { break };
         shown.remove(position);
     }
-    let spare = (width + 1).saturating_sub(needed(&shown)).min(MAX_EXTRA_COLUMNS);
+    let spare = (width + 1)
+        .saturating_sub(needed(&shown))
+        .min(MAX_EXTRA_COLUMNS);
     let column_width = |index: &usize| {
         let TableColumn { title, width, .. } = columns[*index];
         width + if title == GROWING_COLUMN { spare } else { 0 }
     };
-    shown.iter().map(|index| (*index, column_width(index))).collect()
+    shown
+        .iter()
+        .map(|index| (*index, column_width(index)))
+        .collect()
 }
 
 /// Maximum additional width of the column with the names of backends, in characters.
@@ -240,9 +324,17 @@ fn align_cell(words: &str, width: u16, is_numeric: bool) -> String {
     let width = usize::from(width);
     let mut shown: String = words.chars().take(width).collect();
     if words.chars().count() > width {
-        shown = words.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+        shown = words
+            .chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect();
     }
-    if is_numeric { format!("{shown:>width$}") } else { format!("{shown:<width$}") }
+    if is_numeric {
+        format!("{shown:>width$}")
+    } else {
+        format!("{shown:<width$}")
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,11 @@ impl TotalRates {
         }
         self.0.push_back((now, document.totals));
         let max_age = RATE_WINDOW_SECONDS + MIN_RATE_SPAN_SECONDS;
-        while self.0.pop_front_if(|(then, _)| now - *then > max_age).is_some() {}
+        while self
+            .0
+            .pop_front_if(|(then, _)| now - *then > max_age)
+            .is_some()
+        {}
     }
 
     /// The number of ended requests and of output tokens per second. The rates are means over the last
@@ -66,10 +70,22 @@ mod tests {
     use tokenweir_api::LastMinute;
 
     fn snapshot_at(uptime_seconds: f64, requests: u64) -> GatewaySnapshot {
-        let last_minute =
-            LastMinute { seconds: 10.0, requests: 50, output_tokens: 70, ..LastMinute::default() };
-        let totals = RequestTotals { requests, output_tokens: 10 * requests };
-        GatewaySnapshot { uptime_seconds, totals, last_minute, ..GatewaySnapshot::default() }
+        let last_minute = LastMinute {
+            seconds: 10.0,
+            requests: 50,
+            output_tokens: 70,
+            ..LastMinute::default()
+        };
+        let totals = RequestTotals {
+            requests,
+            output_tokens: 10 * requests,
+        };
+        GatewaySnapshot {
+            uptime_seconds,
+            totals,
+            last_minute,
+            ..GatewaySnapshot::default()
+        }
     }
 
     #[test]
@@ -77,13 +93,25 @@ mod tests {
         let mut rates = TotalRates::default();
         let first = snapshot_at(100.0, 1_000);
         rates.on_document(&first);
-        assert_eq!(rates.per_second(&first), Some(Rates { requests: 5.0, output_tokens: 7.0 }));
+        assert_eq!(
+            rates.per_second(&first),
+            Some(Rates {
+                requests: 5.0,
+                output_tokens: 7.0
+            })
+        );
         for second in 1..=10 {
             let requests = 1_000 + 4 * u64::from(second as u32);
             rates.on_document(&snapshot_at(100.0 + f64::from(second), requests));
         }
         let last = rates.per_second(&snapshot_at(110.0, 1_040));
-        assert_eq!(last, Some(Rates { requests: 4.0, output_tokens: 40.0 }));
+        assert_eq!(
+            last,
+            Some(Rates {
+                requests: 4.0,
+                output_tokens: 40.0
+            })
+        );
         assert!(rates.0.len() <= 6);
     }
 

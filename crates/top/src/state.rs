@@ -104,11 +104,20 @@ impl TopState {
     /// A state without a snapshot. It sorts backends by the urgency of their condition, open streams by age
     /// (the oldest first), and ended requests by the time since their end (the latest first).
     pub fn new() -> Self {
-        let sorted_by =
-            |column, is_descending| PaneView { column, is_descending, ..PaneView::default() };
-        let views =
-            [sorted_by(BACKEND_STATE_COLUMN, false), sorted_by(2, true), sorted_by(7, false)];
-        Self { views, ..Self::default() }
+        let sorted_by = |column, is_descending| PaneView {
+            column,
+            is_descending,
+            ..PaneView::default()
+        };
+        let views = [
+            sorted_by(BACKEND_STATE_COLUMN, false),
+            sorted_by(2, true),
+            sorted_by(7, false),
+        ];
+        Self {
+            views,
+            ..Self::default()
+        }
     }
 
     /// Stores a new snapshot. A paused view ignores the snapshot.
@@ -133,7 +142,11 @@ impl TopState {
 
     /// Shows a text over the panes until a key closes it.
     pub fn on_text(&mut self, title: impl Into<String>, lines: Vec<String>) {
-        self.mode = InputMode::Reading { title: title.into(), lines, first: 0 };
+        self.mode = InputMode::Reading {
+            title: title.into(),
+            lines,
+            first: 0,
+        };
     }
 
     /// Handles a key press. Returns the action that the caller must perform. `None`: no action.
@@ -154,12 +167,19 @@ impl TopState {
                 }
                 None
             }
-            InputMode::Confirming { backend, is_drained, risk } => {
+            InputMode::Confirming {
+                backend,
+                is_drained,
+                risk,
+            } => {
                 let backend = std::mem::take(backend);
                 let is_drained = *is_drained;
                 let is_yes = risk.is_confirmed_by(key);
                 self.mode = InputMode::Watching;
-                is_yes.then_some(UserAction::Drain { backend, is_drained })
+                is_yes.then_some(UserAction::Drain {
+                    backend,
+                    is_drained,
+                })
             }
             InputMode::Reading { lines, first, .. } => {
                 let last = lines.len().saturating_sub(1);
@@ -185,7 +205,11 @@ impl TopState {
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('s') => {
                 let next = shown.into_iter().find(|column| *column > view.column);
-                *view = PaneView { column: next.unwrap_or(0), is_descending: false, ..*view };
+                *view = PaneView {
+                    column: next.unwrap_or(0),
+                    is_descending: false,
+                    ..*view
+                };
             }
             KeyCode::Char('r') => view.is_descending = !view.is_descending,
             KeyCode::Tab => self.pane = self.pane.after(1),
@@ -207,7 +231,11 @@ impl TopState {
                 let is_drained = !backend.drained;
                 let risk = DrainRisk::of(backend, &document.backends);
                 let backend = backend.name.clone();
-                self.mode = InputMode::Confirming { backend, is_drained, risk };
+                self.mode = InputMode::Confirming {
+                    backend,
+                    is_drained,
+                    risk,
+                };
             }
             _ => self.set_notice("choose a backend: press 1, then ↑ ↓"),
         }
@@ -222,9 +250,9 @@ impl TopState {
             return None;
         }
         match self.selected_row() {
-            Some(row) if self.pane != Pane::Backends => {
-                Some(UserAction::ShowDecision { request_id: row.name })
-            }
+            Some(row) if self.pane != Pane::Backends => Some(UserAction::ShowDecision {
+                request_id: row.name,
+            }),
             _ => {
                 self.set_notice("choose a row: press 1, 2 or 3, then ↑ ↓");
                 None
@@ -238,12 +266,18 @@ impl TopState {
             return None;
         }
         let row = self.selected_row()?;
-        self.document.as_ref()?.backends.iter().find(|backend| backend.name == row.name)
+        self.document
+            .as_ref()?
+            .backends
+            .iter()
+            .find(|backend| backend.name == row.name)
     }
 
     /// The rows of a pane that match the filter, in sort order.
     pub(super) fn rows(&self, pane: Pane) -> Vec<TableRow> {
-        let Some(document) = &self.document else { return Vec::new() };
+        let Some(document) = &self.document else {
+            return Vec::new();
+        };
         let view = self.views[pane.index()];
         let filter = self.filter.to_lowercase();
         let mut rows = rows(pane, document);
@@ -256,7 +290,10 @@ impl TopState {
     /// exist any more, the last row is selected.
     pub(super) fn view(&self, pane: Pane, row_count: usize) -> PaneView {
         let view = self.views[pane.index()];
-        PaneView { selected: view.selected.min(row_count.saturating_sub(1)), ..view }
+        PaneView {
+            selected: view.selected.min(row_count.saturating_sub(1)),
+            ..view
+        }
     }
 
     fn selected_row(&self) -> Option<TableRow> {

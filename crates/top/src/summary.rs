@@ -11,7 +11,11 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     lines.push(String::new());
     lines.extend(backend_table(&gateway.backends));
     lines.extend(main_clients(&gateway.clients));
-    lines.extend(VerdictGroup::fold(&gateway.verdicts).iter().map(verdict_line));
+    lines.extend(
+        VerdictGroup::fold(&gateway.verdicts)
+            .iter()
+            .map(verdict_line),
+    );
     lines
 }
 
@@ -24,7 +28,9 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
     let last = &gateway.last_minute;
     let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
-    let known = times.into_iter().filter(|(_, quantiles)| quantiles.is_some());
+    let known = times
+        .into_iter()
+        .filter(|(_, quantiles)| quantiles.is_some());
     let times = known.fold(String::new(), |times, (name, quantiles)| {
         times + ", " + &format_quantiles(name, quantiles)
     });
@@ -38,9 +44,16 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             "policy {}, up {}{}",
             text(&gateway.policy),
             span(gateway.uptime_seconds),
-            if gateway.panic_mode { ", PANIC MODE: ejections are ignored" } else { "" }
+            if gateway.panic_mode {
+                ", PANIC MODE: ejections are ignored"
+            } else {
+                ""
+            }
         ),
-        format!("requests   {} in flight, {waiting} in the queue", gateway.requests_in_flight),
+        format!(
+            "requests   {} in flight, {waiting} in the queue",
+            gateway.requests_in_flight
+        ),
         format!(
             "last {:<5} {} ended, {} failed, {}, {} refused, {} client disconnects{times}",
             span(last.seconds),
@@ -57,15 +70,28 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
 /// The number of responses with a status of 4xx, with the statuses, such as `14 4xx (401: 12, 404: 2)`.
 pub(super) fn status_counts(by_status: &BTreeMap<u16, u64>) -> String {
     let total: u64 = by_status.values().sum();
-    let statuses: Vec<String> =
-        by_status.iter().map(|(status, count)| format!("{status}: {count}")).collect();
-    if total == 0 { "0 4xx".to_owned() } else { format!("{total} 4xx ({})", statuses.join(", ")) }
+    let statuses: Vec<String> = by_status
+        .iter()
+        .map(|(status, count)| format!("{status}: {count}"))
+        .collect();
+    if total == 0 {
+        "0 4xx".to_owned()
+    } else {
+        format!("{total} 4xx ({})", statuses.join(", "))
+    }
 }
 
 /// One line about the clients that cause the most work. `None`: there is at most one client.
 pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
     let describe = |client: &ClientSummary| {
-        let ClientSummary { requests, prompt_tokens, open_streams, refused, share_of, .. } = client;
+        let ClientSummary {
+            requests,
+            prompt_tokens,
+            open_streams,
+            refused,
+            share_of,
+            ..
+        } = client;
         let share = percent(Some(client.share));
         let prompt_tokens = number(Some(*prompt_tokens as f64));
         format!(
@@ -86,21 +112,35 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     let mut backends: Vec<&BackendSummary> = backends.iter().collect();
     backends.sort_by_key(|backend| backend.condition);
     let name_width = |backend: &&BackendSummary| text(&backend.name).chars().count();
-    let width = backends.iter().map(name_width).max().unwrap_or_default().clamp(7, 40);
+    let width = backends
+        .iter()
+        .map(name_width)
+        .max()
+        .unwrap_or_default()
+        .clamp(7, 40);
     let titles = format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}",
         "BACKEND", "STATE", "TTFT", "FAILED", "4XX", "WAITING", "IN FLIGHT", "KV"
     );
-    let rows = backends.into_iter().map(|backend| backend_line(backend, width));
+    let rows = backends
+        .into_iter()
+        .map(|backend| backend_line(backend, width));
     [titles].into_iter().chain(rows).collect()
 }
 
 /// The line of the table about one backend. `width`: width of the column with the names, in characters.
 fn backend_line(backend: &BackendSummary, width: usize) -> String {
-    let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
+    let reasons = [
+        &backend.condition_reason,
+        &backend.reason,
+        &backend.scrape_error,
+    ];
     let reason = reasons.into_iter().find_map(Option::as_deref);
     let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(reason)));
-    let events = backend.kv_events.as_deref().filter(|state| *state != "exact");
+    let events = backend
+        .kv_events
+        .as_deref()
+        .filter(|state| *state != "exact");
     let events = events.map_or_else(String::new, |state| format!("  KV events: {}", text(state)));
     format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}{reason}{events}",
@@ -141,7 +181,10 @@ mod tests {
             condition_reason: reason.map(str::to_owned),
             ..BackendSummary::default()
         };
-        let verdict = Verdict { verdict: "shedding".into(), ..Verdict::default() };
+        let verdict = Verdict {
+            verdict: "shedding".into(),
+            ..Verdict::default()
+        };
         let down = backend("b\u{1b}[2J", BackendCondition::Down, Some("timeout"));
         let gateway = GatewaySnapshot {
             state: GatewayState::Degraded,
@@ -166,11 +209,23 @@ mod tests {
         };
         let lines = status_lines(&gateway);
         assert!(lines[0].ends_with("degraded: 1 of 2 backends down; 1 critical verdict"));
-        assert!(lines[3].contains(", 15 4xx (401: 13, 404: 2), 0 refused"), "{lines:?}");
+        assert!(
+            lines[3].contains(", 15 4xx (401: 13, 404: 2), 0 refused"),
+            "{lines:?}"
+        );
         assert!(lines[4].ends_with(" 1 ok, 1 down"), "{lines:?}");
-        assert!(lines[7].starts_with("b[2J") && lines[7].ends_with("  timeout"), "{lines:?}");
+        assert!(
+            lines[7].starts_with("b[2J") && lines[7].ends_with("  timeout"),
+            "{lines:?}"
+        );
         assert!(lines[8].starts_with("a "), "{lines:?}");
-        assert!(lines[9].starts_with("clients: tenant bad, key k 72% of the prompt"), "{lines:?}");
-        assert!(lines[10].starts_with("warning: all backends: shedding: "), "{lines:?}");
+        assert!(
+            lines[9].starts_with("clients: tenant bad, key k 72% of the prompt"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[10].starts_with("warning: all backends: shedding: "),
+            "{lines:?}"
+        );
     }
 }

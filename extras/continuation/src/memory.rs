@@ -40,7 +40,11 @@ impl ContinuationMemory {
     /// The memory limits for a stream. All streams of one tenant or address may use half of the memory.
     pub(crate) fn limits(&self) -> MemoryLimits {
         let total = self.limit.load(Ordering::Relaxed);
-        MemoryLimits { one: total, party: total / 2, total }
+        MemoryLimits {
+            one: total,
+            party: total / 2,
+            total,
+        }
     }
 
     /// A counter of the bytes that one stream of `party` keeps, which begins at 0.

@@ -24,7 +24,9 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_stream_continuations_total",
         "Streams that another backend continued after output was sent, by cause.",
-        &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
+        &[MetricLabel::fixed("cause", || {
+            InterruptionCause::NAMES.to_vec()
+        })],
         MetricSource::Record(|record, emit| {
             for continuation in &Continuations::of(record).begun {
                 emit(&[continuation.cause.as_str()], 1.0);
@@ -34,9 +36,13 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_stream_continuations_refused_total",
         "Interrupted streams that no other backend continued, by reason.",
-        &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
+        &[MetricLabel::fixed("reason", || {
+            ContinuationRefusal::NAMES.to_vec()
+        })],
         MetricSource::RecordEvent(|record| {
-            Continuations::of(record).refusal.map(ContinuationRefusal::as_str)
+            Continuations::of(record)
+                .refusal
+                .map(ContinuationRefusal::as_str)
         }),
     ),
     MetricDescriptor::new(
@@ -44,8 +50,11 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Time from the interruption of a stream to its next output, if another backend continued it.",
         &[],
         MetricSource::RecordValue(|record| {
-            let gap: f64 =
-                Continuations::of(record).begun.iter().filter_map(Continuation::gap).sum();
+            let gap: f64 = Continuations::of(record)
+                .begun
+                .iter()
+                .filter_map(Continuation::gap)
+                .sum();
             (gap > 0.0).then_some(gap)
         }),
     ),
@@ -62,7 +71,9 @@ pub const ROWS: &[MetricDescriptor] = &[
 /// Adds the continuations of a stream to the JSON of its decision.
 pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
     let continuations = entry.notes.get::<Continuations>();
-    let begun = continuations.iter().flat_map(|continuations| &continuations.begun);
+    let begun = continuations
+        .iter()
+        .flat_map(|continuations| &continuations.begun);
     let refusal = continuations.and_then(|continuations| continuations.refusal);
     detail["continuations"] = begun.map(to_json).collect();
     detail["continuation_refused"] = refusal.map(ContinuationRefusal::as_str).into();

@@ -52,7 +52,10 @@ enum Step {
     /// The next backend is to be leased after this pause.
     Begin(Duration),
     Leasing(BoxFuture<'static, Result<LeasedBackend, GatewayError>>),
-    Sending(Lease, BoxFuture<'static, Result<Response<BackendBody>, SendError>>),
+    Sending(
+        Lease,
+        BoxFuture<'static, Result<Response<BackendBody>, SendError>>,
+    ),
 }
 
 /// Maximum number of backends to which the gateway sends the request for one continuation. A backend that
@@ -171,11 +174,16 @@ impl StreamContinuation {
         exchange: &mut Exchange,
         pause: Duration,
     ) -> Result<(), ContinuationRefusal> {
-        let Some(interruption) = &mut self.interruption else { return Ok(()) };
+        let Some(interruption) = &mut self.interruption else {
+            return Ok(());
+        };
         if interruption.tried.len() > MAX_ASKED_BACKENDS {
             return Err(ContinuationRefusal::MaxAttempts);
         }
-        if interruption.ends_at.is_some_and(|ends_at| clock::now() >= ends_at) {
+        if interruption
+            .ends_at
+            .is_some_and(|ends_at| clock::now() >= ends_at)
+        {
             return Err(ContinuationRefusal::Capacity);
         }
         let wait = BegunWait {
@@ -225,9 +233,17 @@ impl StreamContinuation {
     ) -> Option<Continued> {
         let mut interruption = self.interruption.take()?;
         let step = std::mem::replace(&mut interruption.step, Step::Begin(Duration::ZERO));
-        let Step::Sending(lease, _) = step else { return None };
+        let Step::Sending(lease, _) = step else {
+            return None;
+        };
         match continuing_body(exchange, &lease, result) {
-            Ok(body) => return Some(Continued { lease, body, since: interruption.at }),
+            Ok(body) => {
+                return Some(Continued {
+                    lease,
+                    body,
+                    since: interruption.at,
+                });
+            }
             Err(FailureKind::Busy | FailureKind::RateLimited) if interruption.ends_at.is_some() => {
                 interruption.step = Step::Begin(BUSY_PAUSE);
             }
@@ -247,7 +263,9 @@ impl StreamContinuation {
         reason: ContinuationRefusal,
         interrupted: Interrupted,
     ) {
-        let Interrupted { cause, is_final, .. } = interrupted;
+        let Interrupted {
+            cause, is_final, ..
+        } = interrupted;
         let reason = match cause {
             InterruptionCause::Diverged => ContinuationRefusal::Diverged,
             _ if is_final && exchange.complete_stream() => {
@@ -261,7 +279,10 @@ impl StreamContinuation {
             exchange.move_later();
         }
         // The attempt whose response the client got must be the last one in the record.
-        let asked = self.interruption.take().map_or(0, |interruption| interruption.asked);
+        let asked = self
+            .interruption
+            .take()
+            .map_or(0, |interruption| interruption.asked);
         let attempts = &mut exchange.record().attempts;
         if let Some(start) = attempts.len().checked_sub(asked + 1) {
             attempts[start..].rotate_left(1);
@@ -297,7 +318,10 @@ fn continuing_body(
                 }
                 return Ok(response.into_body());
             }
-            (Some(status.as_u16()), FailureKind::of_status(status.as_u16()))
+            (
+                Some(status.as_u16()),
+                FailureKind::of_status(status.as_u16()),
+            )
         }
         Err(error) => (None, AttemptFailure::of_send(&error).kind),
     };

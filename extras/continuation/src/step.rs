@@ -71,7 +71,10 @@ impl RequestOption for ContinuationStreams {
             return None;
         }
         let settings = **self.settings.load();
-        let of_tenant = request.principal.key().and_then(|key| key.tenant.continuation);
+        let of_tenant = request
+            .principal
+            .key()
+            .and_then(|key| key.tenant.continuation);
         let of_model = request.route.policy.continuation;
         let mode = of_tenant.or(of_model).unwrap_or(settings.mode);
         if mode == ContinuationMode::Off {
@@ -101,7 +104,9 @@ impl AttemptStep for Continuation {
         failure: &AttemptFailure,
         reason: FailoverDenialReason,
     ) {
-        let is_success = failure.response().is_some_and(|response| response.status().is_success());
+        let is_success = failure
+            .response()
+            .is_some_and(|response| response.status().is_success());
         if is_success && exchange.is_spliced() {
             exchange.refuse_continuation(refusal_of(reason), true);
         }
@@ -118,7 +123,11 @@ impl AttemptStep for Continuation {
         Some(Box::new(StreamContinuation {
             context: request.context.clone(),
             head: request.head.clone(),
-            body: if exchange.needs_body() { request.body.sent() } else { Bytes::new() },
+            body: if exchange.needs_body() {
+                request.body.sent()
+            } else {
+                Bytes::new()
+            },
             stream: Arc::new(BegunStream::new(*request.requirements)),
             response_headers_timeout: request.response_headers_timeout,
             interruption: None,
@@ -143,7 +152,10 @@ fn check(
     if plan.adds_token_ids() {
         let splice = Splice::insert(body, &format!(r#""{TOKEN_IDS_FIELD}":true"#));
         let splice = splice.ok_or(ContinuationRefusal::Unreadable)?;
-        edits.push(FieldEdit { field: TOKEN_IDS_FIELD, splice });
+        edits.push(FieldEdit {
+            field: TOKEN_IDS_FIELD,
+            splice,
+        });
     }
     Ok(plan)
 }

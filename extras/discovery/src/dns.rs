@@ -68,7 +68,11 @@ impl DnsResolver {
         };
         addresses.sort_by_key(BackendAddress::to_string);
         addresses.dedup();
-        if addresses.is_empty() { Err(DnsError::NoAddresses) } else { Ok(addresses) }
+        if addresses.is_empty() {
+            Err(DnsError::NoAddresses)
+        } else {
+            Ok(addresses)
+        }
     }
 
     async fn resolve_host(&self, name: &str, port: u16) -> Result<Vec<BackendAddress>, DnsError> {
@@ -81,12 +85,18 @@ impl DnsResolver {
     async fn resolve_service(&self, name: &str) -> Result<Vec<BackendAddress>, DnsError> {
         let response = self.0.lookup(name, RecordType::SRV).await?;
         let address = |data: &RData| {
-            let RData::SRV(service) = data else { return None };
+            let RData::SRV(service) = data else {
+                return None;
+            };
             let target = service.target.to_utf8();
             let host = target.trim_end_matches('.');
             BackendAddress::parse(&format!("http://{host}:{}", service.port)).ok()
         };
-        Ok(response.answers().iter().filter_map(|record| address(&record.data)).collect())
+        Ok(response
+            .answers()
+            .iter()
+            .filter_map(|record| address(&record.data))
+            .collect())
     }
 }
 

@@ -27,7 +27,11 @@ impl TestNameServer {
     async fn start(zone: Zone) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (zone, query_count) = (Arc::new(Mutex::new(zone)), Arc::new(AtomicUsize::new(0)));
-        let server = Self { addr: socket.local_addr().unwrap(), zone, query_count };
+        let server = Self {
+            addr: socket.local_addr().unwrap(),
+            zone,
+            query_count,
+        };
         let (zone, query_count) = (server.zone.clone(), server.query_count.clone());
         tokio::spawn(async move {
             let mut query = [0; 512];
@@ -72,7 +76,10 @@ fn encode_response(query: &[u8], zone: Option<&[RData]>) -> Vec<u8> {
     }
     let question = &response.queries[0];
     let (name, kind) = (question.name().clone(), question.query_type());
-    let records = zone.unwrap_or_default().iter().filter(|record| record.record_type() == kind);
+    let records = zone
+        .unwrap_or_default()
+        .iter()
+        .filter(|record| record.record_type() == kind);
     let answers = records.map(|record| Record::from_rdata(name.clone(), 0, record.clone()));
     response.add_answers(answers);
     response.to_vec().unwrap()
@@ -87,14 +94,22 @@ fn srv_record(host: &str, port: u16) -> RData {
 }
 
 fn host_query() -> DnsQuery {
-    DnsQuery::Host { name: "vllm.example.".into(), port: 8000 }
+    DnsQuery::Host {
+        name: "vllm.example.".into(),
+        port: 8000,
+    }
 }
 
 #[tokio::test]
 async fn each_address_is_one_backend() {
     let v6 = RData::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7));
-    let server =
-        TestNameServer::start(Some(vec![a_record(9), a_record(2), a_record(9), v6.clone()])).await;
+    let server = TestNameServer::start(Some(vec![
+        a_record(9),
+        a_record(2),
+        a_record(9),
+        v6.clone(),
+    ]))
+    .await;
     let expected = ["http://10.0.0.2:8000", "http://10.0.0.9:8000"];
     assert_eq!(
         server.resolve(&host_query()).await.unwrap(),
@@ -102,14 +117,22 @@ async fn each_address_is_one_backend() {
         "sorted and without duplicates"
     );
     server.set_zone(Some(vec![v6]));
-    assert_eq!(server.resolve(&host_query()).await.unwrap(), ["http://[fd00::7]:8000"]);
+    assert_eq!(
+        server.resolve(&host_query()).await.unwrap(),
+        ["http://[fd00::7]:8000"]
+    );
 }
 
 #[tokio::test]
 async fn srv_records_give_hosts_and_ports() {
-    let zone = vec![srv_record("b.vllm.example.", 8001), srv_record("a.vllm.example.", 8000)];
+    let zone = vec![
+        srv_record("b.vllm.example.", 8001),
+        srv_record("a.vllm.example.", 8000),
+    ];
     let server = TestNameServer::start(Some(zone)).await;
-    let query = DnsQuery::Service { name: "_http._tcp.vllm.example.".into() };
+    let query = DnsQuery::Service {
+        name: "_http._tcp.vllm.example.".into(),
+    };
     let expected = ["http://a.vllm.example:8000", "http://b.vllm.example:8001"];
     assert_eq!(server.resolve(&query).await.unwrap(), expected);
 }
@@ -148,6 +171,8 @@ async fn changes_and_second_failures_are_reported() {
         assert!(matches!(changed.await, DiscoveryChange::Problem(None)));
     }
     server.set_zone(Some(vec![a_record(3)]));
-    let DiscoveryChange::Backends(found) = watcher.changed().await else { panic!("no backends") };
+    let DiscoveryChange::Backends(found) = watcher.changed().await else {
+        panic!("no backends")
+    };
     assert_eq!(found[0].address.to_string(), "http://10.0.0.3:8000");
 }

@@ -45,7 +45,11 @@ impl DiscoverySource for DnsWatcher {
             }
             let result = self.resolver.resolve(&self.query).await;
             let failed = self.failures;
-            self.failures = if result.is_err() { failed.saturating_add(1) } else { 0 };
+            self.failures = if result.is_err() {
+                failed.saturating_add(1)
+            } else {
+                0
+            };
             let (name, reported) = (&self.query, self.last_reported.len());
             match result {
                 Err(error) if failed == 1 => {

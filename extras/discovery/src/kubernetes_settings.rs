@@ -25,7 +25,10 @@ pub struct KubernetesConfig {
 
 /// The port of pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "a port is a number from 1 to 65535, or its name in the Service")]
+#[serde(
+    untagged,
+    expecting = "a port is a number from 1 to 65535, or its name in the Service"
+)]
 pub enum PodPort {
     // The doc comment is the description in the JSON Schema. The Service need not list this port.
     /// The port number.
@@ -72,7 +75,10 @@ impl KubernetesConfig {
     /// The name of the Service or of the pool.
     #[cfg(feature = "kubernetes")]
     pub(super) fn name(&self) -> &str {
-        self.service.as_deref().or(self.pool.as_deref()).unwrap_or_default()
+        self.service
+            .as_deref()
+            .or(self.pool.as_deref())
+            .unwrap_or_default()
     }
 
     /// The configured API server. `None`: `url` is not set or is invalid.
@@ -80,7 +86,9 @@ impl KubernetesConfig {
         let url: Uri = self.url.as_deref()?.parse().ok()?;
         let is_http = matches!(url.scheme_str(), Some("http" | "https"));
         // Credentials are invalid here, because `/config` would show them.
-        let has_user = url.authority().is_none_or(|authority| authority.as_str().contains('@'));
+        let has_user = url
+            .authority()
+            .is_none_or(|authority| authority.as_str().contains('@'));
         Some(url).filter(|_| is_http && !has_user)
     }
 }

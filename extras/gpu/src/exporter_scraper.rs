@@ -39,7 +39,12 @@ impl ScrapedExporter {
         let address = &settings.url.address;
         let name = address.authority().into();
         let host = address.host_and_port().0;
-        Self { name, host, latest: Mutex::new(latest), settings }
+        Self {
+            name,
+            host,
+            latest: Mutex::new(latest),
+            settings,
+        }
     }
 
     /// Returns the last page that the gateway read from the exporter, and the error of the last

@@ -54,13 +54,20 @@ impl GpuMonitor {
         now: Instant,
     ) -> GpuAssignment {
         let backends: Vec<GpuBackend<'_>> = backends.into_iter().collect();
-        let mut assignment =
-            GpuAssignment { backends: vec![Vec::new(); backends.len()], exporters: Vec::new() };
+        let mut assignment = GpuAssignment {
+            backends: vec![Vec::new(); backends.len()],
+            exporters: Vec::new(),
+        };
         for (exporter, latest) in self.latest_scrapes() {
             let mut status = exporter_status(&exporter, &latest, now);
-            let place = GpuSourcePlace { host: &exporter.host, rules: &exporter.settings.rules };
-            let page =
-                latest.page.iter().flat_map(|(at, page)| page.gpus.iter().map(|it| (*at, it)));
+            let place = GpuSourcePlace {
+                host: &exporter.host,
+                rules: &exporter.settings.rules,
+            };
+            let page = latest
+                .page
+                .iter()
+                .flat_map(|(at, page)| page.gpus.iter().map(|it| (*at, it)));
             for (scraped_at, reading) in page {
                 let owners = match place.owners(reading, &backends) {
                     GpuOwners::Backends(owners) => owners,
@@ -90,20 +97,31 @@ impl GpuMonitor {
         let owners = backends.iter().map(|backend| {
             let identity = &backend.identity;
             let host = identity.address.host_and_port().0;
-            GpuBackend { id: identity.id.as_str(), host, pod: identity.settings().pod.clone() }
+            GpuBackend {
+                id: identity.id.as_str(),
+                host,
+                pod: identity.settings().pod.clone(),
+            }
         });
         self.assign(owners, now)
     }
 
     /// Adds the GPUs of each backend, and the state of the exporters, to a status.
     pub fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
-        let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
+        let host = |url: &str| {
+            BackendAddress::parse(url)
+                .map(|url| url.host_and_port().0)
+                .ok()
+        };
         let backends = status.backends.iter().map(|backend| GpuBackend {
             id: &backend.backend,
             host: host(&backend.facts.url).unwrap_or_default(),
             pod: backend.pod.as_deref().map(Into::into),
         });
-        let GpuAssignment { backends, exporters } = self.assign(backends, now);
+        let GpuAssignment {
+            backends,
+            exporters,
+        } = self.assign(backends, now);
         for (backend, gpus) in status.backends.iter_mut().zip(backends) {
             backend.blocks.add(BackendGpus(gpus));
         }
@@ -112,7 +130,10 @@ impl GpuMonitor {
 
     fn latest_scrapes(&self) -> Vec<(Arc<ScrapedExporter>, LatestScrape)> {
         let exporters = lock(&self.exporters);
-        exporters.iter().map(|(it, _)| (it.clone(), it.latest())).collect()
+        exporters
+            .iter()
+            .map(|(it, _)| (it.clone(), it.latest()))
+            .collect()
     }
 }
 
@@ -129,7 +150,10 @@ fn exporter_status(
         scrape_age_seconds: age,
         scrape_error: latest.error.map(ScrapeError::as_str),
         is_truncated: page.is_some_and(|(_, page)| page.is_truncated),
-        missing: page.iter().flat_map(|(_, page)| page.missing_signals()).collect(),
+        missing: page
+            .iter()
+            .flat_map(|(_, page)| page.missing_signals())
+            .collect(),
         ..GpuExporterStatus::default()
     }
 }

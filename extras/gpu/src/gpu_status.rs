@@ -98,7 +98,10 @@ impl GpuAssignment {
     /// GPU of the backend has values that are at most 30 s old.
     pub fn conditions(&self) -> impl Iterator<Item = Option<GpuCondition>> {
         self.backends.iter().map(|gpus| {
-            let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();
+            let mut fresh = gpus
+                .iter()
+                .filter(|gpu| gpu.scrape_age <= MAX_AGE)
+                .peekable();
             fresh.peek()?;
             Some(condition_of(fresh.map(|gpu| &gpu.values)))
         })

@@ -104,7 +104,9 @@ pub const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
         MetricSource::Status(|status, emit| {
             for_each_gpu(status, emit, |gpu, emit| {
-                let Some(reasons) = gpu.throttle_reasons else { return };
+                let Some(reasons) = gpu.throttle_reasons else {
+                    return;
+                };
                 for reason in ThrottleReason::ALL {
                     emit(&[reason.as_str()], Some(f64::from(reasons.has(reason))));
                 }
@@ -140,7 +142,10 @@ pub const ROWS: &[MetricDescriptor] = &[
         &[EXPORTER],
         MetricSource::Status(|status, emit| {
             for exporter in exporters(status) {
-                emit(&[&exporter.exporter], exporter.scrape_age_seconds.unwrap_or(f64::NAN));
+                emit(
+                    &[&exporter.exporter],
+                    exporter.scrape_age_seconds.unwrap_or(f64::NAN),
+                );
             }
         }),
     ),
@@ -151,7 +156,10 @@ pub const ROWS: &[MetricDescriptor] = &[
         MetricSource::Status(|status, emit| {
             for exporter in exporters(status) {
                 emit(&[&exporter.exporter, "assigned"], exporter.assigned as f64);
-                emit(&[&exporter.exporter, "unassigned"], exporter.unassigned.len() as f64);
+                emit(
+                    &[&exporter.exporter, "unassigned"],
+                    exporter.unassigned.len() as f64,
+                );
             }
         }),
     ),
@@ -172,8 +180,16 @@ fn for_each_gpu(
     read: fn(&GpuValues, BackendEmitter<'_>),
 ) {
     for backend in status.registered_backends() {
-        let Some(BackendGpus(gpus)) = backend.blocks.get::<BackendGpus>() else { continue };
-        for BackendGpu { exporter, gpu, values, .. } in gpus {
+        let Some(BackendGpus(gpus)) = backend.blocks.get::<BackendGpus>() else {
+            continue;
+        };
+        for BackendGpu {
+            exporter,
+            gpu,
+            values,
+            ..
+        } in gpus
+        {
             let first = [&*backend.backend, exporter, gpu];
             read(values, &mut with_first_labels(&first, emit));
         }

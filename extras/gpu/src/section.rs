@@ -78,9 +78,10 @@ impl<C> ConfigSection<C> for Cost {
 /// Checks that the number at `path` is a price.
 pub fn check_price(path: &str, price: Option<f64>) -> CheckResult {
     match price {
-        Some(price) if !price.is_finite() || price < 0.0 => {
-            Err(violation_at(path, format!("{price} is not a price: write 0 or more")))
-        }
+        Some(price) if !price.is_finite() || price < 0.0 => Err(violation_at(
+            path,
+            format!("{price} is not a price: write 0 or more"),
+        )),
         _ => Ok(()),
     }
 }

@@ -96,7 +96,10 @@ impl BackendCache {
 
     /// The state of the least trustworthy of these ranks.
     pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
-        let least = ranks.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
+        let least = ranks
+            .iter()
+            .map(|rank| rank.state.load(Ordering::Relaxed))
+            .min();
         let index = usize::from(least.unwrap_or(0));
         StreamState::ALL.get(index).copied().unwrap_or_default()
     }
@@ -113,7 +116,10 @@ impl BackendCache {
             state: self.state().as_str(),
             blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
             bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
-            batches: ranks.iter().map(|rank| rank.batches.load(Ordering::Relaxed)).sum(),
+            batches: ranks
+                .iter()
+                .map(|rank| rank.batches.load(Ordering::Relaxed))
+                .sum(),
             errors: self.errors.load(Ordering::Relaxed),
         }
     }
@@ -139,7 +145,11 @@ impl BackendCache {
     /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
     /// engine may have restarted with another seed of its hashes.
     pub(crate) fn leave_space(&self) {
-        self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
+        self.space.store(
+            self.knowledge
+                .spaces
+                .add(self.knowledge.settings.max_blocks),
+        );
         self.has_joined.set(false);
     }
 

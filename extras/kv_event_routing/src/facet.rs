@@ -19,7 +19,10 @@ pub struct KvEventsFacet {
 impl KvEventsFacet {
     /// The KV events of a backend with these publishers. `None`: the gateway does not subscribe to them.
     pub fn new(source: Option<KvEventSource>) -> Self {
-        Self { source, ..Self::default() }
+        Self {
+            source,
+            ..Self::default()
+        }
     }
 
     /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
@@ -30,7 +33,9 @@ impl KvEventsFacet {
 
 impl BackendFacet for KvEventsFacet {
     fn is_same_endpoint(&self, other: &dyn BackendFacet) -> bool {
-        other.downcast::<Self>().is_some_and(|other| other.source == self.source)
+        other
+            .downcast::<Self>()
+            .is_some_and(|other| other.source == self.source)
     }
 
     fn add_status(&self, _: &BackendTargets, blocks: &mut StatusBlocks) {

@@ -60,7 +60,10 @@ impl Drop for FollowedRequest {
     fn drop(&mut self) {
         let usage = *lock(&self.usage);
         self.cache.knowledge.queue_ended(EndedRequest {
-            key: RequestKey { backend: self.cache.number, session: self.session },
+            key: RequestKey {
+                backend: self.cache.number,
+                session: self.session,
+            },
             space: self.cache.space.load_full(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),

@@ -24,7 +24,10 @@ impl PromptCache for BackendCache {
     ) -> Option<KnownPrefix> {
         let memo = memo.get_or_insert_with(|| Box::<Lookups>::default());
         let lookups: &mut Lookups = memo.downcast_mut()?;
-        let text = PromptText { blocks: &prompt.blocks, whole: prompt.whole };
+        let text = PromptText {
+            blocks: &prompt.blocks,
+            whole: prompt.whole,
+        };
         let all = self.ranks.load();
         // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
         // not known which rank has no publisher, and all caches count.

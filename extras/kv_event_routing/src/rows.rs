@@ -36,7 +36,10 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_backend_kv_events_state",
         "1 for the current state of the backend's KV events, 0 for the other states.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || StreamState::NAMES.to_vec())],
+        &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || StreamState::NAMES.to_vec()),
+        ],
         MetricSource::Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
                 for state in StreamState::NAMES {
@@ -72,8 +75,16 @@ pub const ROWS: &[MetricDescriptor] = &[
         "tokenweir_kv_events_requests_total",
         "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
         &[MetricLabel::counted("result", |status| {
-            let LearningCounts { learned, unlearned, dropped } = knowledge(status).learning;
-            vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
+            let LearningCounts {
+                learned,
+                unlearned,
+                dropped,
+            } = knowledge(status).learning;
+            vec![
+                ("learned", learned),
+                ("unlearned", unlearned),
+                ("dropped", dropped),
+            ]
         })],
     ),
 ];
@@ -83,7 +94,10 @@ pub fn status_source(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     Arc::new(move |status, _| {
         let index_bytes = knowledge.index_bytes();
         let learning = knowledge.learning_counts();
-        status.blocks.add(KnowledgeStatus { index_bytes, learning });
+        status.blocks.add(KnowledgeStatus {
+            index_bytes,
+            learning,
+        });
     })
 }
 
@@ -97,5 +111,8 @@ fn cache(backend: &BackendStatusSnapshot) -> Option<CacheStatus> {
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
-    status.backends.iter().filter_map(|backend| Some((&*backend.backend, cache(backend)?)))
+    status
+        .backends
+        .iter()
+        .filter_map(|backend| Some((&*backend.backend, cache(backend)?)))
 }

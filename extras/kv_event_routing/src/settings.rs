@@ -58,7 +58,12 @@ impl Default for KvEventsSettings {
     /// The default: the gateway uses the events of publishers that answer, and stores at most
     /// 1,000,000 blocks.
     fn default() -> Self {
-        Self { enabled: None, port: None, replay_port: None, max_blocks: 1_000_000 }
+        Self {
+            enabled: None,
+            port: None,
+            replay_port: None,
+            max_blocks: 1_000_000,
+        }
     }
 }
 
@@ -68,7 +73,11 @@ impl KvEventSource {
     pub fn resolve(&self, settings: &KvEventsSettings, address: &BackendAddress) -> Option<Self> {
         let host = host_of(address);
         let at = |port: u16| {
-            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            let host = if host.contains(':') {
+                format!("[{host}]")
+            } else {
+                host.clone()
+            };
             format!("tcp://{host}:{port}")
         };
         let enabled = self.enabled.or(settings.enabled);
@@ -80,29 +89,46 @@ impl KvEventSource {
         if replay_endpoint.is_none() && self.endpoint.is_none() {
             replay_endpoint = settings.replay_port.map(at);
         }
-        Some(Self { enabled, endpoint, replay_endpoint, ranks: self.ranks })
+        Some(Self {
+            enabled,
+            endpoint,
+            replay_endpoint,
+            ranks: self.ranks,
+        })
     }
 
     /// The first invalid setting of the source: its key, and the problem. `None`: all settings are
     /// valid.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        for (key, endpoint) in
-            [("endpoint", &self.endpoint), ("replay_endpoint", &self.replay_endpoint)]
-        {
-            if let Some(Err(error)) =
-                endpoint.as_ref().map(|endpoint| endpoint.parse::<ZmqEndpoint>())
+        for (key, endpoint) in [
+            ("endpoint", &self.endpoint),
+            ("replay_endpoint", &self.replay_endpoint),
+        ] {
+            if let Some(Err(error)) = endpoint
+                .as_ref()
+                .map(|endpoint| endpoint.parse::<ZmqEndpoint>())
             {
                 return Some((key, error.to_string()));
             }
         }
-        let ranks = self.ranks.filter(|ranks| !(1..=MAX_RANKS).contains(ranks))?;
-        Some(("ranks", format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}")))
+        let ranks = self
+            .ranks
+            .filter(|ranks| !(1..=MAX_RANKS).contains(ranks))?;
+        Some((
+            "ranks",
+            format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}"),
+        ))
     }
 }
 
 /// The host of a backend. An IPv6 address is returned without brackets.
 pub(crate) fn host_of(address: &BackendAddress) -> String {
-    address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
+    address
+        .host_and_port()
+        .0
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -115,17 +141,32 @@ mod tests {
 
     #[test]
     fn missing_settings_ask_the_backend() {
-        let settings = KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() };
-        let asked = KvEventSource::default().resolve(&settings, &address("http://a:8000")).unwrap();
+        let settings = KvEventsSettings {
+            enabled: Some(true),
+            ..KvEventsSettings::default()
+        };
+        let asked = KvEventSource::default()
+            .resolve(&settings, &address("http://a:8000"))
+            .unwrap();
         assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));
-        let settings = KvEventsSettings { port: Some(5), replay_port: Some(6), ..settings };
+        let settings = KvEventsSettings {
+            port: Some(5),
+            replay_port: Some(6),
+            ..settings
+        };
         let ipv6 = address("http://[::1]:8000");
         let ports = KvEventSource::default().resolve(&settings, &ipv6).unwrap();
         assert_eq!(ports.endpoint.as_deref(), Some("tcp://[::1]:5"));
         assert_eq!(ports.replay_endpoint.as_deref(), Some("tcp://[::1]:6"));
-        let own = KvEventSource { endpoint: Some("tcp://b:9".into()), ..KvEventSource::default() };
+        let own = KvEventSource {
+            endpoint: Some("tcp://b:9".into()),
+            ..KvEventSource::default()
+        };
         let own = own.resolve(&settings, &ipv6).unwrap();
-        assert_eq!((own.endpoint.as_deref(), own.replay_endpoint), (Some("tcp://b:9"), None));
+        assert_eq!(
+            (own.endpoint.as_deref(), own.replay_endpoint),
+            (Some("tcp://b:9"), None)
+        );
     }
 
     #[test]
@@ -139,9 +180,17 @@ mod tests {
             (Some(false), Some(true), "http://a:1", Some(Some(true))),
             (Some(true), Some(false), "http://a:1", None),
         ] {
-            let settings = KvEventsSettings { enabled: global, ..KvEventsSettings::default() };
-            let source = KvEventSource { enabled: own, ..KvEventSource::default() };
-            let resolved = source.resolve(&settings, &address(url)).map(|source| source.enabled);
+            let settings = KvEventsSettings {
+                enabled: global,
+                ..KvEventsSettings::default()
+            };
+            let source = KvEventSource {
+                enabled: own,
+                ..KvEventSource::default()
+            };
+            let resolved = source
+                .resolve(&settings, &address(url))
+                .map(|source| source.enabled);
             assert_eq!(resolved, expected, "{global:?} {own:?} {url}");
         }
     }

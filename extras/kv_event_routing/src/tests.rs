@@ -29,13 +29,19 @@ struct Fixture {
 }
 
 fn knowledge() -> Arc<CacheKnowledge> {
-    CacheKnowledge::new(KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() })
+    CacheKnowledge::new(KvEventsSettings {
+        enabled: Some(true),
+        ..KvEventsSettings::default()
+    })
 }
 
 fn backend(name: &str) -> Backend {
     let address = BackendAddress::parse("http://a:1").unwrap();
     let mut backend = Backend::new(BackendId::new(name), address, None);
-    backend.facets.options.push(Box::new(KvEventsFacet::default()));
+    backend
+        .facets
+        .options
+        .push(Box::new(KvEventsFacet::default()));
     backend
 }
 
@@ -53,7 +59,9 @@ fn prompt(text: char) -> Arc<PromptFingerprint> {
 
 /// The hashes of the blocks of a prompt.
 fn blocks_of(prompt: u64) -> Vec<u64> {
-    (0..BLOCKS).map(|block| prompt * 1_000_000 + block).collect()
+    (0..BLOCKS)
+        .map(|block| prompt * 1_000_000 + block)
+        .collect()
 }
 
 /// A batch of KV events that stores these blocks.
@@ -81,7 +89,11 @@ impl Fixture {
         let rank = cache.set_rank_count(1)[0].clone();
         let mut sink = RankSink::new(&backend.identity.id, &cache, rank);
         sink.on_state(StreamState::Exact);
-        Self { knowledge: knowledge.clone(), backend, sink }
+        Self {
+            knowledge: knowledge.clone(),
+            backend,
+            sink,
+        }
     }
 
     /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
@@ -90,10 +102,16 @@ impl Fixture {
         let facet: &KvEventsFacet = self.backend.facets.get().unwrap();
         let followed = FollowedRequest::begin(facet.cache().unwrap(), prompt).unwrap();
         let session_id = followed.header.to_str().unwrap().to_owned();
-        self.sink.apply(&stored(&blocks_of(number), &session_id)).unwrap();
+        self.sink
+            .apply(&stored(&blocks_of(number), &session_id))
+            .unwrap();
         let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
         let (input, cached) = (Some(prompt_tokens), Some(0));
-        followed.set_usage(Usage { input, cached, ..Usage::default() });
+        followed.set_usage(Usage {
+            input,
+            cached,
+            ..Usage::default()
+        });
         let before = self.knowledge.learning_counts();
         drop(followed);
         while self.knowledge.learning_counts() == before {
@@ -103,8 +121,10 @@ impl Fixture {
 
     fn candidate(&self, prompt: &PromptFingerprint) -> (f64, CachedSource) {
         let mut known = PromptKnowledge::new(prompt);
-        let candidate =
-            self.backend.candidate(prompt, Some(&mut known), clock::nanos(clock::now())).unwrap();
+        let candidate = self
+            .backend
+            .candidate(prompt, Some(&mut known), clock::nanos(clock::now()))
+            .unwrap();
         (candidate.cached, candidate.cached_source)
     }
 }
@@ -114,15 +134,31 @@ async fn a_learned_prompt_is_exact_after_eviction() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
-    assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
+    assert_eq!(
+        fixture.candidate(&prompt('x')),
+        (0.0, CachedSource::Approximate)
+    );
     fixture.answer(1, &prompt('x')).await;
     assert_eq!(knowledge.learning_counts().learned, 1);
-    assert_eq!(fixture.candidate(&prompt('x')), (384.0, CachedSource::Exact));
-    assert_eq!(fixture.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
-    let tail: Vec<_> = blocks_of(1).into_iter().skip(5).map(PublishedEvent::Removed).collect();
+    assert_eq!(
+        fixture.candidate(&prompt('x')),
+        (384.0, CachedSource::Exact)
+    );
+    assert_eq!(
+        fixture.candidate(&prompt('y')),
+        (0.0, CachedSource::Approximate)
+    );
+    let tail: Vec<_> = blocks_of(1)
+        .into_iter()
+        .skip(5)
+        .map(PublishedEvent::Removed)
+        .collect();
     fixture.sink.apply(&encode_batch(0.0, &tail)).unwrap();
     assert_eq!(fixture.candidate(&prompt('x')), (80.0, CachedSource::Exact));
-    fixture.sink.apply(&encode_batch(0.0, &[PublishedEvent::AllCleared])).unwrap();
+    fixture
+        .sink
+        .apply(&encode_batch(0.0, &[PublishedEvent::AllCleared]))
+        .unwrap();
     assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Exact));
 }
 
@@ -134,7 +170,10 @@ async fn unusable_events_leave_the_estimate() {
     fixture.answer(1, &prompt('x')).await;
     for state in [StreamState::Off, StreamState::Gap] {
         fixture.sink.on_state(state);
-        assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
+        assert_eq!(
+            fixture.candidate(&prompt('x')),
+            (0.0, CachedSource::Approximate)
+        );
     }
     fixture.sink.on_state(StreamState::FromHere);
     let (cached, source) = fixture.candidate(&prompt('x'));
@@ -149,7 +188,10 @@ async fn equal_blocks_share_learned_prompts() {
     first.answer(1, &prompt('x')).await;
     assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
     // Another gateway sent half of the prompt to the second backend.
-    second.sink.apply(&stored(&blocks_of(1)[..12], "of another gateway")).unwrap();
+    second
+        .sink
+        .apply(&stored(&blocks_of(1)[..12], "of another gateway"))
+        .unwrap();
     assert_eq!(second.candidate(&prompt('x')), (192.0, CachedSource::Exact));
     // The second engine may have restarted with other block hashes.
     second.sink.clear();
@@ -200,7 +242,10 @@ fn without_events_the_lookup_changes_nothing() {
         let mut known = PromptKnowledge::new(&prompt);
         let at = clock::nanos(now);
         let with_lookup = backend.candidate(&prompt, Some(&mut known), at).unwrap();
-        assert_eq!(bits(with_lookup), bits(backend.candidate(&prompt, None, at).unwrap()));
+        assert_eq!(
+            bits(with_lookup),
+            bits(backend.candidate(&prompt, None, at).unwrap())
+        );
         let estimator = &backend.load.estimator;
         let reservation = estimator.reserve(&with_lookup, &prompt, true, now);
         estimator.release(reservation, now);

@@ -44,7 +44,9 @@ impl PayloadLog {
         max_file_bytes: u64,
         consumer: TextConsumer,
     ) -> io::Result<Option<(Self, PayloadQueueGuard)>> {
-        let Some(path) = &settings.file else { return Ok(None) };
+        let Some(path) = &settings.file else {
+            return Ok(None);
+        };
         let file_counters = Arc::new(RotatingFileCounters::default());
         let mut file = RotatingFile::open(path, max_file_bytes / 2, file_counters.clone())?;
         let redaction = settings.redaction();
@@ -53,9 +55,20 @@ impl PayloadLog {
                 file.write_json(&redaction.redact_texts(job));
             }
         };
-        let (queue, guard) =
-            PayloadQueue::start(BackgroundTask::ContentLog, 1, watch::Sender::new(None), write);
-        Ok(Some((Self { consumer, queue, file_counters }, guard)))
+        let (queue, guard) = PayloadQueue::start(
+            BackgroundTask::ContentLog,
+            1,
+            watch::Sender::new(None),
+            write,
+        );
+        Ok(Some((
+            Self {
+                consumer,
+                queue,
+                file_counters,
+            },
+            guard,
+        )))
     }
 
     /// Returns the numbers of records that were written and dropped since the start.
@@ -71,7 +84,9 @@ impl Sink for PayloadLog {
             if record.outcome == Outcome::Rejected || !record.text_for.has(self.consumer) {
                 continue;
             }
-            let Some(prompt) = record.prompt.clone() else { continue };
+            let Some(prompt) = record.prompt.clone() else {
+                continue;
+            };
             self.queue.push(PayloadJob::from_record(record, prompt));
         }
     }

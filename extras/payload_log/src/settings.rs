@@ -31,7 +31,10 @@ impl PayloadLogSettings {
     /// Returns how prompts and responses are redacted. Other options that write them use the same settings,
     /// even if the payload log is disabled.
     pub fn redaction(&self) -> RedactionSettings {
-        RedactionSettings { max_bytes: self.max_bytes, kinds: self.redact.clone() }
+        RedactionSettings {
+            max_bytes: self.max_bytes,
+            kinds: self.redact.clone(),
+        }
     }
 }
 
@@ -39,6 +42,11 @@ impl Default for PayloadLogSettings {
     /// The default: the log is disabled. If only a file is configured, the log has 1 % of the requests
     /// and 4 KiB of each text, and all kinds of private data are redacted.
     fn default() -> Self {
-        Self { file: None, sample: 0.01, max_bytes: 4 << 10, redact: RedactionKind::ALL.to_vec() }
+        Self {
+            file: None,
+            sample: 0.01,
+            max_bytes: 4 << 10,
+            redact: RedactionKind::ALL.to_vec(),
+        }
     }
 }

@@ -42,7 +42,8 @@ pub struct ExchangeFacet(pub Arc<PeerExchange>);
 impl BackendFacet for ExchangeFacet {
     fn on_load_change(&self, change: &LoadChange<'_>) {
         let pending_tokens = change.estimator.local_load().backlog;
-        self.0.enqueue(change.backend, pending_tokens, change.prompt);
+        self.0
+            .enqueue(change.backend, pending_tokens, change.prompt);
     }
 }
 
@@ -75,8 +76,14 @@ impl PeerExchange {
     /// name. Never waits.
     fn enqueue(&self, backend: u64, pending_tokens: u64, prompt: Option<&Arc<PromptFingerprint>>) {
         let decision = Decision {
-            backlog: BackendBacklog { backend, pending_tokens },
-            prompt: prompt.map(|prompt| SentPrompt { backend, prompt: prompt.clone() }),
+            backlog: BackendBacklog {
+                backend,
+                pending_tokens,
+            },
+            prompt: prompt.map(|prompt| SentPrompt {
+                backend,
+                prompt: prompt.clone(),
+            }),
         };
         if self.decisions.try_send(decision).is_err() {
             add(&self.counters.dropped_decisions, 1);

@@ -25,18 +25,27 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_peer_messages_total",
         "Messages of the exchange with other gateways, by result.",
-        &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
+        &[MetricLabel::fixed(
+            "result",
+            PeerExchangeStatus::message_results,
+        )],
         MetricSource::Status(|status, emit| {
-            let results = exchange(status).into_iter().flat_map(|exchange| &exchange.messages);
+            let results = exchange(status)
+                .into_iter()
+                .flat_map(|exchange| &exchange.messages);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     ),
     MetricDescriptor::new(
         "tokenweir_peer_decisions_total",
         "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
-        &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
+        &[MetricLabel::fixed("result", || {
+            PeerExchangeStatus::DECISION_RESULTS.to_vec()
+        })],
         MetricSource::Status(|status, emit| {
-            let results = exchange(status).into_iter().flat_map(|exchange| &exchange.decisions);
+            let results = exchange(status)
+                .into_iter()
+                .flat_map(|exchange| &exchange.decisions);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     ),

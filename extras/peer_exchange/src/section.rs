@@ -72,7 +72,10 @@ pub enum PeerExchangeError {
 
 impl PeerExchangeConfig {
     fn key_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        ConfiguredSecret::new("the key of the exchange (peer_exchange.key)", self.key.as_ref())
+        ConfiguredSecret::new(
+            "the key of the exchange (peer_exchange.key)",
+            self.key.as_ref(),
+        )
     }
 
     fn password_secret(&self) -> Option<ConfiguredSecret<'_>> {
@@ -86,8 +89,12 @@ impl PeerExchangeConfig {
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Arc<PeerExchange>>, PeerExchangeError> {
-        let Some(url) = &self.url else { return Ok(None) };
-        let Some(key) = self.key_secret() else { return Ok(None) };
+        let Some(url) = &self.url else {
+            return Ok(None);
+        };
+        let Some(key) = self.key_secret() else {
+            return Ok(None);
+        };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
         let bus = self.bus(url, &key, env)?;
         Ok(Some(PeerExchange::new(bus, key)))
@@ -119,7 +126,10 @@ mod tests {
     fn a_key_without_server_is_refused() {
         let exchange: PeerExchangeConfig = serde_saphyr::from_str("key: { env: A }").unwrap();
         let problem = Section::check(&exchange, &()).unwrap_err().problem;
-        assert!(problem.contains("write the Redis or Valkey server"), "{problem}");
+        assert!(
+            problem.contains("write the Redis or Valkey server"),
+            "{problem}"
+        );
         assert!(Section::check(&PeerExchangeConfig::default(), &()).is_ok());
     }
 }

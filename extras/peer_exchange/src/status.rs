@@ -62,7 +62,10 @@ impl PeerExchangeStatus {
     /// [`Self::messages`].
     pub fn message_results() -> Vec<&'static str> {
         let rejections = Rejection::ALL.into_iter().map(Rejection::as_str);
-        ["sent", "failed", "received"].into_iter().chain(rejections).collect()
+        ["sent", "failed", "received"]
+            .into_iter()
+            .chain(rejections)
+            .collect()
     }
 
     /// All results that a decision (a load change) can have, in the order of [`Self::decisions`].
@@ -80,7 +83,9 @@ impl PeerCounters {
     /// lost.
     pub(crate) fn set_connection(&self, state: Result<(), String>) -> bool {
         let mut connection = lock(&self.connection);
-        let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
+        let has_changed = connection
+            .as_ref()
+            .is_none_or(|known| known.is_ok() != state.is_ok());
         *connection = Some(state);
         has_changed
     }
@@ -91,8 +96,15 @@ impl PeerCounters {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ages: Vec<Duration> = ages.collect();
         let connection = lock(&self.connection).clone();
-        let messages = [&self.sent_messages, &self.failed_messages, &self.received_messages];
-        let messages = messages.into_iter().chain(&self.rejected_messages).map(count);
+        let messages = [
+            &self.sent_messages,
+            &self.failed_messages,
+            &self.received_messages,
+        ];
+        let messages = messages
+            .into_iter()
+            .chain(&self.rejected_messages)
+            .map(count);
         let decisions = [
             &self.sent_decisions,
             &self.dropped_decisions,
@@ -105,8 +117,14 @@ impl PeerCounters {
             error: connection.and_then(Result::err),
             peers: ages.iter().filter(|age| **age <= PRESENT_WITHIN).count(),
             newest_message_seconds: ages.iter().min().map(Duration::as_secs_f64),
-            messages: PeerExchangeStatus::message_results().into_iter().zip(messages).collect(),
-            decisions: PeerExchangeStatus::DECISION_RESULTS.into_iter().zip(decisions).collect(),
+            messages: PeerExchangeStatus::message_results()
+                .into_iter()
+                .zip(messages)
+                .collect(),
+            decisions: PeerExchangeStatus::DECISION_RESULTS
+                .into_iter()
+                .zip(decisions)
+                .collect(),
             sent_bytes: count(&self.sent_bytes),
         }
     }

@@ -52,10 +52,14 @@ async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
     let mut queue = exchange.queue.lock().await;
     let mut session = SessionId::default();
     let key = &exchange.key;
-    let sealer =
-        SystemRandom::new().fill(&mut session).ok().and_then(|()| Sealer::new(key, session));
+    let sealer = SystemRandom::new()
+        .fill(&mut session)
+        .ok()
+        .and_then(|()| Sealer::new(key, session));
     let Some(mut sealer) = sealer else {
-        let _ = exchange.counters.set_connection(Err("the system has no random numbers".into()));
+        let _ = exchange
+            .counters
+            .set_connection(Err("the system has no random numbers".into()));
         return;
     };
     *exchange.receiver() = Receiver::new(key.clone(), session);
@@ -119,7 +123,9 @@ impl PeerExchange {
                 _ = heartbeat.tick() => {}
             }
             let message = batch.take(now_millis());
-            let Some(sealed) = sealer.seal(&message) else { continue };
+            let Some(sealed) = sealer.seal(&message) else {
+                continue;
+            };
             let decisions = message.prompts.len();
             if let Err(error) = publisher.publish(&sealed).await {
                 add(&self.counters.failed_messages, 1);
@@ -176,7 +182,10 @@ impl PeerExchange {
         for backlog in &message.backlogs {
             match backends.by_hash.get(&backlog.backend) {
                 Some(backend) => {
-                    backend.load.estimator.set_other_backlog(peer, backlog.pending_tokens, now);
+                    backend
+                        .load
+                        .estimator
+                        .set_other_backlog(peer, backlog.pending_tokens, now);
                 }
                 None => add(&self.counters.unknown_backends, 1),
             }
@@ -203,7 +212,9 @@ impl BackendsByHash {
 
 /// The current time in milliseconds since 1970.
 fn now_millis() -> u64 {
-    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = clock::wall_time()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -247,7 +258,10 @@ mod tests {
         };
         let key = ExchangeKey::new(&[7; 32]).unwrap();
         let exchange = PeerExchange::new(bus, key);
-        let pool = Arc::new(BackendPool::with_settings(Vec::new(), &PoolSettings::default()));
+        let pool = Arc::new(BackendPool::with_settings(
+            Vec::new(),
+            &PoolSettings::default(),
+        ));
         tokio::spawn(run(exchange.clone(), pool));
         let mut connected_at: Vec<Instant> = Vec::new();
         // Each attempt opens two connections. The fourth attempt follows after delays of 100, 200 and
@@ -258,6 +272,9 @@ mod tests {
             tokio::spawn(serve_subscriptions_only(stream));
         }
         assert!(connected_at[6] - connected_at[0] >= Duration::from_millis(700));
-        assert!(!exchange.status(clock::now()).connected, "no message came back");
+        assert!(
+            !exchange.status(clock::now()).connected,
+            "no message came back"
+        );
     }
 }

@@ -102,7 +102,9 @@ fn allows_split(name: &[u8], value: &[u8]) -> bool {
 /// list of lists.
 fn is_one_prompt(value: &[u8]) -> bool {
     let mut is_one = true;
-    let _ = visit_elements(value, |element| is_one &= !matches!(value[element.start], b'"' | b'['));
+    let _ = visit_elements(value, |element| {
+        is_one &= !matches!(value[element.start], b'"' | b'[');
+    });
     is_one
 }
 
@@ -117,7 +119,11 @@ impl PrefillResponse {
                 response.parameters = checked_parameters(value);
             } else if name == b"usage" {
                 let Usage { input, cached, .. } = read_usage(value);
-                response.usage = Usage { input, cached, ..Usage::default() };
+                response.usage = Usage {
+                    input,
+                    cached,
+                    ..Usage::default()
+                };
             }
         });
         read.map_or_else(Self::default, |()| response)
@@ -181,7 +187,10 @@ mod tests {
         }
         assert_eq!(prefilled(Api::Chat, &body), Ok(expected));
         let expected = json!({"max_tokens": 1, "kv_transfer_params": parameters, "prompt": [1, 2]});
-        assert_eq!(prefilled(Api::Completions, &json!({"prompt": [1, 2]})), Ok(expected));
+        assert_eq!(
+            prefilled(Api::Completions, &json!({"prompt": [1, 2]})),
+            Ok(expected)
+        );
     }
 
     #[test]
@@ -196,9 +205,16 @@ mod tests {
             json!({"kv_transfer_params": {"do_remote_prefill": true}}),
             json!({"vllm_xargs": {"a": 1}}),
         ] {
-            assert_eq!(prefilled(Api::Completions, &fields), Err(PrefillSkip::Field), "{fields}");
+            assert_eq!(
+                prefilled(Api::Completions, &fields),
+                Err(PrefillSkip::Field),
+                "{fields}"
+            );
         }
-        assert_eq!(prefill_request(Some(Api::Chat), br#"{"\u006e":2}"#), Err(PrefillSkip::Field));
+        assert_eq!(
+            prefill_request(Some(Api::Chat), br#"{"\u006e":2}"#),
+            Err(PrefillSkip::Field)
+        );
         assert_eq!(prefilled(Api::Responses, &json!({})), Err(PrefillSkip::Api));
     }
 
@@ -216,7 +232,10 @@ mod tests {
                 r#"{"stream":true}"#,
                 format!(r#"{{"kv_transfer_params":{parameters},"stream":true}}"#),
             ),
-            (r#"{"kv_transfer_params":null}"#, format!(r#"{{"kv_transfer_params":{parameters}}}"#)),
+            (
+                r#"{"kv_transfer_params":null}"#,
+                format!(r#"{{"kv_transfer_params":{parameters}}}"#),
+            ),
         ] {
             let decode = decode_request(body.as_bytes(), &parameters).unwrap();
             assert_eq!(decode, expected);
@@ -235,9 +254,16 @@ mod tests {
             r#"{"do_remote_prefill":true,"remote_block_ids":[[1]]},"kv_transfer_params":{}"#,
         ] {
             let response = format!(r#"{{"kv_transfer_params":{parameters}}}"#);
-            assert_eq!(PrefillResponse::read(response.as_bytes()).parameters, None, "{response}");
+            assert_eq!(
+                PrefillResponse::read(response.as_bytes()).parameters,
+                None,
+                "{response}"
+            );
         }
-        assert_eq!(PrefillResponse::read(b"no object"), PrefillResponse::default());
+        assert_eq!(
+            PrefillResponse::read(b"no object"),
+            PrefillResponse::default()
+        );
     }
 
     #[test]

@@ -66,7 +66,10 @@ pub(crate) async fn send(
     finish(exchange, leg.lease, &result, now);
     let PrefillResponse { parameters, usage } = result.ok()?;
     leg.lease.on_prefilled(&usage, now);
-    Some(Parameters { text: parameters?, got_at: now })
+    Some(Parameters {
+        text: parameters?,
+        got_at: now,
+    })
 }
 
 /// Writes the end of the last leg into the record, and reports a failure of its backend.
@@ -88,7 +91,10 @@ fn finish(
         Some(kind) if kind.is_judged_by_peers() => {}
         Some(FailureKind::TransferFailed) => {
             let backend = lease.backend();
-            backend.facets.role.on_prefill_without_blocks(&backend.identity.id);
+            backend
+                .facets
+                .role
+                .on_prefill_without_blocks(&backend.identity.id);
         }
         Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),
         None => {}
@@ -107,11 +113,16 @@ async fn receive(
         .await
         .map_err(|error| LegFailure::without_response(AttemptFailure::of_send(&error).kind))?;
     let status = response.status();
-    let fail = |kind| LegFailure { status: Some(status), kind };
+    let fail = |kind| LegFailure {
+        status: Some(status),
+        kind,
+    };
     if !status.is_success() {
         return Err(fail(FailureKind::of_status(status.as_u16())));
     }
-    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
+        .collect()
+        .await;
     let body = body.map_err(|_| fail(FailureKind::Died))?;
     let response = PrefillResponse::read(&body.to_bytes());
     if response.parameters.is_none() {

@@ -55,7 +55,10 @@ impl RecordNote for PrefillNote {
 
     fn span_attribute(&self) -> Option<NoteAttribute> {
         let value = NoteValue::Text(self.skipped?.as_str());
-        Some(NoteAttribute { name: "tokenweir.prefill_leg.skipped", value })
+        Some(NoteAttribute {
+            name: "tokenweir.prefill_leg.skipped",
+            value,
+        })
     }
 }
 

@@ -8,7 +8,9 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_prefill_legs_total",
         "Requests whose prompt another backend computed, by whether the decode backend got its KV blocks.",
-        &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
+        &[MetricLabel::fixed("result", || {
+            vec!["used", "unused", "failed"]
+        })],
         MetricSource::Record(|record, emit| {
             let mut is_used = record.has_remote_prompt;
             for leg in record.attempts_apart.iter().rev() {
@@ -30,7 +32,11 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Requests whose decode backend computed the prompt itself, by reason.",
         &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
         MetricSource::RecordEvent(|record| {
-            record.notes.get::<PrefillNote>()?.skipped.map(PrefillSkip::as_str)
+            record
+                .notes
+                .get::<PrefillNote>()?
+                .skipped
+                .map(PrefillSkip::as_str)
         }),
     ),
 ];

@@ -49,12 +49,18 @@ pub(crate) async fn send_legs(
         let pool = &request.context.state.pool;
         let offer = pool.offer_part(RequestPart::Prefill, requirements, &tried, now);
         let Some(offer) = offer else { break };
-        let Some(alone) = predict(exchange, attempt, &offer, now)? else { break };
+        let Some(alone) = predict(exchange, attempt, &offer, now)? else {
+            break;
+        };
         let (leg_lease, _) = offer.accept(requirements, now);
         let limit = (alone * MAX_SLOWDOWN).clamp(MIN_LIMIT_SECONDS, MAX_LIMIT_SECONDS);
         let ends_at = now + Duration::from_secs_f64(limit);
         lease.move_prefill(true);
-        let leg = Leg { lease: &leg_lease, body: &body, ends_at };
+        let leg = Leg {
+            lease: &leg_lease,
+            body: &body,
+            ends_at,
+        };
         if let Some(parameters) = leg::send(exchange, request, &leg).await {
             return Ok(parameters);
         }
@@ -74,16 +80,27 @@ fn predict(
     now: Instant,
 ) -> Result<Option<f64>, PrefillSkip> {
     let record = exchange.record();
-    let Some(decision) = record.decision.as_deref() else { return Ok(None) };
+    let Some(decision) = record.decision.as_deref() else {
+        return Ok(None);
+    };
     let alone = decision.selected().ttft;
     let candidate = decision.selected_candidate();
     let estimator = &attempt.lease.backend().load.estimator;
     let settings = &attempt.request.context.state.pool.policy().kv_aware;
-    let leg = PredictedLeg { seconds: offer.ttft(), base: offer.base() };
+    let leg = PredictedLeg {
+        seconds: offer.ttft(),
+        base: offer.base(),
+    };
     let with_leg = offer.ttft() + estimator.remote_prompt_ttft(candidate, leg, settings, now);
     let predicted = Some(PredictedTtfts { with_leg, alone });
-    record.notes.update(|note: &mut PrefillNote| note.predicted = predicted);
+    record
+        .notes
+        .update(|note: &mut PrefillNote| note.predicted = predicted);
     // Also false if a prediction is NaN.
     let is_faster = with_leg < alone;
-    if is_faster { Ok(Some(alone)) } else { Err(PrefillSkip::NotFaster) }
+    if is_faster {
+        Ok(Some(alone))
+    } else {
+        Err(PrefillSkip::NotFaster)
+    }
 }

@@ -41,12 +41,22 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl RequestOption for PrefillLegs {
     fn step_at(&self, attempt: &OutboundAttempt<'_>) -> Option<Box<dyn AttemptStep>> {
-        if is_decode_backend(attempt) { Some(Box::new(Legs::default())) } else { None }
+        if is_decode_backend(attempt) {
+            Some(Box::new(Legs::default()))
+        } else {
+            None
+        }
     }
 }
 
 fn is_decode_backend(attempt: &OutboundAttempt<'_>) -> bool {
-    attempt.lease.backend().facets.role.get().is_some_and(Role::reads_remote_prompts)
+    attempt
+        .lease
+        .backend()
+        .facets
+        .role
+        .get()
+        .is_some_and(Role::reads_remote_prompts)
 }
 
 impl AttemptStep for Legs {
@@ -82,7 +92,10 @@ impl Legs {
     async fn prefill(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
         let result = self.parameters(exchange, attempt).await;
         let skipped = result.as_ref().err().copied();
-        exchange.record().notes.update(|note: &mut PrefillNote| note.skipped = skipped);
+        exchange
+            .record()
+            .notes
+            .update(|note: &mut PrefillNote| note.skipped = skipped);
         self.parameters = result.ok();
         if let Some(parameters) = &self.parameters
             && let Some(body) = bodies::decode_request(&attempt.body, &parameters.text)

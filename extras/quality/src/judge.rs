@@ -60,18 +60,30 @@ impl QualityJudge {
     ) -> Result<Self, QualityStartError> {
         let invalid = || QualityStartError::InvalidUrl(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| invalid())?;
-        let host = uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+        let host = uri
+            .authority()
+            .and_then(|it| HeaderValue::from_str(it.as_str()).ok());
         let host = host.ok_or_else(invalid)?;
         let client = HttpClient::new(HttpClientTimeouts::default());
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let idle = IdlePool::default();
-        Ok(Self { url: uri, host, client, idle, timeout, runtime, shutdown_deadline })
+        Ok(Self {
+            url: uri,
+            host,
+            client,
+            idle,
+            timeout,
+            runtime,
+            shutdown_deadline,
+        })
     }
 
     /// Scores all samples concurrently. Returns one score per sample, in the order of the samples.
     /// `None`: the judge failed, was too slow, or returned a score that is not from 0 to 1.
     pub(super) fn score_all(&self, samples: &[QualitySample<'_>]) -> Vec<Option<f64>> {
-        self.runtime.block_on(join_all(samples.iter().map(|sample| self.score_sample(sample))))
+        self.runtime.block_on(join_all(
+            samples.iter().map(|sample| self.score_sample(sample)),
+        ))
     }
 
     async fn score_sample(&self, sample: &QualitySample<'_>) -> Option<f64> {
@@ -81,7 +93,9 @@ impl QualityJudge {
             response = tokio::time::timeout(self.timeout, post) => response.ok()?,
             () = self.wait_until_deadline() => None,
         };
-        response.map(|response| response.score).filter(|score| (0.0..=1.0).contains(score))
+        response
+            .map(|response| response.score)
+            .filter(|score| (0.0..=1.0).contains(score))
     }
 
     /// Posts a sample to the judge server and reads the response. `None`: the request failed, the
@@ -95,14 +109,21 @@ impl QualityJudge {
         if response.status() != StatusCode::OK {
             return None;
         }
-        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await.ok()?;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
+            .collect()
+            .await
+            .ok()?;
         serde_json::from_slice(&body.to_bytes()).ok()
     }
 
     /// Waits until the shutdown deadline has passed. Does not return before the gateway shuts down.
     async fn wait_until_deadline(&self) {
         let mut deadline = self.shutdown_deadline.clone();
-        let deadline = deadline.wait_for(Option::is_some).await.ok().and_then(|deadline| *deadline);
+        let deadline = deadline
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|deadline| *deadline);
         tokio::time::sleep_until(deadline.unwrap_or_else(clock::now).into()).await;
     }
 }

@@ -73,10 +73,21 @@ impl QualityMonitor {
         if !settings.enabled {
             return Ok(None);
         }
-        let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window()));
+        let trends = Arc::new(QualityTrends::new(
+            settings.window,
+            settings.baseline_window(),
+        ));
         let counters = Arc::new(QualitySampleCounters::default());
         if settings.share() <= 0.0 {
-            return Ok(Some((Self { consumer, trends, queue: None, counters }, None)));
+            return Ok(Some((
+                Self {
+                    consumer,
+                    trends,
+                    queue: None,
+                    counters,
+                },
+                None,
+            )));
         }
         let shutdown_deadline = watch::Sender::new(None);
         let open_file =
@@ -95,13 +106,25 @@ impl QualityMonitor {
         let task = BackgroundTask::QualitySamples;
         let (queue, guard) =
             PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
-        Ok(Some((Self { consumer, trends, queue: Some(queue), counters }, Some(guard))))
+        Ok(Some((
+            Self {
+                consumer,
+                trends,
+                queue: Some(queue),
+                counters,
+            },
+            Some(guard),
+        )))
     }
 
     /// Returns the quality of responses by model and the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let QualitySampleCounters { done, judge_failed, file_counters } = &*self.counters;
+        let QualitySampleCounters {
+            done,
+            judge_failed,
+            file_counters,
+        } = &*self.counters;
         let dropped = self.queue.as_ref().map_or(0, PayloadQueue::dropped);
         QualitySnapshot {
             models: self.trends.snapshot(now),

@@ -49,15 +49,23 @@ impl QualityTrends {
     /// Creates an empty set of trends. `window` and `baseline_window` are the time constants of the
     /// recent and of the baseline means.
     pub(super) const fn new(window: Duration, baseline_window: Duration) -> Self {
-        Self { window, baseline_window, models: Mutex::new(BTreeMap::new()) }
+        Self {
+            window,
+            baseline_window,
+            models: Mutex::new(BTreeMap::new()),
+        }
     }
 
     /// Adds a complete response to the trends of its model.
     pub(super) fn record_response(&self, record: &RequestRecord) {
-        let Timings { accepted, ended, .. } = record.timings;
+        let Timings {
+            accepted, ended, ..
+        } = record.timings;
         let now = ended.unwrap_or(accepted);
         self.update_model(record.model.as_str(), |model| {
-            model.refusals.add(f64::from(record.is_model_refusal()), now);
+            model
+                .refusals
+                .add(f64::from(record.is_model_refusal()), now);
         });
     }
 
@@ -70,7 +78,9 @@ impl QualityTrends {
     /// response for [`EVICTION_BASELINE_WINDOWS`] baseline windows.
     pub(super) fn snapshot(&self, now: Instant) -> Vec<ModelQuality> {
         let mut models = lock(&self.models);
-        let max_age = self.baseline_window.saturating_mul(EVICTION_BASELINE_WINDOWS);
+        let max_age = self
+            .baseline_window
+            .saturating_mul(EVICTION_BASELINE_WINDOWS);
         models.retain(|_, model| {
             let last = model.refusals.last_update().max(model.scores.last_update());
             last.is_none_or(|last| now.saturating_duration_since(last) < max_age)
@@ -90,12 +100,19 @@ impl QualityTrends {
         // The number of models is limited here, because models can be added faster than the trends
         // of idle models are removed.
         let has_own_trends = models.len() < MAX_TRACKED_MODELS || models.contains_key(name);
-        let name = if has_own_trends { name } else { ModelLabel::OTHER };
+        let name = if has_own_trends {
+            name
+        } else {
+            ModelLabel::OTHER
+        };
         if let Some(model) = models.get_mut(name) {
             return change(model);
         }
         let trend = MeanTrend::new(self.window, self.baseline_window);
-        let model = ModelTrends { refusals: trend, scores: trend };
+        let model = ModelTrends {
+            refusals: trend,
+            scores: trend,
+        };
         change(models.entry(name.into()).or_insert(model));
     }
 }

@@ -29,7 +29,9 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Share of complete responses in which the model declined.",
         &[MetricLabel::MODEL, WINDOW],
         MetricSource::Status(|status, emit| {
-            for_each_model(status, |model| emit_by_window(&model.model, model.refusals, emit));
+            for_each_model(status, |model| {
+                emit_by_window(&model.model, model.refusals, emit);
+            });
         }),
     ),
     MetricDescriptor::new(
@@ -37,17 +39,24 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Mean response score by quality.judge, 0 to 1.",
         &[MetricLabel::MODEL, WINDOW],
         MetricSource::Status(|status, emit| {
-            for_each_model(status, |model| emit_by_window(&model.model, model.scores, emit));
+            for_each_model(status, |model| {
+                emit_by_window(&model.model, model.scores, emit);
+            });
         }),
     ),
     MetricDescriptor::new(
         "tokenweir_quality_samples_total",
         "Responses sampled for quality.file and quality.judge, by result.",
         &[MetricLabel::fixed("result", || {
-            QualitySampleCounts::default().by_result().map(|(result, _)| result).to_vec()
+            QualitySampleCounts::default()
+                .by_result()
+                .map(|(result, _)| result)
+                .to_vec()
         })],
         MetricSource::Status(|status, emit| {
-            let Some(quality) = quality(status) else { return };
+            let Some(quality) = quality(status) else {
+                return;
+            };
             for (result, count) in quality.samples.by_result() {
                 emit(&[result], count as f64);
             }
@@ -64,16 +73,25 @@ fn quality(status: &StatusSnapshot) -> Option<&QualitySnapshot> {
 /// Then calls `emit` with an empty [`ModelQuality`] for each model that has series from the start and had no
 /// recent response.
 fn for_each_model(status: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
-    let Some(quality) = quality(status) else { return };
+    let Some(quality) = quality(status) else {
+        return;
+    };
     let is_label = |name: &str| {
         name == ModelLabel::OTHER || status.models.iter().any(|model| *model.name == *name)
     };
-    quality.models.iter().filter(|model| is_label(&model.model)).for_each(&mut emit);
+    quality
+        .models
+        .iter()
+        .filter(|model| is_label(&model.model))
+        .for_each(&mut emit);
     let other = status.models.is_empty().then_some(ModelLabel::OTHER);
     let seeded = status.models.iter().filter(|model| model.is_seeded);
     for name in other.into_iter().chain(seeded.map(|model| &*model.name)) {
         if !quality.models.iter().any(|model| model.model == name) {
-            emit(&ModelQuality { model: name.to_owned(), ..ModelQuality::default() });
+            emit(&ModelQuality {
+                model: name.to_owned(),
+                ..ModelQuality::default()
+            });
         }
     }
 }

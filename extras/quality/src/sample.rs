@@ -25,7 +25,11 @@ impl QualitySampleCounts {
     /// Returns the number of samples for each result: first the name of the result, then the
     /// number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [("done", self.done), ("dropped", self.dropped), ("judge_failed", self.judge_failed)]
+        [
+            ("done", self.done),
+            ("dropped", self.dropped),
+            ("judge_failed", self.judge_failed),
+        ]
     }
 }
 
@@ -70,10 +74,15 @@ impl QualityJob {
         let observed = &*record.observed;
         let finish_reasons = observed.finish_reasons.iter();
         let metadata = ResponseMetadata {
-            finish_reasons: finish_reasons.map(|reason| reason.map(FinishReason::as_str)).collect(),
+            finish_reasons: finish_reasons
+                .map(|reason| reason.map(FinishReason::as_str))
+                .collect(),
             output_tokens: record.output_tokens(),
             refused: record.is_model_refusal(),
         };
-        Self { texts: PayloadJob::from_record(record, prompt), metadata }
+        Self {
+            texts: PayloadJob::from_record(record, prompt),
+            metadata,
+        }
     }
 }

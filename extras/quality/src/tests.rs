@@ -19,7 +19,10 @@ const CONSUMER: TextConsumer = TextConsumer::new(0);
 const OTHER_CONSUMER: TextConsumer = TextConsumer::new(1);
 
 fn texts() -> RedactionSettings {
-    RedactionSettings { max_bytes: 4 << 10, kinds: RedactionKind::ALL.to_vec() }
+    RedactionSettings {
+        max_bytes: 4 << 10,
+        kinds: RedactionKind::ALL.to_vec(),
+    }
 }
 
 fn excerpt(text: &str) -> TextExcerpt {
@@ -47,10 +50,15 @@ fn process_records(
 ) -> (Vec<Value>, QualitySnapshot) {
     let folder = TempFolder::new(&format!("quality-{name}"));
     let file = folder.path().join("samples.jsonl");
-    let settings =
-        QualitySettings { enabled: true, sample: 0.05, file: Some(file.clone()), ..settings };
-    let (quality, guard) =
-        QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
+    let settings = QualitySettings {
+        enabled: true,
+        sample: 0.05,
+        file: Some(file.clone()),
+        ..settings
+    };
+    let (quality, guard) = QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER)
+        .unwrap()
+        .unwrap();
     for record in records {
         quality.finished(&[record]);
     }
@@ -64,7 +72,10 @@ fn process_records(
     }
     drop(guard);
     let text = fs::read_to_string(file).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     (lines, quality.vitals(clock::now()))
 }
 
@@ -104,21 +115,38 @@ fn judge_response(body: &str) -> &'static str {
 fn sampling_needs_a_file_or_a_judge() {
     let folder = TempFolder::new("quality-off");
     let file = folder.path().join("samples.jsonl");
-    let settings = QualitySettings { file: Some(file.clone()), ..QualitySettings::default() };
-    assert!(QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER).unwrap().is_none());
+    let settings = QualitySettings {
+        file: Some(file.clone()),
+        ..QualitySettings::default()
+    };
+    assert!(
+        QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER)
+            .unwrap()
+            .is_none()
+    );
     assert!(!file.exists());
     assert!(settings.share() <= 0.0);
-    let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, guard) =
-        QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
+    let enabled = QualitySettings {
+        enabled: true,
+        ..QualitySettings::default()
+    };
+    let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER)
+        .unwrap()
+        .unwrap();
     assert!(guard.is_none() && quality.queue.is_none() && enabled.share() <= 0.0);
 }
 
 #[test]
 fn the_judge_gets_redacted_texts() {
     let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
-    let settings = QualitySettings { judge: Some(url), ..QualitySettings::default() };
-    let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
+    let settings = QualitySettings {
+        judge: Some(url),
+        ..QualitySettings::default()
+    };
+    let record = sampled(
+        "I am bob@example.com",
+        "Your key is sk-abcdefgh01234567abcdefgh",
+    );
     let (lines, snapshot) = process_records("judged", settings, &[record], 1);
     let request = &thread.join().unwrap()[0];
     let expected = json!({
@@ -131,7 +159,13 @@ fn the_judge_gets_redacted_texts() {
     let mut expected = expected;
     expected["score"] = json!(0.25);
     assert_eq!(lines, [expected]);
-    assert_eq!(snapshot.samples, QualitySampleCounts { done: 1, ..QualitySampleCounts::default() });
+    assert_eq!(
+        snapshot.samples,
+        QualitySampleCounts {
+            done: 1,
+            ..QualitySampleCounts::default()
+        }
+    );
 }
 
 #[test]
@@ -154,30 +188,54 @@ fn invalid_answers_give_no_score() {
         judge_timeout: Duration::from_millis(500),
         ..QualitySettings::default()
     };
-    let records: Vec<RequestRecord> =
-        (0..answers.len()).map(|number| sampled(&number.to_string(), "a")).collect();
+    let records: Vec<RequestRecord> = (0..answers.len())
+        .map(|number| sampled(&number.to_string(), "a"))
+        .collect();
     let (lines, snapshot) = process_records("hangs", settings, &records, 10);
     thread.join().unwrap();
-    assert_eq!(snapshot.samples.judge_failed as usize, answers.len(), "{:?}", snapshot.samples);
+    assert_eq!(
+        snapshot.samples.judge_failed as usize,
+        answers.len(),
+        "{:?}",
+        snapshot.samples
+    );
     assert!(lines.iter().all(|line| line.get("score").is_none()));
-    let prompts: Vec<&str> = lines.iter().map(|line| line["prompt"].as_str().unwrap()).collect();
-    assert_eq!(prompts, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"], "all prompts in order");
+    let prompts: Vec<&str> = lines
+        .iter()
+        .map(|line| line["prompt"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        prompts,
+        ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+        "all prompts in order"
+    );
     assert_eq!(snapshot.models[0].scores, [None, None]);
 }
 
 #[test]
 fn an_unreachable_judge_is_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
-    let settings = QualitySettings { judge, ..QualitySettings::default() };
+    let settings = QualitySettings {
+        judge,
+        ..QualitySettings::default()
+    };
     let (lines, snapshot) = process_records("absent", settings, &[sampled("a", "b")], 1);
     assert_eq!((lines.len(), snapshot.samples.judge_failed), (1, 1));
 }
 
 #[test]
 fn a_full_queue_drops_and_counts() {
-    let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
+    let trends = Arc::new(QualityTrends::new(
+        Duration::from_hours(1),
+        Duration::from_hours(2),
+    ));
     let queue = Some(PayloadQueue::without_thread(1));
-    let quality = QualityMonitor { consumer: CONSUMER, trends, queue, counters: Arc::default() };
+    let quality = QualityMonitor {
+        consumer: CONSUMER,
+        trends,
+        queue,
+        counters: Arc::default(),
+    };
     (0..3).for_each(|_| quality.finished(&[&sampled("a", "b")]));
     assert_eq!(quality.vitals(clock::now()).samples.dropped, 2);
 }
@@ -188,20 +246,36 @@ fn only_complete_sampled_responses_are_written() {
     text_for.add(OTHER_CONSUMER);
     let records = [
         sampled("yes", "a"),
-        RequestRecord { text_for, ..sampled("payload log only", "a") },
-        RequestRecord { outcome: Outcome::Cancelled, ..sampled("disconnected", "a") },
-        RequestRecord { api: Some(Api::Embeddings), ..sampled("no text", "a") },
+        RequestRecord {
+            text_for,
+            ..sampled("payload log only", "a")
+        },
+        RequestRecord {
+            outcome: Outcome::Cancelled,
+            ..sampled("disconnected", "a")
+        },
+        RequestRecord {
+            api: Some(Api::Embeddings),
+            ..sampled("no text", "a")
+        },
     ];
     let (lines, snapshot) = process_records("whole", QualitySettings::default(), &records, 1);
     assert_eq!(lines.len(), 1);
-    assert_eq!((&lines[0]["prompt"], snapshot.samples.done), (&json!("yes"), 1));
+    assert_eq!(
+        (&lines[0]["prompt"], snapshot.samples.done),
+        (&json!("yes"), 1)
+    );
 }
 
 /// Returns a snapshot of the model after requests with these model refusals, one per minute.
 fn snapshot_after(refusals: &[bool]) -> ModelQuality {
-    let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, _) =
-        QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
+    let enabled = QualitySettings {
+        enabled: true,
+        ..QualitySettings::default()
+    };
+    let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER)
+        .unwrap()
+        .unwrap();
     let mut now = clock::now();
     for is_refusal in refusals {
         now += Duration::from_mins(1);
@@ -215,11 +289,17 @@ fn snapshot_after(refusals: &[bool]) -> ModelQuality {
 
 #[test]
 fn refusals_have_two_windows() {
-    assert_eq!(snapshot_after(&[false; 100]).refusals, [Some(0.0), Some(0.0)]);
+    assert_eq!(
+        snapshot_after(&[false; 100]).refusals,
+        [Some(0.0), Some(0.0)]
+    );
     let [recent, baseline] =
         snapshot_after(&[[false; 1_000].as_slice(), &[true; 60]].concat()).refusals;
     let (recent, baseline) = (recent.unwrap(), baseline.unwrap());
-    assert!((0.6..0.7).contains(&recent) && (0.0..0.15).contains(&baseline), "{recent} {baseline}");
+    assert!(
+        (0.6..0.7).contains(&recent) && (0.0..0.15).contains(&baseline),
+        "{recent} {baseline}"
+    );
 }
 
 #[test]
@@ -229,7 +309,13 @@ fn mean_scores_need_enough_samples() {
     (0..30).for_each(|_| trends.record_score("tiny", 0.5, now));
     (0..5).for_each(|_| trends.record_score("rare", 0.5, now));
     let snapshots = trends.snapshot(now);
-    let scores: Vec<_> = snapshots.iter().map(|model| (&*model.model, model.scores)).collect();
+    let scores: Vec<_> = snapshots
+        .iter()
+        .map(|model| (&*model.model, model.scores))
+        .collect();
     assert_eq!(scores, [("rare", [None; 2]), ("tiny", [Some(0.5); 2])]);
-    assert!(trends.snapshot(now + Duration::from_hours(80)).is_empty(), "idle models are removed");
+    assert!(
+        trends.snapshot(now + Duration::from_hours(80)).is_empty(),
+        "idle models are removed"
+    );
 }

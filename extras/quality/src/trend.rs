@@ -33,7 +33,12 @@ const MIN_MEAN_WEIGHT: f64 = 20.0;
 
 impl DecayingMean {
     const fn new(time_constant: Duration) -> Self {
-        Self { time_constant, weighted_sum: 0.0, total_weight: 0.0, updated_at: None }
+        Self {
+            time_constant,
+            weighted_sum: 0.0,
+            total_weight: 0.0,
+            updated_at: None,
+        }
     }
 
     fn add(&mut self, value: f64, now: Instant) {
@@ -54,9 +59,9 @@ impl DecayingMean {
     /// Returns the factor by which the weight of each recorded value has decayed from `updated_at`
     /// to `now`.
     fn decay_factor(&self, now: Instant) -> f64 {
-        let age = self
-            .updated_at
-            .map_or(Duration::ZERO, |updated_at| now.saturating_duration_since(updated_at));
+        let age = self.updated_at.map_or(Duration::ZERO, |updated_at| {
+            now.saturating_duration_since(updated_at)
+        });
         (-age.as_secs_f64() / self.time_constant.as_secs_f64()).exp()
     }
 }
@@ -65,7 +70,10 @@ impl MeanTrend {
     /// Creates a trend without values. `recent` and `baseline` are the time constants of the two
     /// means.
     pub(super) const fn new(recent: Duration, baseline: Duration) -> Self {
-        Self { recent: DecayingMean::new(recent), baseline: DecayingMean::new(baseline) }
+        Self {
+            recent: DecayingMean::new(recent),
+            baseline: DecayingMean::new(baseline),
+        }
     }
 
     /// Adds a value to both means.
@@ -127,7 +135,10 @@ mod tests {
         let after_an_hour = ratio(&trend, now).unwrap();
         assert!((1.5..1.65).contains(&after_an_hour), "{after_an_hour}");
         let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
-        assert!(ratio(&trend, now).unwrap() > after_an_hour, "the change continues");
+        assert!(
+            ratio(&trend, now).unwrap() > after_an_hour,
+            "the change continues"
+        );
         let now = record_one_per_minute(&mut trend, now, repeat_n(200.0, 24 * 60 * 6));
         let later = ratio(&trend, now).unwrap();
         assert!((later - 1.0).abs() < 0.01, "the baseline adapts: {later}");

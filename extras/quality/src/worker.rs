@@ -41,14 +41,19 @@ impl QualityWorker {
         };
         for (sample, score) in samples.into_iter().zip(scores) {
             if let Some(score) = score {
-                self.trends.record_score(sample.payload.model(), score, clock::now());
+                self.trends
+                    .record_score(sample.payload.model(), score, clock::now());
             }
             if let Some(file) = &mut self.file {
                 file.write_json(&QualitySample { score, ..sample });
             }
             let is_judge_failed = self.judge.is_some() && score.is_none();
             let counters = &self.counters;
-            let counter = if is_judge_failed { &counters.judge_failed } else { &counters.done };
+            let counter = if is_judge_failed {
+                &counters.judge_failed
+            } else {
+                &counters.done
+            };
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -51,7 +51,12 @@ impl RankFacet {
                 backlog_tokens: load.backlog,
             }
         };
-        Ranks(targets.parts().map(|ranks| ranks.iter().map(status).collect()).unwrap_or_default())
+        Ranks(
+            targets
+                .parts()
+                .map(|ranks| ranks.iter().map(status).collect())
+                .unwrap_or_default(),
+        )
     }
 }
 

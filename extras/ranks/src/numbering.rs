@@ -37,7 +37,9 @@ mod tests {
     /// probe, it returns the number of the rank that gets the probe.
     fn search(numbers: &[u32], rank: impl Fn(usize, u32) -> u32) -> Option<Vec<(u32, u32)>> {
         let values: Vec<u32> = (0..numbers.len() as u32).collect();
-        let seen = probes(&values).enumerate().map(|(index, value)| rank(index, value));
+        let seen = probes(&values)
+            .enumerate()
+            .map(|(index, value)| rank(index, value));
         assign_values(numbers, &values, &seen.collect::<Vec<_>>())
     }
 

@@ -76,12 +76,16 @@ impl CheckStep for RankStep {
         self.is_read = facet.is_some_and(|facet| facet.is_enabled.get());
         self.targets = backend.facets.targets.parts();
         let targets = self.targets.iter().flat_map(|targets| targets.iter());
-        self.local_loads = targets.map(|target| target.estimator.local_load()).collect();
+        self.local_loads = targets
+            .map(|target| target.estimator.local_load())
+            .collect();
     }
 
     fn read_page(&mut self, page: &[u8], load: Option<&EngineLoad>) {
         self.page_loads.clear();
-        let has_ranks = load.and_then(|load| load.engines).is_some_and(|engines| engines > 1.0);
+        let has_ranks = load
+            .and_then(|load| load.engines)
+            .is_some_and(|engines| engines > 1.0);
         if self.is_read && has_ranks {
             self.page_loads = RankLoad::read_all(page);
         }
@@ -89,7 +93,9 @@ impl CheckStep for RankStep {
 
     /// If the backend has other ranks than before, leaves the choice of a rank to the backend.
     fn after_scrape(&mut self, backend: &Backend, scraped_at: Instant) {
-        let Some(targets) = self.targets.take() else { return };
+        let Some(targets) = self.targets.take() else {
+            return;
+        };
         let numbers = targets.iter().map(|target| target.part.number);
         if !numbers.eq(self.page_loads.iter().map(|load| load.rank)) {
             return backend.facets.targets.clear();
@@ -116,7 +122,9 @@ impl RankStep {
     /// once for each start of the backend. Each rank gets two test requests with one output token.
     async fn number_ranks(&mut self, checker: &mut HealthChecker) {
         let backend = checker.backend.clone();
-        let Some(facet) = backend.facets.get::<RankFacet>() else { return };
+        let Some(facet) = backend.facets.get::<RankFacet>() else {
+            return;
+        };
         let numbers: Vec<u32> = self.page_loads.iter().map(|load| load.rank).collect();
         let is_done = backend.facets.targets.parts().is_some() || facet.is_refused.get();
         let is_later = self.next_search.is_some_and(|next| clock::now() < next);
@@ -177,7 +185,9 @@ impl RankStep {
         let before = self.short_responses(checker).await?;
         let state = checker.backend.health.state();
         let model = state.models().iter().find(|model| model.parent.is_none());
-        let model = model.map(|model| model.id.clone()).ok_or(Failure::Unclear)?;
+        let model = model
+            .map(|model| model.id.clone())
+            .ok_or(Failure::Unclear)?;
         let body = json!({ "model": *model, "prompt": "1", "max_tokens": 1, "temperature": 0 });
         let post = PagePost {
             body: body.to_string().into(),
@@ -191,7 +201,10 @@ impl RankStep {
         }
         for _ in 0..MAX_PAGES {
             let after = self.short_responses(checker).await?;
-            let risen = after.iter().zip(&before).filter(|(after, before)| after != before);
+            let risen = after
+                .iter()
+                .zip(&before)
+                .filter(|(after, before)| after != before);
             let risen: Vec<_> = risen.collect();
             match risen[..] {
                 [] => tokio::time::sleep(PAGE_INTERVAL).await,
@@ -212,7 +225,9 @@ impl RankStep {
         &mut self,
         checker: &mut HealthChecker,
     ) -> Result<Vec<(u32, f64)>, Failure> {
-        let page = checker.read_metrics(|page, load| self.read_page(page, load)).await;
+        let page = checker
+            .read_metrics(|page, load| self.read_page(page, load))
+            .await;
         page.map_err(|_| Failure::Unclear)?;
         let ranks = self.page_loads.iter();
         let counts = ranks.map(|load| Some((load.rank, load.short_responses?)));
@@ -232,7 +247,11 @@ fn begin(backend: &Backend, values: &[(u32, u32)]) {
             header_value: HeaderValue::from(*value),
             refusal: REFUSED_FIELD,
             estimator: LoadEstimator::new(now, horizon),
-            part: TargetPart { number: *number, index, count: values.len() },
+            part: TargetPart {
+                number: *number,
+                index,
+                count: values.len(),
+            },
             key: mix(backend.identity.id_hash ^ mix(u64::from(*number) + 1)),
         });
     }

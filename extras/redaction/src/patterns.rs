@@ -45,13 +45,24 @@ pub(super) struct PatternMatch<'a> {
     pub(super) char_after: Option<char>,
 }
 
-type PatternTable =
-    &'static [(RedactionKind, &'static str, fn(&PatternMatch<'_>) -> Option<usize>)];
+type PatternTable = &'static [(
+    RedactionKind,
+    &'static str,
+    fn(&PatternMatch<'_>) -> Option<usize>,
+)];
 
 const PATTERN_TABLE: PatternTable = &[
-    (RedactionKind::Email, r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}", match_everything),
+    (
+        RedactionKind::Email,
+        r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}",
+        match_everything,
+    ),
     // International telephone numbers.
-    (RedactionKind::Phone, r"(?:\+|\b00)[ ]?\(?[1-9][\d ().\-/\u{a0}]{7,24}\d", match_phone),
+    (
+        RedactionKind::Phone,
+        r"(?:\+|\b00)[ ]?\(?[1-9][\d ().\-/\u{a0}]{7,24}\d",
+        match_phone,
+    ),
     // National telephone numbers that begin with the trunk prefix 0.
     (
         RedactionKind::Phone,
@@ -71,7 +82,11 @@ const PATTERN_TABLE: PatternTable = &[
         r"[2-6]\d{3}[ -]?(?:\d{4}[ -]?\d{4}[ -]?\d{1,4}(?:[ -]?\d{1,3})?|\d{6}[ -]?\d{4,5})",
         match_card,
     ),
-    (RedactionKind::Key, r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}", match_everything),
+    (
+        RedactionKind::Key,
+        r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}",
+        match_everything,
+    ),
     (
         RedactionKind::Key,
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
@@ -82,17 +97,33 @@ const PATTERN_TABLE: PatternTable = &[
         r"\b(?:glpat-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{30,})",
         match_everything,
     ),
-    (RedactionKind::Key, r"\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[A-Za-z0-9_-]{30,}", match_everything),
-    (RedactionKind::Key, r"\bxox[a-z]-[A-Za-z0-9-]{10,}", match_everything),
+    (
+        RedactionKind::Key,
+        r"\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[A-Za-z0-9_-]{30,}",
+        match_everything,
+    ),
+    (
+        RedactionKind::Key,
+        r"\bxox[a-z]-[A-Za-z0-9-]{10,}",
+        match_everything,
+    ),
     // A JSON web token, or the beginning of a truncated token.
-    (RedactionKind::Key, r"\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}", match_everything),
+    (
+        RedactionKind::Key,
+        r"\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}",
+        match_everything,
+    ),
     // A private key in PEM format. A block that was truncated has no end line.
     (
         RedactionKind::Key,
         r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)",
         match_everything,
     ),
-    (RedactionKind::Key, r"(?i)\b(?:bearer|basic)[ \t]+([A-Za-z0-9._~+/=-]{8,})", match_auth_token),
+    (
+        RedactionKind::Key,
+        r"(?i)\b(?:bearer|basic)[ \t]+([A-Za-z0-9._~+/=-]{8,})",
+        match_auth_token,
+    ),
     (
         RedactionKind::Key,
         r#"(?i)(?:passw(?:or)?d|passphrase|pwd)["'\\]*[ \t]*[:=][ \t]*["'\\]*([^\s"'\\,;{}\[\]<>]{4,})"#,
@@ -110,13 +141,20 @@ pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     let pattern = |(kind, regex, matched_length): &(RedactionKind, &str, _)| {
         // A test verifies that every pattern compiles.
         let regex = Regex::new(regex).ok()?;
-        Some(RedactionPattern { kind: *kind, regex, matched_length: *matched_length })
+        Some(RedactionPattern {
+            kind: *kind,
+            regex,
+            matched_length: *matched_length,
+        })
     };
     PATTERN_TABLE.iter().filter_map(pattern).collect()
 });
 
 /// Accepts every match as private data, with its whole text.
-#[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "all functions of the table have one type"
+)]
 fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
     Some(candidate.text.len())
 }
@@ -125,7 +163,9 @@ fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
 /// address.
 fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
     let is_word_char = |c: char| c.is_alphanumeric() || c == '_';
-    if candidate.char_before.is_some_and(|c| is_word_char(c) || c == '.')
+    if candidate
+        .char_before
+        .is_some_and(|c| is_word_char(c) || c == '.')
         || candidate.char_after.is_some_and(is_word_char)
     {
         return None;
@@ -144,12 +184,19 @@ fn longest_valid_prefix(
     counts: RangeInclusive<usize>,
     is_valid: fn(&str) -> bool,
 ) -> Option<usize> {
-    let digits = candidate.text.bytes().enumerate().filter(|(_, byte)| byte.is_ascii_digit());
+    let digits = candidate
+        .text
+        .bytes()
+        .enumerate()
+        .filter(|(_, byte)| byte.is_ascii_digit());
     let ends: Vec<usize> = digits.map(|(index, _)| index + 1).collect();
     let min = *counts.start();
     let max = ends.len().min(*counts.end());
     (min..=max).rev().map(|count| ends[count - 1]).find(|end| {
-        let next = candidate.text[*end..].chars().next().or(candidate.char_after);
+        let next = candidate.text[*end..]
+            .chars()
+            .next()
+            .or(candidate.char_after);
         next.is_none_or(|c| !c.is_ascii_digit()) && is_valid(&candidate.text[..*end])
     })
 }
@@ -197,7 +244,10 @@ fn decimal_digits(text: &str) -> impl Iterator<Item = u32> {
 /// Accepts a text that has at least 24 bytes or contains a character other than letters and dots.
 /// Shorter texts of letters and dots are words of natural language.
 fn match_auth_token(candidate: &PatternMatch<'_>) -> Option<usize> {
-    let is_word = candidate.text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'.');
+    let is_word = candidate
+        .text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphabetic() || byte == b'.');
     (!is_word || candidate.text.len() >= 24).then_some(candidate.text.len())
 }
 
@@ -205,7 +255,10 @@ fn match_auth_token(candidate: &PatternMatch<'_>) -> Option<usize> {
 /// keys have.
 fn match_high_entropy(candidate: &PatternMatch<'_>) -> Option<usize> {
     let mut counts = [0_u32; 256];
-    candidate.text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);
+    candidate
+        .text
+        .bytes()
+        .for_each(|byte| counts[usize::from(byte)] += 1);
     let total = candidate.text.len() as f64;
     let entropy: f64 = counts
         .iter()

@@ -52,20 +52,31 @@ impl<T: Send + 'static> PayloadQueue<T> {
         let deadline = shutdown_deadline.subscribe();
         let handle_batch = move |jobs: &BatchQueue<T>| {
             for jobs in jobs.take_batch().chunks(batch_size) {
-                let is_late = deadline.borrow().is_some_and(|deadline| clock::now() >= deadline);
+                let is_late = deadline
+                    .borrow()
+                    .is_some_and(|deadline| clock::now() >= deadline);
                 if is_late || supervise::catch_panic(task, || handle(jobs)).is_none() {
                     dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
                 }
             }
         };
         let worker = BatchWorkerGuard::start(queue.jobs.clone(), Duration::MAX, handle_batch);
-        (queue, PayloadQueueGuard { shutdown_deadline, _worker: worker })
+        (
+            queue,
+            PayloadQueueGuard {
+                shutdown_deadline,
+                _worker: worker,
+            },
+        )
     }
 
     /// Creates a queue for `capacity` requests, without a thread that handles them.
     pub fn without_thread(capacity: usize) -> Self {
         let jobs = Arc::new(BatchQueue::new(BATCH_LINGER, capacity));
-        Self { jobs, dropped: Arc::default() }
+        Self {
+            jobs,
+            dropped: Arc::default(),
+        }
     }
 
     /// Queues the prompt and the response of a request. If the queue is full, they are dropped and
@@ -87,6 +98,7 @@ impl Drop for PayloadQueueGuard {
     /// Sets the deadline after which the thread drops queued requests. The field `_worker` is
     /// dropped after this call, and its drop waits until the thread has ended.
     fn drop(&mut self) {
-        self.shutdown_deadline.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
+        self.shutdown_deadline
+            .send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
     }
 }

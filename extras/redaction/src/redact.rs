@@ -50,8 +50,12 @@ pub(super) fn redact(text: &str, kinds: &[RedactionKind]) -> (String, u64) {
 }
 
 fn find_matches(text: &str, kinds: &[RedactionKind]) -> Vec<(RedactionKind, Range<usize>)> {
-    let patterns = PATTERNS.iter().filter(|pattern| kinds.contains(&pattern.kind));
-    patterns.flat_map(|pattern| find_pattern_matches(text, pattern)).collect()
+    let patterns = PATTERNS
+        .iter()
+        .filter(|pattern| kinds.contains(&pattern.kind));
+    patterns
+        .flat_map(|pattern| find_pattern_matches(text, pattern))
+        .collect()
 }
 
 /// Finds all matches of one pattern that the pattern accepts as private data. After a rejected
@@ -64,7 +68,9 @@ fn find_pattern_matches(
     let mut matches = Vec::new();
     let mut position = 0;
     while let Some(groups) = pattern.regex.captures_at(text, position) {
-        let Some(candidate) = groups.get(1).or(groups.get(0)) else { break };
+        let Some(candidate) = groups.get(1).or(groups.get(0)) else {
+            break;
+        };
         let text_before = &text[..candidate.start()];
         let text_after = &text[candidate.end()..];
         let length = (pattern.matched_length)(&PatternMatch {
@@ -91,7 +97,10 @@ fn find_pattern_matches(
 impl UnescapedText {
     fn new(text: &str) -> Self {
         let source_offsets = Vec::new();
-        let mut unescaped = Self { text: String::with_capacity(text.len()), source_offsets };
+        let mut unescaped = Self {
+            text: String::with_capacity(text.len()),
+            source_offsets,
+        };
         let mut position = 0;
         while let Some(c) = text[position..].chars().next() {
             let (decoded, length) = match c {
@@ -99,7 +108,9 @@ impl UnescapedText {
                 _ => (c, c.len_utf8()),
             };
             unescaped.text.push(decoded);
-            unescaped.source_offsets.resize(unescaped.text.len(), position);
+            unescaped
+                .source_offsets
+                .resize(unescaped.text.len(), position);
             position += length;
         }
         unescaped.source_offsets.push(text.len());
@@ -117,8 +128,9 @@ fn decode_escape(text: &str) -> (char, usize) {
         Some(b't' | b'b' | b'f') => '\t',
         Some(quote @ (b'"' | b'/')) => char::from(quote),
         Some(b'u') => {
-            let digits =
-                escape_code.get(1..5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            let digits = escape_code
+                .get(1..5)
+                .and_then(|digits| u32::from_str_radix(digits, 16).ok());
             match digits {
                 // Half of a surrogate pair is replaced by a letter, because it is no character.
                 Some(code) => return (char::from_u32(code).unwrap_or('a'), backslashes + 5),

@@ -67,7 +67,11 @@ impl PayloadJob {
             model: record.model.known_name().to_owned(),
         };
         let answer = record.observed.text_excerpt.clone().unwrap_or_default();
-        Self { header, prompt, answer }
+        Self {
+            header,
+            prompt,
+            answer,
+        }
     }
 }
 
@@ -83,7 +87,14 @@ impl RedactionSettings {
         let (prompt, prompt_cut, prompt_count) = redacted(&job.prompt);
         let (answer, answer_cut, answer_count) = redacted(&job.answer);
         let redacted = prompt_count + answer_count;
-        RedactedPayload { header: &job.header, prompt, answer, prompt_cut, answer_cut, redacted }
+        RedactedPayload {
+            header: &job.header,
+            prompt,
+            answer,
+            prompt_cut,
+            answer_cut,
+            redacted,
+        }
     }
 }
 
@@ -123,7 +134,10 @@ mod tests {
             let text = String::from_utf8_lossy(excerpt.bytes());
             let (mut redacted, _) = redact(&text, RedactionKind::ALL.as_slice());
             truncate_text(&mut redacted, true, 10_000);
-            assert!(!redacted.contains("mmm") && !redacted.contains("sk-"), "{redacted}");
+            assert!(
+                !redacted.contains("mmm") && !redacted.contains("sk-"),
+                "{redacted}"
+            );
         }
     }
 }

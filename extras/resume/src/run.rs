@@ -30,7 +30,13 @@ pub(crate) async fn complete(
         let abort = ResponseAbortHandle::default();
         handle_request(&context, recorded, abort, &shared, request).await
     });
-    Run { responding: Responding::new(handling, early), body: None, producer }.complete().await;
+    Run {
+        responding: Responding::new(handling, early),
+        body: None,
+        producer,
+    }
+    .complete()
+    .await;
 }
 
 /// A request that a task of its own handles, so that the client can return after a lost connection.
@@ -51,7 +57,11 @@ impl Run {
             Some(Some(end)) => {
                 // The exchange ended with the response body, so the note about the run is final.
                 let has_failed = self.producer.note().has_failed();
-                let end = if has_failed && end == End::Whole { End::Failed } else { end };
+                let end = if has_failed && end == End::Whole {
+                    End::Failed
+                } else {
+                    end
+                };
                 self.producer.end(end, is_successful && !has_failed);
             }
             Some(None) => {}
@@ -71,10 +81,16 @@ impl Run {
             let (head, body) = ready!(Pin::new(&mut self.responding).poll(cx)).into_parts();
             *is_successful = head.status.is_success();
             let length = body.size_hint().exact();
-            self.producer.set_head(RunHead { status: head.status, headers: head.headers, length });
+            self.producer.set_head(RunHead {
+                status: head.status,
+                headers: head.headers,
+                length,
+            });
             self.body = Some(body);
         }
-        let Some(body) = &mut self.body else { return Poll::Pending };
+        let Some(body) = &mut self.body else {
+            return Poll::Pending;
+        };
         loop {
             ready!(self.producer.poll_writable());
             match Pin::new(&mut *body).poll_frame(cx) {

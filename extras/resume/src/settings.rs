@@ -21,7 +21,10 @@ pub struct ResumeConfig {
 
 impl Default for ResumeConfig {
     fn default() -> Self {
-        Self { window: None, memory: 256 << 20 }
+        Self {
+            window: None,
+            memory: 256 << 20,
+        }
     }
 }
 
@@ -29,6 +32,9 @@ impl ResumeConfig {
     /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
     /// cannot return.
     pub fn settings(&self) -> Option<RunSettings> {
-        self.window.map(|window| RunSettings { window, memory: self.memory })
+        self.window.map(|window| RunSettings {
+            window,
+            memory: self.memory,
+        })
     }
 }

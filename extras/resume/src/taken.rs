@@ -100,7 +100,12 @@ impl RequestOption for Resumption {
             recorded.permit = Err(UNKNOWN_EVENT);
             return None;
         };
-        Some(Box::new(KeyedRequest { runs: self, settings: settings?, key, last }))
+        Some(Box::new(KeyedRequest {
+            runs: self,
+            settings: settings?,
+            key,
+            last,
+        }))
     }
 }
 
@@ -111,7 +116,11 @@ fn usable_key(
     headers: &HeaderMap,
 ) -> Option<RunKey> {
     let key = headers.get(IDEMPOTENCY_KEY)?;
-    let RecordedRequest { exchange, principal, .. } = recorded;
+    let RecordedRequest {
+        exchange,
+        principal,
+        ..
+    } = recorded;
     let mut refuse = |outcome| {
         exchange.record().notes.set(Arc::new(RunNote::new(outcome)));
         None
@@ -136,7 +145,10 @@ fn usable_key(
 /// client.
 fn client_digest(principal: &Principal, headers: &HeaderMap) -> Option<Digest> {
     if let Some(key) = principal.key() {
-        return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));
+        return Some(Digest::of(&[
+            key.caller.tenant.as_bytes(),
+            key.caller.key.as_bytes(),
+        ]));
     }
     let names = [AUTHORIZATION.as_str(), "x-api-key"];
     let values = names.iter().flat_map(|name| headers.get_all(*name));
@@ -147,7 +159,9 @@ fn client_digest(principal: &Principal, headers: &HeaderMap) -> Option<Digest> {
 /// Whether a request with this key may begin a run or follow one. A repetition at a limit that the run
 /// itself may have reached may only follow.
 fn may_follow(runs: &Resumption, recorded: &mut RecordedRequest, key: &RunKey) -> bool {
-    let Err(error) = &recorded.permit else { return true };
+    let Err(error) = &recorded.permit else {
+        return true;
+    };
     if !recorded.may_follow || !runs.registry.is_known(key) {
         return false;
     }
@@ -189,10 +203,20 @@ impl KeyedRequest<'_> {
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
     ) -> Response<ProxyResponseBody> {
         let (mut head, body) = request.into_parts();
-        let RecordedRequest { exchange, principal, .. } = &mut recorded;
+        let RecordedRequest {
+            exchange,
+            principal,
+            ..
+        } = &mut recorded;
         let memory = &context.state.body_memory;
-        let receiving =
-            receive_body(&context.settings, memory, principal, exchange, &mut head, body);
+        let receiving = receive_body(
+            &context.settings,
+            memory,
+            principal,
+            exchange,
+            &mut head,
+            body,
+        );
         let body = match receiving.await {
             Ok(body) => body,
             Err(error) => return refuse(context, recorded, abort, head, error).await,
@@ -202,7 +226,9 @@ impl KeyedRequest<'_> {
             Entry::Begun(producer, reader) => {
                 let body_of_run = self.last.body(reader, abort);
                 let request = held(head, body);
-                return self.begin(context, recorded, request, producer, body_of_run).await;
+                return self
+                    .begin(context, recorded, request, producer, body_of_run)
+                    .await;
             }
             Entry::Attached(reader) => {
                 let body_of_run = self.last.body(reader, abort);
@@ -210,7 +236,11 @@ impl KeyedRequest<'_> {
             }
             entry @ (Entry::OverLimit(_) | Entry::Unknown) => {
                 if let Entry::OverLimit(limit) = entry {
-                    recorded.exchange.record().notes.set(Arc::new(RunNote::new(limit)));
+                    recorded
+                        .exchange
+                        .record()
+                        .notes
+                        .set(Arc::new(RunNote::new(limit)));
                 }
                 return handle_request(context, recorded, abort, early, held(head, body)).await;
             }
@@ -252,8 +282,13 @@ impl KeyedRequest<'_> {
         mut body: RunBody,
     ) -> Response<ProxyResponseBody> {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
-        recorded.exchange.record().notes.set(producer.note().clone());
-        self.runs.spawn(run::complete(context.clone(), recorded, request, producer));
+        recorded
+            .exchange
+            .record()
+            .notes
+            .set(producer.note().clone());
+        self.runs
+            .spawn(run::complete(context.clone(), recorded, request, producer));
         match body.head().await {
             Some(head) => respond(body, &head, head.headers.clone(), None),
             // The run has panicked.
@@ -274,10 +309,14 @@ async fn attached(
     body: HeldBody,
 ) -> Response<ProxyResponseBody> {
     let record = recorded.exchange.record();
-    record.notes.set(Arc::new(RunNote::new(RunOutcome::Attached)));
+    record
+        .notes
+        .set(Arc::new(RunNote::new(RunOutcome::Attached)));
     let checked = peek_request(&head, &body, record.api).and_then(|fields| {
         record.options = context.settings.options(&head.headers, &fields);
-        recorded.principal.model_route(&context.state.pool, record, &fields)
+        recorded
+            .principal
+            .model_route(&context.state.pool, record, &fields)
     });
     // The run has its own body, so nothing needs that of the repetition while it waits.
     drop(body);
@@ -287,12 +326,24 @@ async fn attached(
     // The run has its own concurrency permit, so this request needs none.
     recorded.permit = Ok(None);
     let Some(run_head) = following.head().await else {
-        return refuse(context, recorded, following.abort, head, GatewayError::Internal).await;
+        return refuse(
+            context,
+            recorded,
+            following.abort,
+            head,
+            GatewayError::Internal,
+        )
+        .await;
     };
     if !following.skip_events(&run_head) {
         return refuse(context, recorded, following.abort, head, UNKNOWN_EVENT).await;
     }
-    let RecordedRequest { mut exchange, principal, origin, .. } = recorded;
+    let RecordedRequest {
+        mut exchange,
+        principal,
+        origin,
+        ..
+    } = recorded;
     let mut headers = run_head.headers.clone();
     headers.remove(X_REQUEST_ID);
     let own_headers = ResponseHeaders {
@@ -343,8 +394,14 @@ fn respond(
 /// earlier request with the same key only if their digests are equal. The body is compared byte for byte:
 /// the gateway does not know which differences change the answer of an engine.
 fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
-    let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+    let content_type = head
+        .headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or("", |target| target.as_str());
     Digest::of(&[target.as_bytes(), content_type, body])
 }
 
@@ -354,19 +411,32 @@ impl LastEvent {
     /// `None`: the client has an event that this gateway did not send, or names several.
     fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(LAST_EVENT_ID).iter();
-        let Some(value) = values.next() else { return Some(Self::default()) };
+        let Some(value) = values.next() else {
+            return Some(Self::default());
+        };
         let is_asked = values.next().is_none();
         match value.as_bytes() {
             _ if !is_asked => None,
-            b"" | b"0" => Some(Self { is_asked, event: None }),
-            id => Some(Self { is_asked, event: Some(EventId::parse(id)?) }),
+            b"" | b"0" => Some(Self {
+                is_asked,
+                event: None,
+            }),
+            id => Some(Self {
+                is_asked,
+                event: Some(EventId::parse(id)?),
+            }),
         }
     }
 
     /// The body that `reader` reads, with the event ids that the client asks for.
     fn body(self, reader: Reader<RunHead>, abort: ResponseAbortHandle) -> RunBody {
-        let start = EventId { run: reader.run_id(), event: 0 };
-        let ids = self.is_asked.then(|| EventIds::after(self.event.unwrap_or(start)));
+        let start = EventId {
+            run: reader.run_id(),
+            event: 0,
+        };
+        let ids = self
+            .is_asked
+            .then(|| EventIds::after(self.event.unwrap_or(start)));
         RunBody::new(reader, ids, abort)
     }
 }

@@ -65,7 +65,14 @@ impl BlockTable {
     /// Adds a block of `tokens` tokens to a context.
     pub(crate) fn add(&mut self, hash: u64, context: ContextId, tokens: u64) -> OwnTokens {
         let Some(block) = self.blocks.get_mut(&hash) else {
-            self.blocks.insert(hash, Block { tokens, users: 1, user_sum: context });
+            self.blocks.insert(
+                hash,
+                Block {
+                    tokens,
+                    users: 1,
+                    user_sum: context,
+                },
+            );
             return OwnTokens::More { context, tokens };
         };
         let other = block.user_sum;
@@ -75,12 +82,17 @@ impl BlockTable {
             return OwnTokens::Same;
         }
         self.shared_tokens += block.tokens;
-        OwnTokens::Less { context: other, tokens: block.tokens }
+        OwnTokens::Less {
+            context: other,
+            tokens: block.tokens,
+        }
     }
 
     /// Removes a block from a context that has it.
     pub(crate) fn remove(&mut self, hash: u64, context: ContextId) -> OwnTokens {
-        let Some(block) = self.blocks.get_mut(&hash) else { return OwnTokens::Same };
+        let Some(block) = self.blocks.get_mut(&hash) else {
+            return OwnTokens::Same;
+        };
         let tokens = block.tokens;
         block.users -= 1;
         block.user_sum = block.user_sum.wrapping_sub(context);
@@ -89,7 +101,10 @@ impl BlockTable {
         }
         if block.users == 1 {
             self.shared_tokens -= tokens;
-            return OwnTokens::More { context: block.user_sum, tokens };
+            return OwnTokens::More {
+                context: block.user_sum,
+                tokens,
+            };
         }
         self.blocks.remove(&hash);
         OwnTokens::Less { context, tokens }

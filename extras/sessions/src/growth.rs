@@ -14,7 +14,10 @@ const WEIGHT: f64 = 0.05;
 
 impl Default for Growth {
     fn default() -> Self {
-        Self { observed: 0.0, doubt: 1.0 }
+        Self {
+            observed: 0.0,
+            doubt: 1.0,
+        }
     }
 }
 

@@ -45,10 +45,20 @@ impl Default for ReturnTimes {
         let interval = |index| {
             let until = FIRST * 2_u32.pow(index);
             let is_early = until <= Duration::from_secs(2);
-            let returned = if is_early { ASSUMED_EARLY } else { ASSUMED_LATE };
-            Interval { until, idle: ASSUMED_IDLE, returned }
+            let returned = if is_early {
+                ASSUMED_EARLY
+            } else {
+                ASSUMED_LATE
+            };
+            Interval {
+                until,
+                idle: ASSUMED_IDLE,
+                returned,
+            }
         };
-        Self { intervals: (0..INTERVALS).map(interval).collect() }
+        Self {
+            intervals: (0..INTERVALS).map(interval).collect(),
+        }
     }
 }
 
@@ -58,7 +68,8 @@ impl ReturnTimes {
 
     /// The interval of a time since the end of a turn: the number of intervals before it.
     pub(crate) fn interval_of(&self, idle: Duration) -> usize {
-        self.intervals.partition_point(|interval| interval.until <= idle)
+        self.intervals
+            .partition_point(|interval| interval.until <= idle)
     }
 
     /// A session has not returned in this interval.
@@ -85,7 +96,9 @@ impl ReturnTimes {
     }
 
     fn count(&mut self, interval: usize, returned: f64) {
-        let Some(interval) = self.intervals.get_mut(interval) else { return };
+        let Some(interval) = self.intervals.get_mut(interval) else {
+            return;
+        };
         interval.idle += 1.0;
         interval.returned += returned;
         if interval.idle > MAX_IDLE {

@@ -16,7 +16,11 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::value(
         "tokenweir_fitting_sessions",
         "Sessions of the present size that fit into the KV caches of the backends.",
-        |status| sessions(status).and_then(SessionsStatus::fitting).map(|fitting| fitting as f64),
+        |status| {
+            sessions(status)
+                .and_then(SessionsStatus::fitting)
+                .map(|fitting| fitting as f64)
+        },
     ),
     MetricDescriptor::value(
         "tokenweir_held_requests",
@@ -30,7 +34,9 @@ pub const ROWS: &[MetricDescriptor] = &[
             let admitted = sessions(status).map_or(&[][..], |sessions| &sessions.admitted);
             let count = |reason: AdmissionReason| admitted.get(reason as usize).copied();
             let counts = AdmissionReason::ALL.into_iter();
-            counts.map(|reason| (reason.as_str(), count(reason).unwrap_or(0))).collect()
+            counts
+                .map(|reason| (reason.as_str(), count(reason).unwrap_or(0)))
+                .collect()
         })],
     ),
 ];

@@ -49,7 +49,10 @@ impl SessionAdmission {
     /// runtime.
     pub fn configure(&self, settings: SessionSettings) {
         let mut running = lock(&self.running);
-        if running.as_ref().is_some_and(|running| running.settings == settings) {
+        if running
+            .as_ref()
+            .is_some_and(|running| running.settings == settings)
+        {
             return;
         }
         if !settings.enabled {
@@ -65,14 +68,21 @@ impl SessionAdmission {
             update_always(updated.clone(), settings, gateway_count.clone())
         });
         self.admission.set_gate(Some(gate.clone()));
-        *running = Some(Running { settings, gate, _task: task });
+        *running = Some(Running {
+            settings,
+            gate,
+            _task: task,
+        });
     }
 
     /// The state of the gate. `None`: the option is off.
     pub(super) fn status(&self, now: Instant) -> Option<SessionsStatus> {
         let gate = lock(&self.running).as_ref()?.gate.clone();
         let held_requests = self.admission.gated_requests(now);
-        Some(SessionsStatus { held_requests, ..gate.status(now) })
+        Some(SessionsStatus {
+            held_requests,
+            ..gate.status(now)
+        })
     }
 }
 
@@ -84,7 +94,9 @@ async fn update_always(
 ) {
     loop {
         let now = clock::now();
-        let gateways = settings.gateways.map_or_else(|| gateway_count(now), u64::from);
+        let gateways = settings
+            .gateways
+            .map_or_else(|| gateway_count(now), u64::from);
         gate.update(gateways, now);
         tokio::time::sleep(UPDATED_EVERY).await;
     }

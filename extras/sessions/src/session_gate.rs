@@ -121,9 +121,17 @@ impl AdmissionGate for SessionGate {
         self.0.admitted[reason as usize].fetch_add(1, Ordering::Relaxed);
         let backends = self.0.pool.model_backends(request.model);
         let permit = |context| -> Box<dyn AdmissionPermit> {
-            Box::new(TurnPermit { state: self.0.clone(), backends, context, tokens: None })
+            Box::new(TurnPermit {
+                state: self.0.clone(),
+                backends,
+                context,
+                tokens: None,
+            })
         };
-        Admission { reason: reason.as_str(), permit: context.map(permit) }
+        Admission {
+            reason: reason.as_str(),
+            permit: context.map(permit),
+        }
     }
 }
 
@@ -137,8 +145,15 @@ impl GateState {
         work: impl FnOnce(&mut WorkingSet, &Turn<'_>) -> R,
     ) -> R {
         let backends = self.pool.model_backends(request.model);
-        let output = request.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
-        let turn = Turn { prompt: request.prompt, session: request.session, output };
+        let output = request
+            .output_limit()
+            .unwrap_or(u64::MAX)
+            .min(EXPECTED_OUTPUT_TOKENS);
+        let turn = Turn {
+            prompt: request.prompt,
+            session: request.session,
+            output,
+        };
         let mut sets = lock(&self.sets);
         let set = sets.entry(backends);
         let set = set.or_insert_with_key(|backends| WorkingSet::new(self.capacity(backends)));

@@ -63,7 +63,10 @@ impl SessionsStatus {
         }
         match self.fitting() {
             Some(fitting) if fitting < self.wanted() => {
-                format!("{fitting} of {} sessions fit into the KV caches", self.wanted())
+                format!(
+                    "{fitting} of {} sessions fit into the KV caches",
+                    self.wanted()
+                )
             }
             _ => "all sessions fit into the KV caches".to_owned(),
         }

@@ -132,7 +132,9 @@ impl WorkingSet {
 
     /// Whether a turn may run now.
     pub(crate) fn turn_kind(&mut self, turn: &Turn<'_>, now: Instant) -> TurnKind {
-        let Some(capacity) = self.capacity else { return TurnKind::Unlimited };
+        let Some(capacity) = self.capacity else {
+            return TurnKind::Unlimited;
+        };
         let need = self.need(now);
         if self.is_of_live_session(turn) {
             return TurnKind::OfLiveSession;
@@ -171,7 +173,9 @@ impl WorkingSet {
 
     /// The turn of a context has ended. `None`: its number of tokens is not known.
     pub(crate) fn end(&mut self, id: ContextId, tokens: Option<u64>, now: Instant) {
-        let Some(context) = self.contexts.get_mut(&id) else { return };
+        let Some(context) = self.contexts.get_mut(&id) else {
+            return;
+        };
         if context.idle_since.is_some() {
             return;
         }
@@ -203,7 +207,11 @@ impl WorkingSet {
         let known = &blocks[..self.blocks.known_prefix(blocks)];
         let searched = known.iter().rev().take(SEARCHED_BLOCKS);
         let mut found = searched.filter_map(|hash| self.ends.get(hash).copied());
-        found.find(|id| self.contexts.get(id).is_some_and(|it| it.idle_since.is_some()))
+        found.find(|id| {
+            self.contexts
+                .get(id)
+                .is_some_and(|it| it.idle_since.is_some())
+        })
     }
 
     /// Tokens that a turn adds, if it continues no context.
@@ -242,20 +250,33 @@ impl WorkingSet {
 
     /// Begins the next turn of an idle context.
     fn resume(&mut self, id: ContextId, turn: &Turn<'_>, now: Instant) {
-        let Some(context) = self.contexts.get_mut(&id) else { return };
-        let Some(idle_since) = context.idle_since.take() else { return };
-        let interval = self.returns.interval_of(now.saturating_duration_since(idle_since));
+        let Some(context) = self.contexts.get_mut(&id) else {
+            return;
+        };
+        let Some(idle_since) = context.idle_since.take() else {
+            return;
+        };
+        let interval = self
+            .returns
+            .interval_of(now.saturating_duration_since(idle_since));
         (context.intervals..interval).for_each(|passed| self.returns.stayed_away(passed));
         self.returns.returned(interval);
         self.running += 1;
         context.has_returned = true;
         let before = context.tokens();
         let blocks = context.prompt.blocks.len();
-        context.prompt.blocks.last().map(|end| self.ends.remove(end));
+        context
+            .prompt
+            .blocks
+            .last()
+            .map(|end| self.ends.remove(end));
         context.prompt = turn.prompt.clone();
         self.extend(id, blocks, turn);
-        let Some(context) = self.contexts.get(&id) else { return };
-        self.growth.learn(context.tokens() as f64 - context.first_tokens);
+        let Some(context) = self.contexts.get(&id) else {
+            return;
+        };
+        self.growth
+            .learn(context.tokens() as f64 - context.first_tokens);
         let added = context.tokens().saturating_sub(before) as f64;
         self.need.tokens += added;
         self.need.grown_tokens += added;
@@ -272,7 +293,9 @@ impl WorkingSet {
         if let Some(end) = prompt.blocks.last() {
             self.ends.insert(*end, id);
         }
-        let Some(context) = self.contexts.get_mut(&id) else { return };
+        let Some(context) = self.contexts.get_mut(&id) else {
+            return;
+        };
         context.block_tokens += tokens * prompt.blocks.len().saturating_sub(from) as u64;
         let prompt_tokens = prompt.tokens(self.tokens_per_byte) as u64;
         context.other_tokens = prompt_tokens.saturating_sub(context.block_tokens) + turn.output;
@@ -299,7 +322,10 @@ impl WorkingSet {
         if self.need.tokens + added <= capacity {
             return;
         }
-        let idle = self.contexts.iter().filter_map(|(id, it)| Some((it.idle_since?, *id)));
+        let idle = self
+            .contexts
+            .iter()
+            .filter_map(|(id, it)| Some((it.idle_since?, *id)));
         let mut idle: Vec<(Instant, ContextId)> = idle.collect();
         idle.sort_unstable();
         let window = self.returns.window();
@@ -321,7 +347,9 @@ impl WorkingSet {
     fn forget_ended(&mut self, now: Instant) {
         let mut ended = Vec::new();
         for (id, context) in &mut self.contexts {
-            let Some(idle_since) = context.idle_since else { continue };
+            let Some(idle_since) = context.idle_since else {
+                continue;
+            };
             let idle = now.saturating_duration_since(idle_since);
             let interval = self.returns.interval_of(idle);
             (context.intervals..interval).for_each(|passed| self.returns.stayed_away(passed));
@@ -341,7 +369,9 @@ impl WorkingSet {
 
     /// Removes an idle context.
     fn remove(&mut self, id: ContextId) {
-        let Some(context) = self.contexts.remove(&id) else { return };
+        let Some(context) = self.contexts.remove(&id) else {
+            return;
+        };
         for hash in &context.prompt.blocks {
             let change = self.blocks.remove(*hash, id);
             self.apply(&change);
@@ -371,7 +401,9 @@ impl WorkingSet {
             computed_at: Some(now),
         };
         for context in self.contexts.values() {
-            let idle = context.idle_since.map(|since| now.saturating_duration_since(since));
+            let idle = context
+                .idle_since
+                .map(|since| now.saturating_duration_since(since));
             if idle.is_none_or(|idle| idle < window) {
                 let tokens = context.tokens() as f64;
                 need.tokens += tokens;

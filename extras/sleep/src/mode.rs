@@ -18,7 +18,10 @@ pub struct SleepMode {
 impl SleepMode {
     /// The sleep mode with these settings.
     pub fn new(settings: SleepSettings) -> Self {
-        Self { settings: Arc::new(Mutex::new(settings)), permits: Arc::new(Semaphore::new(1)) }
+        Self {
+            settings: Arc::new(Mutex::new(settings)),
+            permits: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// Applies the settings of a reload.

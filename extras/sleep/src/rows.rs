@@ -12,7 +12,10 @@ impl StatusBlock for SleepCounts {
 pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
     "tokenweir_backend_sleep_changes_total",
     "Times that the gateway woke the engine of the backend, or put it to sleep.",
-    &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
+    &[
+        MetricLabel::BACKEND,
+        MetricLabel::fixed("to", || vec!["awake", "asleep"]),
+    ],
     MetricSource::BackendValues(|backend, emit| {
         let counts: SleepCounts = backend.blocks.get_or_default();
         for (to, count) in [("awake", counts.wakes), ("asleep", counts.sleeps)] {

@@ -61,7 +61,13 @@ impl CheckStep for SleepStep {
 impl SleepStep {
     fn new(mode: SleepMode) -> Self {
         let busy_at = clock::now();
-        Self { mode, busy_at, falling_asleep: None, woken_at: None, refuses: false }
+        Self {
+            mode,
+            busy_at,
+            falling_asleep: None,
+            woken_at: None,
+            refuses: false,
+        }
     }
 
     /// Wakes the engine if requests wait for it, or puts it to sleep if it is idle.
@@ -69,7 +75,9 @@ impl SleepStep {
         let settings = *lock(&self.mode.settings);
         let now = clock::now();
         let backend = checker.backend.clone();
-        let Some(facet) = backend.facets.get::<SleepFacet>() else { return };
+        let Some(facet) = backend.facets.get::<SleepFacet>() else {
+            return;
+        };
         let state = backend.health.state();
         let is_asleep = state.engine_availability() == Some(Availability::Asleep);
         if is_asleep && self.falling_asleep.is_none() {
@@ -156,8 +164,15 @@ impl SleepStep {
 }
 
 async fn post(checker: &mut HealthChecker, path: &'static str) -> Result<StatusCode, FetchError> {
-    let post = PagePost { body: bytes::Bytes::new(), header: None };
-    checker.fetcher.post(path, &post).await.map(|(status, _)| status)
+    let post = PagePost {
+        body: bytes::Bytes::new(),
+        header: None,
+    };
+    checker
+        .fetcher
+        .post(path, &post)
+        .await
+        .map(|(status, _)| status)
 }
 
 fn describe(result: &Result<StatusCode, FetchError>) -> String {

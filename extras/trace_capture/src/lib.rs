@@ -95,7 +95,15 @@ impl TraceCapture {
         let file_counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
         let (writer, guard) = NonBlockingWriter::start("trace capture", file);
-        Ok((Self { writer, share, hash_key: RandomState::new(), file_counters }, guard))
+        Ok((
+            Self {
+                writer,
+                share,
+                hash_key: RandomState::new(),
+                file_counters,
+            },
+            guard,
+        ))
     }
 
     /// Returns the numbers of requests that were written to the file and that were dropped since
@@ -113,10 +121,16 @@ impl TraceCapture {
     /// Builds the line of a request, with its line ending.
     fn build_line(&self, record: &RequestRecord, prompt: &PromptFingerprint) -> String {
         let observed = &*record.observed;
-        let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since_1970 = record
+            .started
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let input_tokens = observed.usage.input;
         let estimated = prompt.bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN);
-        let block_ids = prompt.blocks.iter().map(|it| self.anonymous_id(("block", it)));
+        let block_ids = prompt
+            .blocks
+            .iter()
+            .map(|it| self.anonymous_id(("block", it)));
         let tier = record.tier.as_str();
         let line = CapturedRequest {
             timestamp: millis(since_1970),
@@ -125,9 +139,15 @@ impl TraceCapture {
             hash_ids: block_ids.collect(),
             block_bytes: prompt.block_bytes,
             input_bytes: prompt.bytes,
-            session: record.session_hash.map(|it| self.anonymous_id(("session", it))),
+            session: record
+                .session_hash
+                .map(|it| self.anonymous_id(("session", it))),
             left_after: record.tokens_before_disconnect(),
-            input_source: if input_tokens.is_some() { "exact" } else { "estimated" },
+            input_source: if input_tokens.is_some() {
+                "exact"
+            } else {
+                "estimated"
+            },
             output_source: observed.usage_source.as_str(),
             cached_tokens: observed.usage.cached,
             model: record.model.known_name(),
@@ -149,7 +169,9 @@ impl TraceCapture {
 impl Sink for TraceCapture {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let Some(prompt) = &record.fingerprint else { continue };
+            let Some(prompt) = &record.fingerprint else {
+                continue;
+            };
             if is_client_error(record) {
                 continue;
             }
@@ -170,7 +192,9 @@ fn is_sampled(share: f64, session: Option<u64>, random: u64) -> bool {
 /// unknown model. Status 429 means overload and does not count as an error of the client.
 fn is_client_error(record: &RequestRecord) -> bool {
     matches!(record.outcome, Outcome::ClientError | Outcome::Rejected)
-        && record.status.is_some_and(|status| (400..500).contains(&status))
+        && record
+            .status
+            .is_some_and(|status| (400..500).contains(&status))
         && record.status != Some(TOO_MANY_REQUESTS_STATUS)
 }
 

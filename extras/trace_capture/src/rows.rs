@@ -29,6 +29,8 @@ pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
 pub fn status_source(capture: Option<Arc<TraceCapture>>) -> StatusSource {
     Arc::new(move |status, _| {
         let counts = capture.as_ref().map(|capture| capture.counts());
-        status.blocks.add(TraceCaptureStatus(counts.unwrap_or_default()));
+        status
+            .blocks
+            .add(TraceCaptureStatus(counts.unwrap_or_default()));
     })
 }

@@ -6,7 +6,12 @@ use tokenweir_request::record::fixtures;
 
 fn capture() -> TraceCapture {
     let (writer, _) = NonBlockingWriter::start("test", io::sink());
-    TraceCapture { writer, share: 1.0, hash_key: RandomState::new(), file_counters: Arc::default() }
+    TraceCapture {
+        writer,
+        share: 1.0,
+        hash_key: RandomState::new(),
+        file_counters: Arc::default(),
+    }
 }
 
 fn prompt(blocks: &[u64]) -> PromptFingerprint {
@@ -19,7 +24,10 @@ fn prompt(blocks: &[u64]) -> PromptFingerprint {
 }
 
 fn streamed() -> RequestRecord {
-    RequestRecord { session_hash: Some(7), ..fixtures::streamed() }
+    RequestRecord {
+        session_hash: Some(7),
+        ..fixtures::streamed()
+    }
 }
 
 fn line(capture: &TraceCapture, record: &RequestRecord, prompt: &PromptFingerprint) -> Value {
@@ -47,7 +55,10 @@ fn an_unreported_prompt_length_is_marked() {
     let mut record = streamed();
     record.observed.usage.input = None;
     let line = line(&capture(), &record, &prompt(&[]));
-    assert_eq!((&line["input_length"], &line["input_source"]), (&275.into(), &"estimated".into()));
+    assert_eq!(
+        (&line["input_length"], &line["input_source"]),
+        (&275.into(), &"estimated".into())
+    );
 }
 
 #[test]
@@ -70,11 +81,21 @@ fn block_ids_differ_between_captures() {
         let line = line(capture, &streamed(), &prompt(blocks));
         serde_json::from_value(line["hash_ids"].clone()).unwrap()
     };
-    let (first, second) = (ids(&first_capture, &[10, 11, 12]), ids(&first_capture, &[10, 11, 13]));
+    let (first, second) = (
+        ids(&first_capture, &[10, 11, 12]),
+        ids(&first_capture, &[10, 11, 13]),
+    );
     assert_eq!(first[..2], second[..2]);
     assert_ne!(first[2], second[2]);
-    assert!(ids(&other_capture, &[10, 11, 12]).iter().all(|id| !first.contains(id)));
-    assert!(first.iter().all(|id| *id < 1 << 53), "exact as a double: {first:?}");
+    assert!(
+        ids(&other_capture, &[10, 11, 12])
+            .iter()
+            .all(|id| !first.contains(id))
+    );
+    assert!(
+        first.iter().all(|id| *id < 1 << 53),
+        "exact as a double: {first:?}"
+    );
     let session =
         |capture: &TraceCapture| line(capture, &streamed(), &prompt(&[]))["session"].clone();
     assert_eq!(session(&first_capture), session(&first_capture));
@@ -87,13 +108,18 @@ fn whole_sessions_and_the_configured_share_are_captured() {
     assert!((0..1_000).all(|_| !is_sampled(0.0, None, rng.u64(..))));
     assert!((0..1_000).all(|_| is_sampled(1.0, None, rng.u64(..))));
     assert!(is_sampled(1.0, None, u64::MAX));
-    let count = (0..10_000).filter(|_| is_sampled(0.3, None, rng.u64(..))).count();
+    let count = (0..10_000)
+        .filter(|_| is_sampled(0.3, None, rng.u64(..)))
+        .count();
     assert!((2_700..3_300).contains(&count), "{count} of 10000");
     let sessions: Vec<u64> = (0..1_000).map(|_| rng.u64(..)).collect();
     for session in &sessions {
         let first = is_sampled(0.5, Some(*session), rng.u64(..));
         assert_eq!(is_sampled(0.5, Some(*session), rng.u64(..)), first);
     }
-    let count = sessions.iter().filter(|session| is_sampled(0.5, Some(**session), 0)).count();
+    let count = sessions
+        .iter()
+        .filter(|session| is_sampled(0.5, Some(**session), 0))
+        .count();
     assert!((400..600).contains(&count), "{count} of 1000 sessions");
 }

@@ -65,7 +65,10 @@ impl UsageCounters {
     }
 
     pub(super) fn status(&self, is_pushed: bool) -> UsageLogStatus {
-        let waiting = self.synced.load(Relaxed).saturating_sub(self.acknowledged.load(Relaxed));
+        let waiting = self
+            .synced
+            .load(Relaxed)
+            .saturating_sub(self.acknowledged.load(Relaxed));
         UsageLogStatus {
             written: self.written.load(Relaxed),
             lost: self.lost.load(Relaxed),

@@ -115,7 +115,10 @@ impl LineId {
             kind,
             time: humantime::format_rfc3339_millis(time).to_string(),
             subject,
-            data: Numbered { sequence: self.sequence, values },
+            data: Numbered {
+                sequence: self.sequence,
+                values,
+            },
         };
         // Texts and numbers can be written as JSON, so this does not fail.
         let mut line = sanitize::json(serde_json::to_string(&event).unwrap_or_default());

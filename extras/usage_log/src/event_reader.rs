@@ -42,7 +42,12 @@ const MAX_BATCH_BYTES: usize = 512 << 10;
 impl EventReader {
     /// A reader of the events after the event `last`.
     pub(super) fn new(path: &Path, last: u64) -> Self {
-        Self { path: path.to_owned(), last, opened: None, next: Vec::new() }
+        Self {
+            path: path.to_owned(),
+            last,
+            opened: None,
+            next: Vec::new(),
+        }
     }
 
     /// Reads the next events up to the event `until`. `None`: there is none.
@@ -59,7 +64,11 @@ impl EventReader {
             body.extend_from_slice(self.next.trim_ascii_end());
             self.next.clear();
             // Before the first push, events that were removed are not missing.
-            let expired = if self.last == 0 { 0 } else { id.sequence - self.last - 1 };
+            let expired = if self.last == 0 {
+                0
+            } else {
+                id.sequence - self.last - 1
+            };
             self.last = id.sequence;
             events += 1;
             let batch = found.get_or_insert_with(|| EventBatch {
@@ -72,7 +81,10 @@ impl EventReader {
             batch.expired += expired;
         }
         body.push(b']');
-        Ok(found.map(|batch| EventBatch { body: body.into(), ..batch }))
+        Ok(found.map(|batch| EventBatch {
+            body: body.into(),
+            ..batch
+        }))
     }
 
     /// Reads the next event after `last` into `next`. `None`: there is none.
@@ -81,7 +93,11 @@ impl EventReader {
             return Ok(Some(id));
         }
         let current = fs::metadata(&self.path)?.ino();
-        if self.opened.as_ref().is_some_and(|opened| opened.inode == current) {
+        if self
+            .opened
+            .as_ref()
+            .is_some_and(|opened| opened.inode == current)
+        {
             return Ok(None);
         }
         // The file was rotated, perhaps more than once, or it was not opened yet.
@@ -100,7 +116,9 @@ impl EventReader {
 
     /// Reads the next event after `last` from the opened file. `None`: the file ends.
     fn read_event(&mut self) -> io::Result<Option<LineId>> {
-        let Some(opened) = &mut self.opened else { return Ok(None) };
+        let Some(opened) = &mut self.opened else {
+            return Ok(None);
+        };
         loop {
             if self.next.is_empty() {
                 opened.lines.read_until(b'\n', &mut self.next)?;
@@ -124,6 +142,9 @@ impl EventReader {
 impl OpenedFile {
     fn new(file: File) -> io::Result<Self> {
         let inode = file.metadata()?.ino();
-        Ok(Self { lines: BufReader::new(file), inode })
+        Ok(Self {
+            lines: BufReader::new(file),
+            inode,
+        })
     }
 }

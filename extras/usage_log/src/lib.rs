@@ -85,8 +85,19 @@ impl UsageLog {
             }
         };
         let writer = BatchWorkerGuard::start(queue.clone(), SHUTDOWN_TIMEOUT, write);
-        let guard = UsageLogGuard { writer, push, counters: counters.clone() };
-        Ok((Self { queue, counters, is_pushed }, guard))
+        let guard = UsageLogGuard {
+            writer,
+            push,
+            counters: counters.clone(),
+        };
+        Ok((
+            Self {
+                queue,
+                counters,
+                is_pushed,
+            },
+            guard,
+        ))
     }
 
     /// Returns the numbers of the log.
@@ -99,7 +110,11 @@ impl UsageLogGuard {
     /// Writes the remaining records, and waits until the receiver has them, but at most 5 s: the file may be
     /// removed with its container.
     pub async fn shutdown(self) {
-        let Self { writer, push, counters } = self;
+        let Self {
+            writer,
+            push,
+            counters,
+        } = self;
         drop(writer);
         if push.is_some() {
             let pushed = async {
@@ -117,7 +132,11 @@ impl Sink for UsageLog {
     fn finished(&self, records: &[&RequestRecord]) {
         // A request that no backend got used nothing.
         for record in records.iter().filter(|record| !record.attempts.is_empty()) {
-            if self.queue.push(UsageRecord::from_record(record), 1).is_err() {
+            if self
+                .queue
+                .push(UsageRecord::from_record(record), 1)
+                .is_err()
+            {
                 self.counters.on_lost(1);
             }
         }

@@ -33,7 +33,11 @@ pub(super) fn start(
     file: PathBuf,
     counters: Arc<UsageCounters>,
 ) -> SupervisedTask {
-    let push = Arc::new(UsagePush { client: WebhookClient::new(endpoint), file, counters });
+    let push = Arc::new(UsagePush {
+        client: WebhookClient::new(endpoint),
+        file,
+        counters,
+    });
     supervise::spawn(BackgroundTask::UsageLog, move || push.clone().run())
 }
 
@@ -68,7 +72,12 @@ impl UsagePush {
 
     /// Posts the events until the receiver accepts them.
     async fn deliver(&self, batch: EventBatch) {
-        let EventBatch { body, series, last, expired } = batch;
+        let EventBatch {
+            body,
+            series,
+            last,
+            expired,
+        } = batch;
         if expired > 0 {
             self.counters.gaps_expired.fetch_add(1, Relaxed);
             tracing::error!(

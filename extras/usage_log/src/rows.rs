@@ -24,8 +24,16 @@ pub const ROWS: &[MetricDescriptor] = &[
         "tokenweir_usage_gaps_total",
         "Gaps in the usage log: places where records are missing, by cause.",
         &[MetricLabel::counted("cause", |status| {
-            let UsageGaps { lost, unclean_stop, expired } = usage_log(status).gaps;
-            vec![("lost", lost), ("unclean_stop", unclean_stop), ("expired", expired)]
+            let UsageGaps {
+                lost,
+                unclean_stop,
+                expired,
+            } = usage_log(status).gaps;
+            vec![
+                ("lost", lost),
+                ("unclean_stop", unclean_stop),
+                ("expired", expired),
+            ]
         })],
     ),
     MetricDescriptor::value(

@@ -22,7 +22,12 @@ impl StateFile {
         name.push(log.file_name().unwrap_or_default());
         name.push(".state");
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
         let file = options.open(log.with_file_name(name))?;
         if waits {
             file.lock()?;
@@ -41,13 +46,21 @@ impl StateFile {
         let mut content = [0; LENGTH];
         let read = self.0.read_exact_at(&mut content, 0);
         let text = str::from_utf8(&content).unwrap_or_default();
-        let sequence = text.trim_end().strip_prefix(series).and_then(|rest| rest.strip_prefix('-'));
+        let sequence = text
+            .trim_end()
+            .strip_prefix(series)
+            .and_then(|rest| rest.strip_prefix('-'));
         let sequence = sequence.and_then(|digits| digits.parse().ok());
-        if read.is_ok() { sequence.unwrap_or(0) } else { 0 }
+        if read.is_ok() {
+            sequence.unwrap_or(0)
+        } else {
+            0
+        }
     }
 
     /// Stores the number of the last acknowledged event of a series.
     pub(super) fn acknowledge(&self, series: &str, sequence: u64) -> io::Result<()> {
-        self.0.write_all_at(format!("{series}-{sequence:020}\n").as_bytes(), 0)
+        self.0
+            .write_all_at(format!("{series}-{sequence:020}\n").as_bytes(), 0)
     }
 }

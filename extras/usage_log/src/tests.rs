@@ -11,11 +11,18 @@ use tokenweir_net::testing::TempFolder;
 use tokenweir_request::record::fixtures::streamed;
 
 fn settings(file: PathBuf) -> UsageLogSettings {
-    UsageLogSettings { file, max_bytes: 1 << 20, gateway: "gateway-0".to_owned(), push: None }
+    UsageLogSettings {
+        file,
+        max_bytes: 1 << 20,
+        gateway: "gateway-0".to_owned(),
+        push: None,
+    }
 }
 
 fn open(settings: &UsageLogSettings) -> UsageFile {
-    UsageFile::open(settings, &Arc::default(), false).unwrap().unwrap()
+    UsageFile::open(settings, &Arc::default(), false)
+        .unwrap()
+        .unwrap()
 }
 
 fn records(count: usize) -> Vec<UsageRecord> {
@@ -24,7 +31,9 @@ fn records(count: usize) -> Vec<UsageRecord> {
 
 fn lines(settings: &UsageLogSettings) -> Vec<Value> {
     let text = fs::read_to_string(&settings.file).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// The short form of each line: `usage`, `gap` or `stop`.
@@ -92,14 +101,19 @@ fn a_killed_process_leaves_a_gap() {
     for cut in [stop, stop + 1, stop + 20, stop + 400] {
         fs::write(&settings.file, &text[..text.len() - cut]).unwrap();
         let counters = Arc::<UsageCounters>::default();
-        let mut file = UsageFile::open(&settings, &counters, false).unwrap().unwrap();
+        let mut file = UsageFile::open(&settings, &counters, false)
+            .unwrap()
+            .unwrap();
         file.write(&records(1));
         let whole = if cut == stop { 2 } else { 1 };
         let lines = lines(&settings);
         assert_numbered(&lines);
         assert_eq!(kinds(&lines)[whole..], ["gap", "usage"], "{cut}");
         let gap = &lines[whole]["data"];
-        assert_eq!((&gap["cause"], &gap["records"]), (&"unclean_stop".into(), &Value::Null));
+        assert_eq!(
+            (&gap["cause"], &gap["records"]),
+            (&"unclean_stop".into(), &Value::Null)
+        );
         assert_eq!(counters.status(false).gaps.unclean_stop, 1);
         counters.state.get().unwrap();
     }
@@ -111,11 +125,20 @@ fn lost_records_are_stated_in_the_file() {
     let settings = settings(folder.path().join("usage.jsonl"));
     let counters = Arc::<UsageCounters>::default();
     let queue = Arc::new(BatchQueue::new(BATCH_LINGER, 2));
-    let log = UsageLog { queue: queue.clone(), counters: counters.clone(), is_pushed: false };
+    let log = UsageLog {
+        queue: queue.clone(),
+        counters: counters.clone(),
+        is_pushed: false,
+    };
     (0..5).for_each(|_| log.finished(&[&streamed()]));
-    let not_sent = RequestRecord { attempts: Vec::new(), ..streamed() };
+    let not_sent = RequestRecord {
+        attempts: Vec::new(),
+        ..streamed()
+    };
     log.finished(&[&not_sent]);
-    let mut file = UsageFile::open(&settings, &counters, false).unwrap().unwrap();
+    let mut file = UsageFile::open(&settings, &counters, false)
+        .unwrap()
+        .unwrap();
     file.write(&queue.take_batch());
     let lines = lines(&settings);
     assert_eq!(kinds(&lines), ["gap", "usage", "usage"]);
@@ -130,9 +153,16 @@ fn lost_records_are_stated_in_the_file() {
 #[test]
 fn a_file_of_another_kind_stays_unchanged() {
     let folder = TempFolder::new("usage-foreign");
-    for text in ["{}\n", "no line feed", "{\"specversion\":\"1.0\",\"id\":\"1\"}\n", "\n"] {
+    for text in [
+        "{}\n",
+        "no line feed",
+        "{\"specversion\":\"1.0\",\"id\":\"1\"}\n",
+        "\n",
+    ] {
         let settings = settings(folder.write("foreign.txt", text));
-        let error = UsageFile::open(&settings, &Arc::default(), false).err().unwrap();
+        let error = UsageFile::open(&settings, &Arc::default(), false)
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("not of a usage log"), "{error}");
         assert_eq!(fs::read_to_string(&settings.file).unwrap(), text);
     }
@@ -143,8 +173,14 @@ fn one_process_at_a_time_writes_the_file() {
     let folder = TempFolder::new("usage-lock");
     let settings = settings(folder.path().join("usage.jsonl"));
     let first_counters = Arc::<UsageCounters>::default();
-    let mut first = UsageFile::open(&settings, &first_counters, false).unwrap().unwrap();
-    assert!(UsageFile::open(&settings, &Arc::default(), false).unwrap().is_none());
+    let mut first = UsageFile::open(&settings, &first_counters, false)
+        .unwrap()
+        .unwrap();
+    assert!(
+        UsageFile::open(&settings, &Arc::default(), false)
+            .unwrap()
+            .is_none()
+    );
     let (second, _guard) = UsageLog::start(settings.clone()).unwrap();
     second.finished(&[&streamed()]);
     first.write(&records(1));
@@ -162,7 +198,9 @@ fn events_are_read_in_order_across_rotations() {
     let folder = TempFolder::new("usage-read");
     let settings = settings(folder.path().join("usage.jsonl"));
     let counters = Arc::<UsageCounters>::default();
-    let mut file = UsageFile::open(&settings, &counters, false).unwrap().unwrap();
+    let mut file = UsageFile::open(&settings, &counters, false)
+        .unwrap()
+        .unwrap();
     let mut reader = EventReader::new(&settings.file, 0);
     let mut read = 0;
     for _ in 0..40 {
@@ -178,7 +216,10 @@ fn events_are_read_in_order_across_rotations() {
     }
     assert_eq!(read, 4_000);
     let length = fs::metadata(&settings.file).unwrap().len();
-    assert!(length < 1 << 19 && folder.path().join("usage.jsonl.old").exists(), "{length}");
+    assert!(
+        length < 1 << 19 && folder.path().join("usage.jsonl.old").exists(),
+        "{length}"
+    );
     // A reader that was away for several rotations misses events, and counts them.
     let mut late = EventReader::new(&settings.file, 10);
     let batch = late.read_batch(read).unwrap().unwrap();
@@ -198,9 +239,17 @@ fn events_are_read_after_their_sync() {
     let text = fs::read(&settings.file).unwrap();
     fs::write(&settings.file, &text[..text.len() - 30]).unwrap();
     let mut reader = EventReader::new(&settings.file, 3);
-    assert_eq!(reader.read_batch(9).unwrap().unwrap().last, 5, "without the cut line");
+    assert_eq!(
+        reader.read_batch(9).unwrap().unwrap().last,
+        5,
+        "without the cut line"
+    );
     fs::write(&settings.file, &text).unwrap();
-    assert_eq!(reader.read_batch(9).unwrap().unwrap().last, 6, "the line is complete now");
+    assert_eq!(
+        reader.read_batch(9).unwrap().unwrap().last,
+        6,
+        "the line is complete now"
+    );
 }
 
 #[test]

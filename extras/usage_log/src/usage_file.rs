@@ -40,9 +40,15 @@ impl UsageFile {
         waits: bool,
     ) -> io::Result<Option<Self>> {
         let path = settings.file.clone();
-        let Some(state) = StateFile::lock(&path, waits)? else { return Ok(None) };
+        let Some(state) = StateFile::lock(&path, waits)? else {
+            return Ok(None);
+        };
         // Creates the file, and fails if the path is no regular file.
-        drop(RotatingFile::open(&path, settings.max_bytes / 2, Arc::default())?);
+        drop(RotatingFile::open(
+            &path,
+            settings.max_bytes / 2,
+            Arc::default(),
+        )?);
         let end = FileEnd::repair(&path)?;
         let file = RotatingFile::open(&path, settings.max_bytes / 2, Arc::default())?.durable();
         let last = match end.last {
@@ -55,10 +61,19 @@ impl UsageFile {
             sequence: 0,
             is_stop: true,
         });
-        counters.acknowledged.store(state.acknowledged(&last.series), Relaxed);
+        counters
+            .acknowledged
+            .store(state.acknowledged(&last.series), Relaxed);
         let source = format!("/tokenweir/{}", settings.gateway);
         let counters = counters.clone();
-        let mut opened = Self { file, path, source, last, is_unclean, counters };
+        let mut opened = Self {
+            file,
+            path,
+            source,
+            last,
+            is_unclean,
+            counters,
+        };
         // If this fails, it is repeated before the next record.
         let _ = opened.try_state_stop();
         opened.sync();
@@ -87,7 +102,10 @@ impl UsageFile {
         self.retry(Self::try_state_stop);
         let lost = self.counters.unstated.swap(0, Relaxed);
         if lost > 0 {
-            let gap = Gap { cause: "lost", records: Some(lost) };
+            let gap = Gap {
+                cause: "lost",
+                records: Some(lost),
+            };
             self.retry(|file| file.try_append(EventContent::Gap(gap)));
             self.counters.gaps_lost.fetch_add(1, Relaxed);
         }
@@ -115,7 +133,10 @@ impl UsageFile {
     /// States that the process before this one ended without its last line.
     fn try_state_stop(&mut self) -> io::Result<()> {
         if self.is_unclean {
-            let gap = Gap { cause: "unclean_stop", records: None };
+            let gap = Gap {
+                cause: "unclean_stop",
+                records: None,
+            };
             self.try_append(EventContent::Gap(gap))?;
             self.is_unclean = false;
             self.counters.gaps_unclean_stop.fetch_add(1, Relaxed);
@@ -125,7 +146,11 @@ impl UsageFile {
 
     fn try_append(&mut self, content: EventContent<'_>) -> io::Result<()> {
         let sequence = self.last.sequence + 1;
-        let next = LineId { sequence, series: self.last.series.clone(), is_stop: false };
+        let next = LineId {
+            sequence,
+            series: self.last.series.clone(),
+            is_stop: false,
+        };
         let line = next.line(&self.source, content, clock::wall_time());
         if line.len() > MAX_LINE_BYTES {
             self.counters.on_lost(1);
@@ -201,18 +226,28 @@ impl FileEnd {
         let last = match lines.split_last() {
             None => None,
             Some((_, lines)) => {
-                let line = lines.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+                let line = lines
+                    .rsplit(|byte| *byte == b'\n')
+                    .next()
+                    .unwrap_or_default();
                 Some(LineId::parse(line).ok_or_else(foreign)?)
             }
         };
-        Ok(Self { last, complete: start + end as u64, is_cut: !cut.is_empty() })
+        Ok(Self {
+            last,
+            complete: start + end as u64,
+            is_cut: !cut.is_empty(),
+        })
     }
 
     /// Like [`FileEnd::read`]. Also removes a part of a line, which a killed process or a full disk left.
     fn repair(path: &Path) -> io::Result<Self> {
         let end = Self::read(path)?;
         if end.is_cut {
-            OpenOptions::new().write(true).open(path)?.set_len(end.complete)?;
+            OpenOptions::new()
+                .write(true)
+                .open(path)?
+                .set_len(end.complete)?;
         }
         Ok(end)
     }

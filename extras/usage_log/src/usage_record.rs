@@ -91,8 +91,16 @@ impl UsageRecord {
 
 fn backend_time(record: &RequestRecord) -> Duration {
     let took = |attempt: &Attempt| {
-        let ended = attempt.ended.or(record.timings.ended).unwrap_or(attempt.started);
+        let ended = attempt
+            .ended
+            .or(record.timings.ended)
+            .unwrap_or(attempt.started);
         ended.saturating_duration_since(attempt.started)
     };
-    record.attempts.iter().chain(&record.attempts_apart).map(took).sum()
+    record
+        .attempts
+        .iter()
+        .chain(&record.attempts_apart)
+        .map(took)
+        .sum()
 }

@@ -28,7 +28,11 @@ impl WebhookClient {
     pub fn new(endpoint: WebhookEndpoint) -> Self {
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
         let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
-        Self { endpoint, client, idle: IdlePool::default() }
+        Self {
+            endpoint,
+            client,
+            idle: IdlePool::default(),
+        }
     }
 
     /// Posts a body. The error states why the server did not accept it, without the path of the URL.
@@ -39,7 +43,11 @@ impl WebhookClient {
     }
 
     async fn send(&self, content_type: &'static str, body: Bytes) -> Result<(), String> {
-        let WebhookEndpoint { address, path, authorization } = &self.endpoint;
+        let WebhookEndpoint {
+            address,
+            path,
+            authorization,
+        } = &self.endpoint;
         let mut request = Request::post(address.uri(path))
             .header(HOST, address.host_header())
             .header(CONTENT_TYPE, content_type);
@@ -54,7 +62,13 @@ impl WebhookClient {
         })?;
         let status = response.status();
         // The body is read only so that the connection can be reused.
-        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-        if status.is_success() { Ok(()) } else { Err(format!("it responded with status {status}")) }
+        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
+            .collect()
+            .await;
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(format!("it responded with status {status}"))
+        }
     }
 }

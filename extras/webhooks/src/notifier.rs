@@ -30,7 +30,12 @@ impl WebhookNotifier {
     /// Starts the senders with these settings, in place of the previous ones. Messages that wait for a
     /// webhook with the same URL are kept. Must be called inside a Tokio runtime.
     pub fn configure(&self, settings: WebhookSettings) {
-        let WebhookSettings { endpoints, gateway, runbooks, retries } = settings;
+        let WebhookSettings {
+            endpoints,
+            gateway,
+            runbooks,
+            retries,
+        } = settings;
         let mut running = lock(&self.running);
         let state_of = |endpoint: &WebhookEndpoint| {
             let mut senders = running.senders.iter().map(|(sender, _)| sender);
@@ -48,7 +53,11 @@ impl WebhookNotifier {
             (sender, task)
         };
         let senders = endpoints.into_iter().map(start).collect();
-        *running = RunningSenders { senders, gateway, runbooks };
+        *running = RunningSenders {
+            senders,
+            gateway,
+            runbooks,
+        };
     }
 
     /// Sends each verdict of a diagnosis that began, ended or became more severe to all webhooks.
@@ -60,15 +69,24 @@ impl WebhookNotifier {
         }
         for event in lock(&self.tracker).update(diagnosis, now, wall_time) {
             // Each value of a message can be written as JSON, so this does not fail.
-            let Ok(body) = event.to_json(&running.gateway, &running.runbooks) else { continue };
+            let Ok(body) = event.to_json(&running.gateway, &running.runbooks) else {
+                continue;
+            };
             let body = Bytes::from(body);
-            running.senders.iter().for_each(|(sender, _)| sender.push(body.clone()));
+            running
+                .senders
+                .iter()
+                .for_each(|(sender, _)| sender.push(body.clone()));
         }
     }
 
     /// Returns the state of the requests to each webhook.
     pub fn status(&self) -> Vec<WebhookStatus> {
         let running = lock(&self.running);
-        running.senders.iter().map(|(sender, _)| sender.state().status).collect()
+        running
+            .senders
+            .iter()
+            .map(|(sender, _)| sender.state().status)
+            .collect()
     }
 }

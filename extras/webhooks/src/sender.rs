@@ -50,9 +50,17 @@ impl WebhookSender {
         retries: RetryTimes,
         mut state: SenderState,
     ) -> Self {
-        endpoint.address.authority().clone_into(&mut state.status.webhook);
+        endpoint
+            .address
+            .authority()
+            .clone_into(&mut state.status.webhook);
         let client = WebhookClient::new(endpoint);
-        Self { client, retries, state: Mutex::new(state), added: Notify::new() }
+        Self {
+            client,
+            retries,
+            state: Mutex::new(state),
+            added: Notify::new(),
+        }
     }
 
     /// Returns the messages that wait to be sent, and the results of earlier messages.
@@ -82,7 +90,10 @@ impl WebhookSender {
 
     /// Sends a message until the webhook accepts it, in at most `max_requests` tries.
     async fn deliver(&self, message: Bytes) {
-        let RetryTimes { max_requests, first_pause } = self.retries;
+        let RetryTimes {
+            max_requests,
+            first_pause,
+        } = self.retries;
         let mut pause = first_pause;
         for number in 1.. {
             let result = self.client.post("application/json", message.clone()).await;
@@ -111,7 +122,11 @@ impl WebhookSender {
         let webhook = self.client.endpoint.address.authority();
         match (previous, error) {
             (None, Some(error)) => {
-                tracing::warn!(webhook, error, "a webhook does not accept messages: trying again");
+                tracing::warn!(
+                    webhook,
+                    error,
+                    "a webhook does not accept messages: trying again"
+                );
             }
             (Some(_), None) => tracing::info!(webhook, "the webhook accepts messages again"),
             _ => {}

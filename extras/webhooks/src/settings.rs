@@ -32,7 +32,10 @@ pub struct RetryTimes {
 impl Default for RetryTimes {
     /// The default: six requests within 62 s, to which the time of the requests themselves is added.
     fn default() -> Self {
-        Self { max_requests: 6, first_pause: Duration::from_secs(2) }
+        Self {
+            max_requests: 6,
+            first_pause: Duration::from_secs(2),
+        }
     }
 }
 

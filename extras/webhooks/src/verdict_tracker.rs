@@ -64,7 +64,10 @@ impl VerdictTracker {
         now: Instant,
         wall_time: SystemTime,
     ) -> Vec<VerdictEvent> {
-        let harmful = diagnosis.verdicts.iter().filter(|it| it.severity > VerdictSeverity::Info);
+        let harmful = diagnosis
+            .verdicts
+            .iter()
+            .filter(|it| it.severity > VerdictSeverity::Info);
         for verdict in harmful {
             let key = (verdict.verdict.to_string(), verdict.backend.clone());
             let is_full = self.0.len() >= MAX_VERDICTS;
@@ -124,7 +127,11 @@ impl VerdictEvent {
         let time = |time| humantime::format_rfc3339_seconds(time).to_string();
         serde_json::to_vec(&Message {
             text: self.text(gateway),
-            event: if self.ended_at.is_none() { "begin" } else { "end" },
+            event: if self.ended_at.is_none() {
+                "begin"
+            } else {
+                "end"
+            },
             gateway,
             began_at: time(self.began_at),
             ended_at: self.ended_at.map(time),
@@ -135,11 +142,21 @@ impl VerdictEvent {
 
     /// Returns the event as a text for chat programs.
     fn text(&self, gateway: &str) -> String {
-        let Verdict { verdict: name, severity, meaning, cause, remedy, .. } = &self.verdict;
+        let Verdict {
+            verdict: name,
+            severity,
+            meaning,
+            cause,
+            remedy,
+            ..
+        } = &self.verdict;
         let severity = severity.as_str();
         let subject = self.verdict.subject();
         if let Some(ended_at) = self.ended_at {
-            let held = ended_at.duration_since(self.began_at).unwrap_or_default().as_secs();
+            let held = ended_at
+                .duration_since(self.began_at)
+                .unwrap_or_default()
+                .as_secs();
             let held = humantime::format_duration(Duration::from_secs(held));
             return format!("{gateway}: ended after {held}: {name} at {subject}");
         }
@@ -169,7 +186,11 @@ mod tests {
 
     impl Evaluations {
         fn new() -> Self {
-            Self { tracker: VerdictTracker::default(), start: clock::now(), seconds: 0 }
+            Self {
+                tracker: VerdictTracker::default(),
+                start: clock::now(),
+                seconds: 0,
+            }
         }
 
         /// Passes this diagnosis to the tracker every 5 s for `time`. Returns the events.
@@ -194,7 +215,10 @@ mod tests {
             severity,
             ..Verdict::default()
         };
-        Diagnosis { verdicts: vec![verdict], ..Diagnosis::default() }
+        Diagnosis {
+            verdicts: vec![verdict],
+            ..Diagnosis::default()
+        }
     }
 
     const STEP: Duration = Duration::from_secs(5);
@@ -213,7 +237,10 @@ mod tests {
         assert_eq!(evaluations.during(STEP, &holds), []);
         let end = evaluations.during(ENDS_AFTER, &Diagnosis::default());
         assert_eq!(end.len(), 1);
-        assert_eq!((end[0].began_at, end[0].ended_at.is_some()), (UNIX_EPOCH, true));
+        assert_eq!(
+            (end[0].began_at, end[0].ended_at.is_some()),
+            (UNIX_EPOCH, true)
+        );
         assert_eq!(evaluations.during(ENDS_AFTER, &Diagnosis::default()), []);
     }
 
@@ -221,17 +248,27 @@ mod tests {
     fn a_rise_of_the_severity_is_sent() {
         let mut evaluations = Evaluations::new();
         let long = 10 * BEGINS_AFTER;
-        assert_eq!(evaluations.during(long, &with_verdict(VerdictSeverity::Info)), []);
+        assert_eq!(
+            evaluations.during(long, &with_verdict(VerdictSeverity::Info)),
+            []
+        );
         let short = with_verdict(VerdictSeverity::Warning);
         for _ in 0..5 {
-            assert_eq!(evaluations.during(BEGINS_AFTER.saturating_sub(STEP), &short), []);
+            assert_eq!(
+                evaluations.during(BEGINS_AFTER.saturating_sub(STEP), &short),
+                []
+            );
             assert_eq!(evaluations.during(STEP, &Diagnosis::default()), []);
         }
         assert_eq!(evaluations.during(long, &short).len(), 1);
         let risen = evaluations.during(long, &with_verdict(VerdictSeverity::Critical));
         assert_eq!(risen.len(), 1);
         assert_eq!(risen[0].verdict.severity, VerdictSeverity::Critical);
-        assert_eq!(evaluations.during(long, &short), [], "a lower severity is no event");
+        assert_eq!(
+            evaluations.during(long, &short),
+            [],
+            "a lower severity is no event"
+        );
     }
 
     #[test]
@@ -240,7 +277,9 @@ mod tests {
         let holds = with_verdict(VerdictSeverity::Critical);
         let begin = evaluations.during(BEGINS_AFTER + STEP, &holds).remove(0);
         let read = |event: &VerdictEvent| -> serde_json::Value {
-            let body = event.to_json("gateway-0:9090", "http://gateway-0:9090/runbooks").unwrap();
+            let body = event
+                .to_json("gateway-0:9090", "http://gateway-0:9090/runbooks")
+                .unwrap();
             serde_json::from_slice(&body).unwrap()
         };
         let message = read(&begin);
@@ -259,10 +298,15 @@ mod tests {
         ] {
             assert_eq!(message[key], value, "{key}");
         }
-        let end = evaluations.during(ENDS_AFTER + STEP, &Diagnosis::default()).remove(0);
+        let end = evaluations
+            .during(ENDS_AFTER + STEP, &Diagnosis::default())
+            .remove(0);
         let message = read(&end);
         assert_eq!(message["event"], "end");
-        assert_eq!(message["text"], "gateway-0:9090: ended after 3m: kv_thrashing at gpu-0");
+        assert_eq!(
+            message["text"],
+            "gateway-0:9090: ended after 3m: kv_thrashing at gpu-0"
+        );
     }
 
     #[test]
@@ -274,7 +318,13 @@ mod tests {
             ..Verdict::default()
         };
         let verdicts = (0..MAX_VERDICTS + 50).map(verdict).collect();
-        let diagnosis = Diagnosis { verdicts, ..Diagnosis::default() };
-        assert_eq!(evaluations.during(BEGINS_AFTER + STEP, &diagnosis).len(), MAX_VERDICTS);
+        let diagnosis = Diagnosis {
+            verdicts,
+            ..Diagnosis::default()
+        };
+        assert_eq!(
+            evaluations.during(BEGINS_AFTER + STEP, &diagnosis).len(),
+            MAX_VERDICTS
+        );
     }
 }

@@ -161,12 +161,19 @@ Examples:
     --baseline before.json --regression-threshold 5%";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
-    let number = text.parse().ok().filter(|number: &f64| (0.001..=100_000.0).contains(number));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| (0.001..=100_000.0).contains(number));
     number.ok_or("expected a number from 0.001 to 100000")
 }
 
 fn parse_percent(text: &str) -> Result<f64, &'static str> {
-    let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.trim().parse().ok());
     let number = number.filter(|number: &f64| (0.0..=1e6).contains(number));
-    number.map(|number| number / 1e2).ok_or("expected a share such as 10%")
+    number
+        .map(|number| number / 1e2)
+        .ok_or("expected a share such as 10%")
 }

@@ -80,13 +80,22 @@ impl LoadDriver {
         stop: impl Future<Output = ()>,
         bar: &ProgressBar,
     ) -> (RunEnd, RunStatistics) {
-        let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
+        let is_closed = self
+            .plan
+            .clone()
+            .next()
+            .is_some_and(|planned| planned.at.is_none());
         let run_duration = self.run_duration;
         let begin = clock::now() + START_DELAY;
         let mut state = DriverState::new(begin, objectives, &self.plan, run_duration);
         let max_failures = max_failures(is_closed, self.max_in_flight);
         let sender = Arc::new(self.sender);
-        let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
+        let mut prepared = Some(spawn_preparer(
+            sender.clone(),
+            self.plan,
+            self.synthesis,
+            begin,
+        ));
         let closed_loop_end = match run_duration {
             Some(duration) if is_closed => Some(begin + duration),
             _ => None,
@@ -139,7 +148,11 @@ fn ticks() -> Interval {
 
 /// Number of successive failures after which the run is aborted.
 fn max_failures(is_closed: bool, users: usize) -> u64 {
-    if is_closed { ABORT_AFTER_FAILURES.max(2 * users as u64) } else { ABORT_AFTER_FAILURES }
+    if is_closed {
+        ABORT_AFTER_FAILURES.max(2 * users as u64)
+    } else {
+        ABORT_AFTER_FAILURES
+    }
 }
 
 async fn recv_prepared(
@@ -164,7 +177,10 @@ fn spawn_preparer(
             let due = begin.checked_add(planned.at.unwrap_or_default());
             let Some(due) = due else { return };
             thread::sleep(due.saturating_duration_since(clock::now()));
-            if ready_sender.blocking_send(ReadyRequest { planned, body }).is_err() {
+            if ready_sender
+                .blocking_send(ReadyRequest { planned, body })
+                .is_err()
+            {
                 return;
             }
         }
@@ -198,7 +214,8 @@ impl DriverState {
         // In a closed loop, a request is due when the previous response of the user has ended, which is now.
         let due = planned.at.map_or(now, |at| begin + at);
         let has_waited = planned.at.is_some() && due < self.saturated_until;
-        self.statistics.on_sent(now.saturating_duration_since(begin).as_secs_f64());
+        self.statistics
+            .on_sent(now.saturating_duration_since(begin).as_secs_f64());
         self.requests.spawn(async move {
             let id = RunDescription::request_id(salt, planned.number);
             let sent = clock::now();
@@ -207,7 +224,14 @@ impl DriverState {
             let due = since(due);
             let sent = since(sent);
             let ended = since(clock::now());
-            RequestMeasurement { number: planned.number, due, sent, ended, has_waited, result }
+            RequestMeasurement {
+                number: planned.number,
+                due,
+                sent,
+                ended,
+                has_waited,
+                result,
+            }
         });
     }
 
@@ -225,29 +249,42 @@ impl DriverState {
 
     fn on_tick(&mut self, at: Instant, bar: &ProgressBar) {
         let now = clock::now();
-        self.statistics.timer_delay.record(now.saturating_duration_since(at));
+        self.statistics
+            .timer_delay
+            .record(now.saturating_duration_since(at));
         let counts = &self.statistics.counts;
         let ended = counts.served + counts.failed;
         let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();
-        let share_by_count = self.max_requests.map(|all| ended as f64 / all.max(1) as f64);
-        let share_by_time =
-            self.run_duration.map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
+        let share_by_count = self
+            .max_requests
+            .map(|all| ended as f64 / all.max(1) as f64);
+        let share_by_time = self
+            .run_duration
+            .map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
         let median = |histogram: &LatencyHistogram| histogram.quantile(0.5) * 1e3;
         // The run ends at the first of both limits.
-        bar.show(share_by_count.into_iter().chain(share_by_time).reduce(f64::max), || {
-            format!(
-                "{elapsed:.0} s, {} served, {} failed, {} running, TTFT p50 {:.0} ms",
-                counts.served,
-                counts.failed,
-                self.requests.len(),
-                median(&self.statistics.ttft)
-            )
-        });
+        bar.show(
+            share_by_count
+                .into_iter()
+                .chain(share_by_time)
+                .reduce(f64::max),
+            || {
+                format!(
+                    "{elapsed:.0} s, {} served, {} failed, {} running, TTFT p50 {:.0} ms",
+                    counts.served,
+                    counts.failed,
+                    self.requests.len(),
+                    median(&self.statistics.ttft)
+                )
+            },
+        );
     }
 
     fn finish(mut self, ending: RunTermination, unsent: usize) -> (RunEnd, RunStatistics) {
         self.statistics.counts.unfinished = (self.requests.len() + unsent) as u64;
-        let seconds = clock::now().saturating_duration_since(self.begin).as_secs_f64();
+        let seconds = clock::now()
+            .saturating_duration_since(self.begin)
+            .as_secs_f64();
         (RunEnd { seconds, ending }, self.statistics)
     }
 }

@@ -71,7 +71,11 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
         Err(error) => {
             let is_other_load = matches!(error, BenchError::OtherLoad { .. });
             let exit_code = report_error(&error);
-            return if is_other_load { ExitCode::from(EXIT_NOT_COMPARABLE) } else { exit_code };
+            return if is_other_load {
+                ExitCode::from(EXIT_NOT_COMPARABLE)
+            } else {
+                exit_code
+            };
         }
     };
     if let Err(error) = print_report(bench, &report) {
@@ -94,7 +98,10 @@ async fn build_report(
     if let Some(other) = baseline.map(|report| &report.run.scenario)
         && !other.is_same_load(load)
     {
-        return Err(BenchError::OtherLoad { baseline: other.to_string(), run: load.to_string() });
+        return Err(BenchError::OtherLoad {
+            baseline: other.to_string(),
+            run: load.to_string(),
+        });
     }
     let before = match &admin {
         Some(admin) => Some(fetch_page(admin, &run.model).await?),
@@ -144,7 +151,10 @@ async fn fetch_gateway_measurements(
     }
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFileError> {
     let json = serde_json::to_string(report)?;
     if bench.shown.json {
@@ -164,7 +174,10 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
 /// Prints a comparison of two reports. After a run with `--json` the comparison is printed to standard error,
 /// because standard output is one JSON object. The exit code is a failure if a quantity got worse, and
 /// [`EXIT_NOT_COMPARABLE`] if the runs had different loads.
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {
     let comparison = Comparison::new(before, after, bench.shown.regression_threshold);
     if bench.target.is_some() && bench.shown.json {
@@ -180,7 +193,11 @@ fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport
     if !comparison.is_comparable {
         return ExitCode::from(EXIT_NOT_COMPARABLE);
     }
-    if comparison.regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if comparison.regressions.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn write_report(file: &Path, text: &str) -> Result<(), ReportFileError> {

@@ -77,7 +77,10 @@ impl BenchSetup {
         let is_bounded = load.requests.is_some() || load.trace.is_some();
         let run_duration = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
         let until = if is_open { run_duration } else { None };
-        let limits = plan::PlanLimits { requests: load.requests, until };
+        let limits = plan::PlanLimits {
+            requests: load.requests,
+            until,
+        };
         let plan = LoadPlan::new(scenario.clone(), recorded.clone(), limits, load.seed);
         let salt = load.salt.unwrap_or_else(default_salt);
         let sender = build_sender(bench, target).await?;
@@ -155,8 +158,11 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     scenario.output = load.output_tokens.or(scenario.output);
     if !scenario.is_same_load(&unchanged) {
         let is_named = load.scenario.is_some() || load.trace.is_some();
-        scenario.name =
-            if is_named { format!("{} with changes", scenario.name) } else { "custom load".into() };
+        scenario.name = if is_named {
+            format!("{} with changes", scenario.name)
+        } else {
+            "custom load".into()
+        };
     }
     scenario
 }
@@ -164,7 +170,9 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
 /// Reads the requests of `--trace`, if the flag is set. Each request gets a random delay of up to `--jitter`.
 /// Without the delay, all requests whose time stamps were rounded to the same value would start together.
 fn read_trace(load: &BenchLoadArgs) -> Result<Option<Arc<[TraceRequest]>>, UnreadableTrace> {
-    let Some(file) = &load.trace else { return Ok(None) };
+    let Some(file) = &load.trace else {
+        return Ok(None);
+    };
     let mut jobs = requests::read_trace(file)?;
     let jitter = requests::arrival_jitter(load.jitter, &jobs);
     let mut random = fastrand::Rng::with_seed(load.seed);
@@ -190,11 +198,18 @@ async fn build_sender(
         None => resolve_optional_secret(&Secret::Env(API_KEY_VARIABLE.to_owned())),
     };
     let key = key.map_err(BenchError::Key)?;
-    let timeouts =
-        HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
+    let timeouts = HttpClientTimeouts {
+        response_headers: endpoint.timeout,
+        ..HttpClientTimeouts::default()
+    };
     let client = TargetClient::new(HttpClient::new(timeouts), target, key);
     let model = select_model(&client, endpoint.model.as_deref()).await?;
-    Ok(BenchRequestSender { asker: client, model, shape: endpoint.api, timeout: endpoint.timeout })
+    Ok(BenchRequestSender {
+        asker: client,
+        model,
+        shape: endpoint.api,
+        timeout: endpoint.timeout,
+    })
 }
 
 async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
@@ -209,9 +224,11 @@ async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<Str
     let model_list = || listed.join(", ");
     match (wanted, &*listed) {
         (Some(wanted), _) if listed.iter().any(|model| model == wanted) => Ok(wanted.to_owned()),
-        (Some(wanted), _) => {
-            Err(BenchError::UnknownModel(target(), wanted.to_owned(), model_list()))
-        }
+        (Some(wanted), _) => Err(BenchError::UnknownModel(
+            target(),
+            wanted.to_owned(),
+            model_list(),
+        )),
         (None, [model]) => Ok(model.clone()),
         (None, []) => Err(BenchError::NoModel(target())),
         (None, _) => Err(BenchError::SeveralModels(target(), model_list())),
@@ -227,12 +244,20 @@ async fn warm_up(
     count: u32,
 ) -> Result<(), BenchError> {
     for planned in plan.clone().take(count as usize) {
-        let body = sender.body(&synthesis.prompt(&planned.job, planned.number), &planned.job);
+        let body = sender.body(
+            &synthesis.prompt(&planned.job, planned.number),
+            &planned.job,
+        );
         let result = sender.answer(&planned.job, body, None).await;
         if let Err(RequestFailure { kind, message }) = result {
             let hint = failure_hint(&kind);
-            let message = message.map(|message| format!(": {message}")).unwrap_or_default();
-            return Err(BenchError::Warmup(kind.into_owned(), format!("{message}{hint}")));
+            let message = message
+                .map(|message| format!(": {message}"))
+                .unwrap_or_default();
+            return Err(BenchError::Warmup(
+                kind.into_owned(),
+                format!("{message}{hint}"),
+            ));
         }
     }
     Ok(())
@@ -252,6 +277,8 @@ fn failure_hint(kind: &str) -> &'static str {
 
 /// The default salt: the current Unix time in milliseconds. So each run has another salt, and other prompts.
 fn default_salt() -> u64 {
-    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = clock::wall_time()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     since_epoch.as_millis() as u64
 }

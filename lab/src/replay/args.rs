@@ -20,7 +20,12 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub policy: Vec<RouterKind>,
     /// Group of equal backends; can be given several times. Example: 4:prefill=40000,kv=600000.
-    #[arg(long, value_name = "COUNT[:KEY=VALUE,...]", default_value = "8", value_delimiter = ';')]
+    #[arg(
+        long,
+        value_name = "COUNT[:KEY=VALUE,...]",
+        default_value = "8",
+        value_delimiter = ';'
+    )]
     pub backends: Vec<EngineGroup>,
     /// Speed of the trace relative to its recording.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_positive)]
@@ -55,7 +60,12 @@ pub struct ReplayArgs {
     /// gateway), events (KV events, for the texts that their own gateway has sent), exact (the true
     /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
     /// or exact+exchange. Several views: a table for each.
-    #[arg(long, value_name = "VIEW", default_value = "approximate", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "VIEW",
+        default_value = "approximate",
+        value_delimiter = ','
+    )]
     pub cache_view: Vec<CacheView>,
     /// With an exchange: time that a message between gateways takes.
     #[arg(long, value_name = "DURATION", default_value = "5ms")]
@@ -69,7 +79,12 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     pub restart_every: Option<Duration>,
     /// With --restart-every: time until a backend that restarts can serve.
-    #[arg(long, value_name = "DURATION", default_value = "1m", requires = "restart_every")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1m",
+        requires = "restart_every"
+    )]
     #[arg(value_parser = units::duration::parse)]
     pub restart_downtime: Duration,
     /// Traffic that is generated instead of reading a trace.
@@ -112,7 +127,10 @@ const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: c
                              sub_agents. About one request per second";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
-    let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| (0.001..=1000.0).contains(number));
     number.ok_or("expected a number from 0.001 to 1000")
 }
 
@@ -123,16 +141,24 @@ const MIN_INTERVAL: Duration = Duration::from_millis(1);
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration::parse(text).map_err(|error| error.to_string())?;
     let is_long_enough = interval >= MIN_INTERVAL;
-    is_long_enough.then_some(interval).ok_or_else(|| "expected at least 1ms".into())
+    is_long_enough
+        .then_some(interval)
+        .ok_or_else(|| "expected at least 1ms".into())
 }
 
 fn parse_share(text: &str) -> Result<f64, &'static str> {
-    let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share: &f64| *share > 0.0 && *share < 1.0);
     share.ok_or("expected a number between 0 and 1, such as 0.5")
 }
 
 fn parse_loss(text: &str) -> Result<f64, &'static str> {
-    let share = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share: &f64| (0.0..=1.0).contains(share));
     share.ok_or("expected a number from 0 to 1, such as 0.01")
 }
 
@@ -140,7 +166,8 @@ impl ReplayArgs {
     /// Path of the trace or name of the generated traffic, for reports. Empty: there is neither.
     pub fn trace_name(&self) -> String {
         let path = self.trace.as_ref().map(|path| path.display().to_string());
-        path.or(self.workload.map(|shape| shape.as_str().to_owned())).unwrap_or_default()
+        path.or(self.workload.map(|shape| shape.as_str().to_owned()))
+            .unwrap_or_default()
     }
 
     /// The simulation parameters of each backend of `--backends`, in the order of the groups.

@@ -38,13 +38,21 @@ pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, 
 pub(crate) fn read_trace(file: &Path) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     let opened = File::open(file).map_err(TraceError::from);
     let read = opened.and_then(|opened| trace::read(BufReader::new(opened)));
-    read.map_err(|source| UnreadableTrace { file: file.to_owned(), source })
+    read.map_err(|source| UnreadableTrace {
+        file: file.to_owned(),
+        source,
+    })
 }
 
 /// Maximum of the random delay that is added to each arrival. It is the value of `--jitter`. Without the flag
 /// it is 3 s if the time stamps of the trace are rounded, otherwise zero.
 pub(crate) fn arrival_jitter(flag: Option<Duration>, jobs: &[TraceRequest]) -> Duration {
-    let default =
-        || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };
+    let default = || {
+        if trace::has_rounded_timestamps(jobs) {
+            TIMESTAMP_ROUNDING
+        } else {
+            Duration::ZERO
+        }
+    };
     flag.unwrap_or_else(default)
 }

@@ -45,9 +45,14 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Err(error) => return report_config_error(&error),
     };
     // With a trace, the requests are the same for each seed.
-    let last_seed = if replay.workload.is_some() { replay.seeds } else { 1 };
-    let jobs: Result<Vec<_>, _> =
-        (1..=last_seed).map(|seed| requests::read(replay, seed)).collect();
+    let last_seed = if replay.workload.is_some() {
+        replay.seeds
+    } else {
+        1
+    };
+    let jobs: Result<Vec<_>, _> = (1..=last_seed)
+        .map(|seed| requests::read(replay, seed))
+        .collect();
     let jobs = match jobs {
         Ok(jobs) => jobs,
         Err(error) => return report_error(&error),
@@ -63,7 +68,11 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         let progress = ProgressLine::new("searching for the load", None);
         experiment.setup.speed = experiment.calibrate(goodput, &|| progress.step());
     }
-    let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
+    let kinds = if replay.policy.is_empty() {
+        RouterKind::all()
+    } else {
+        replay.policy.clone()
+    };
     let outcomes = run_groups(replay, &mut experiment, &kinds, first_jobs.len());
     let report = ReplayReport {
         trace: replay.trace_name(),
@@ -88,12 +97,20 @@ fn run_groups(
     let total = requests * kinds.len() * replay.seeds as usize * groups;
     let progress = ProgressLine::new("requests", Some(total));
     let mut outcomes = Vec::new();
-    for gateways in replay.gateways.iter().map(|gateways| usize::from(*gateways)) {
+    for gateways in replay
+        .gateways
+        .iter()
+        .map(|gateways| usize::from(*gateways))
+    {
         for cache_view in replay.cache_view.iter().copied() {
             experiment.setup.gateways = gateways;
             experiment.setup.cache_view = cache_view;
             let results = experiment.run(kinds, &|| progress.step()).into_iter();
-            let outcome = |outcome| ReplayOutcome { gateways, cache_view, outcome };
+            let outcome = |outcome| ReplayOutcome {
+                gateways,
+                cache_view,
+                outcome,
+            };
             outcomes.extend(results.map(outcome));
         }
     }
@@ -111,10 +128,14 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> S
         scrape: replay.scrape,
         // If several numbers of gateways are given, the load is calibrated with the first number.
         gateways: replay.gateways.first().copied().unwrap_or(1).into(),
-        exchange: ExchangeSettings { delay: replay.exchange_delay, loss: replay.exchange_loss },
-        restarts: replay
-            .restart_every
-            .map(|interval| RestartSettings { interval, downtime: replay.restart_downtime }),
+        exchange: ExchangeSettings {
+            delay: replay.exchange_delay,
+            loss: replay.exchange_loss,
+        },
+        restarts: replay.restart_every.map(|interval| RestartSettings {
+            interval,
+            downtime: replay.restart_downtime,
+        }),
         known_objectives: objectives,
         admission: admission::simulated(&config.admission, objectives),
         policy,
@@ -122,7 +143,10 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> S
     }
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
     if is_json {
         return print_json(report);
@@ -132,14 +156,26 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
         "{} requests over {} backends, {:.2} times as fast as recorded, {} seeds",
         report.requests, report.backends, report.speed, report.seeds
     );
-    println!("goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms", tpot * 1e3);
+    println!(
+        "goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms",
+        tpot * 1e3
+    );
     let same_group = |a: &ReplayOutcome, b: &ReplayOutcome| {
         (a.gateways, a.cache_view) == (b.gateways, b.cache_view)
     };
-    let has_groups = !report.outcomes.windows(2).all(|pair| same_group(&pair[0], &pair[1]));
+    let has_groups = !report
+        .outcomes
+        .windows(2)
+        .all(|pair| same_group(&pair[0], &pair[1]));
     for group in report.outcomes.chunk_by(same_group) {
         println!();
-        if has_groups && let Some(ReplayOutcome { gateways, cache_view, .. }) = group.first() {
+        if has_groups
+            && let Some(ReplayOutcome {
+                gateways,
+                cache_view,
+                ..
+            }) = group.first()
+        {
             println!("gateways: {gateways}, cache view: {}", cache_view.as_str());
         }
         print_table(group);
@@ -148,7 +184,10 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_table(outcomes: &[ReplayOutcome]) {
     println!(
         "{:<18} {:>14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9}",
@@ -164,7 +203,12 @@ fn print_table(outcomes: &[ReplayOutcome]) {
         "imbalance"
     );
     for ReplayOutcome { outcome, .. } in outcomes {
-        let PolicyOutcome { policy, mean, goodput_spread, .. } = outcome;
+        let PolicyOutcome {
+            policy,
+            mean,
+            goodput_spread,
+            ..
+        } = outcome;
         println!(
             "{policy:<18} {:>6.1} ± {:>3.1} % {:>7.2} s {:>7.2} s {:>6.1} ms {:>6.1} ms {:>9.0} \
              {:>5.1} % {:>9.1} {:>9.3}",
@@ -183,7 +227,10 @@ fn print_table(outcomes: &[ReplayOutcome]) {
 }
 
 /// Prints the metrics of closed-loop sessions, if the traffic has such sessions.
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_sessions(outcomes: &[ReplayOutcome]) {
     let with_sessions =
         |outcome: &ReplayOutcome| Some((outcome.outcome.policy, outcome.outcome.sessions?));

@@ -69,7 +69,10 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_standings(results: &[CellResult], standings: &[Standing], kinds: &[RouterKind]) {
     let first = kinds.first().map_or("", |kind| kind.name());
     println!(

@@ -126,11 +126,17 @@ Examples:
     --prefill-rate 12000 --step 15ms --price 1.20 --output-rate 900";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
-    let number = text.parse().ok().filter(|number: &f64| (1e-6..=1e12).contains(number));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| (1e-6..=1e12).contains(number));
     number.ok_or("expected a number above 0")
 }
 
 fn parse_share(text: &str) -> Result<f64, &'static str> {
-    let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share <= 1.0);
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share: &f64| *share > 0.0 && *share <= 1.0);
     share.ok_or("expected a share above 0 and at most 1, such as 0.9")
 }

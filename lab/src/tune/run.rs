@@ -48,9 +48,15 @@ enum TuneCommandError {
 }
 
 /// Prompt lengths if no flag, trace, gateway or bench report gives them.
-const DEFAULT_PROMPT_TOKENS: TokenLengths = TokenLengths { mean: 1_000.0, p95: 4_000.0 };
+const DEFAULT_PROMPT_TOKENS: TokenLengths = TokenLengths {
+    mean: 1_000.0,
+    p95: 4_000.0,
+};
 /// Output lengths if no flag, trace, gateway or bench report gives them.
-const DEFAULT_OUTPUT_TOKENS: TokenLengths = TokenLengths { mean: 200.0, p95: 500.0 };
+const DEFAULT_OUTPUT_TOKENS: TokenLengths = TokenLengths {
+    mean: 200.0,
+    p95: 500.0,
+};
 
 pub(crate) fn run(tune: TuneArgs) -> ExitCode {
     block_on(async move {
@@ -61,7 +67,10 @@ pub(crate) fn run(tune: TuneArgs) -> ExitCode {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+#[expect(
+    clippy::print_stdout,
+    reason = "standard output is the result of the command"
+)]
 fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
     if tune.json {
         return print_json(report);
@@ -71,13 +80,21 @@ fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
 }
 
 async fn build_report(tune: &TuneArgs) -> Result<TuneReport, TuneCommandError> {
-    let file =
-        if tune.model.is_dir() { tune.model.join("config.json") } else { tune.model.clone() };
+    let file = if tune.model.is_dir() {
+        tune.model.join("config.json")
+    } else {
+        tune.model.clone()
+    };
     let text =
         fs::read_to_string(&file).map_err(|error| TuneCommandError::Read(file.clone(), error))?;
     let model =
         ModelShape::read(&text).map_err(|error| TuneCommandError::Model(file.clone(), error))?;
-    let bench = tune.speed.from_bench.as_deref().map(read_bench_report).transpose()?;
+    let bench = tune
+        .speed
+        .from_bench
+        .as_deref()
+        .map(read_bench_report)
+        .transpose()?;
     let mut speed = resolve_speed(tune, bench.as_ref());
     let RequestLengths { prompt, output } =
         resolve_lengths(tune, bench.as_ref(), &mut speed).await?;
@@ -121,9 +138,13 @@ fn stored_weights_bytes(folder: &Path) -> Option<u64> {
     let sum_file_sizes = || {
         let files = fs::read_dir(folder).ok()?.flatten();
         let is_weights = |file: &fs::DirEntry| {
-            file.path().extension().is_some_and(|extension| extension == "safetensors")
+            file.path()
+                .extension()
+                .is_some_and(|extension| extension == "safetensors")
         };
-        let sizes = files.filter(is_weights).filter_map(|file| Some(file.metadata().ok()?.len()));
+        let sizes = files
+            .filter(is_weights)
+            .filter_map(|file| Some(file.metadata().ok()?.len()));
         Some(sizes.sum::<u64>())
     };
     total.or_else(sum_file_sizes).filter(|bytes| *bytes > 0)
@@ -197,11 +218,17 @@ async fn resolve_lengths(
         return lengths::from_metrics_page(&page).ok_or(TuneCommandError::GatewayIdle);
     }
     let Some(bench) = bench else {
-        return Ok(RequestLengths { prompt: DEFAULT_PROMPT_TOKENS, output: DEFAULT_OUTPUT_TOKENS });
+        return Ok(RequestLengths {
+            prompt: DEFAULT_PROMPT_TOKENS,
+            output: DEFAULT_OUTPUT_TOKENS,
+        });
     };
     let with_assumed_p95 = |tokens: u64| {
         let mean = (tokens as f64 / bench.counts.served as f64).max(1.0);
-        TokenLengths { mean, p95: mean * lengths::P95_TO_MEAN_RATIO }
+        TokenLengths {
+            mean,
+            p95: mean * lengths::P95_TO_MEAN_RATIO,
+        }
     };
     speed.sources.push(p95_note.into());
     let counts = &bench.counts;

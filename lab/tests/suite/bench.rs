@@ -44,8 +44,13 @@ async fn assert_error(arguments: &str, words: &str) {
 
 /// Interrupts a run of the bench. Returns its report.
 async fn interrupted(child: Child) -> Value {
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+    Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap())
+        .await
+        .unwrap();
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -64,7 +69,14 @@ async fn held() -> ScriptedBackend {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_and_gateway_count_the_same() {
-    let fleet = Fleet::start_with(2, Setup { injects_usage: true, ..Setup::default() }).await;
+    let fleet = Fleet::start_with(
+        2,
+        Setup {
+            injects_usage: true,
+            ..Setup::default()
+        },
+    )
+    .await;
     let gateway = fleet.gateway.addr;
     let admin = fleet.gateway.admin;
     let page = file("page.html");
@@ -78,21 +90,40 @@ async fn client_and_gateway_count_the_same() {
         (&report["counts"]["served"], &report["termination"]),
         (&30.into(), &"complete".into())
     );
-    assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
+    assert_eq!(
+        report["gateway"]["is_shared"], false,
+        "{}",
+        report["gateway"]
+    );
     for row in report["gateway"]["rows"].as_array().unwrap() {
         let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
         // If the client reads late, it sees longer gaps between events than the gateway.
         let is_whole = row["quantity"] == "TTFT" || row["quantity"] == "E2E";
-        assert!(if is_whole { gateway == client } else { gateway <= client }, "{row}");
+        assert!(
+            if is_whole {
+                gateway == client
+            } else {
+                gateway <= client
+            },
+            "{row}"
+        );
         // The client starts its measurement earlier than the gateway and ends it later.
         let mean_of = |side: &str| row[side]["mean"].as_f64().unwrap();
-        assert!(row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"), "{row}");
+        assert!(
+            row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"),
+            "{row}"
+        );
     }
     let tokens = report["gateway"]["output_tokens"].as_array().unwrap();
     assert_eq!(tokens[0], tokens[1]);
     assert_eq!(tokens[0], report["counts"]["output_tokens"]);
     let intended = report["latencies"]["ttft"]["mean"].as_f64().unwrap();
-    assert!(intended >= report["latencies"]["service_ttft"]["mean"].as_f64().unwrap());
+    assert!(
+        intended
+            >= report["latencies"]["service_ttft"]["mean"]
+                .as_f64()
+                .unwrap()
+    );
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && !page.contains("NaN"));
     for fetched in ["<script", "src=", "href=", "@import", "url("] {
@@ -111,7 +142,10 @@ async fn a_signal_leaves_partial_results() {
     );
     let child = command(&endless).stdout(Stdio::piped()).spawn().unwrap();
     fleet.gateway.record().await;
-    report(&format!("http://{gateway} --requests 1 --rate 1 --output-tokens 2 --warmup 0")).await;
+    report(&format!(
+        "http://{gateway} --requests 1 --rate 1 --output-tokens 2 --warmup 0"
+    ))
+    .await;
     let first = interrupted(child).await;
     assert_eq!(first["termination"], "interrupted");
     assert_eq!(first["gateway"]["is_shared"], true, "{}", first["gateway"]);
@@ -120,27 +154,41 @@ async fn a_signal_leaves_partial_results() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_loop_sends_without_answers() {
     let fake = held().await;
-    let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
+    let arguments = format!(
+        "http://{} --api chat --rate 500 --requests 5 --warmup 0",
+        fake.addr
+    );
     let run = tokio::spawn(async move { report(&arguments).await });
     fake.until_received(5).await;
     (0..5).for_each(|_| fake.go());
     let report = run.await.unwrap();
-    assert_eq!((&report["counts"]["served"], &report["counts"]["delayed"]), (&5.into(), &0.into()));
+    assert_eq!(
+        (&report["counts"]["served"], &report["counts"]["delayed"]),
+        (&5.into(), &0.into())
+    );
     assert_eq!(
         report["latencies"]["tbt"]["count"], 5,
         "two outputs have one gap, in one or two reads"
     );
-    assert_eq!(report["counts"]["uncounted"], 5, "no response reported its tokens");
-    let ids: Vec<bool> =
-        fake.seen().iter().map(|seen| seen.head.contains("x-request-id: bench-")).collect();
+    assert_eq!(
+        report["counts"]["uncounted"], 5,
+        "no response reported its tokens"
+    );
+    let ids: Vec<bool> = fake
+        .seen()
+        .iter()
+        .map(|seen| seen.head.contains("x-request-id: bench-"))
+        .collect();
     assert_eq!(ids, [true; 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_loop_has_one_request_per_user() {
     let fake = held().await;
-    let arguments =
-        format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
+    let arguments = format!(
+        "http://{} --api chat --concurrency 2 --requests 6 --warmup 0",
+        fake.addr
+    );
     let run = tokio::spawn(async move { report(&arguments).await });
     for sent in 2..=6 {
         fake.until_received(sent).await;
@@ -162,10 +210,16 @@ async fn delays_by_the_in_flight_limit_are_invalid() {
         saved.display()
     );
     let text = text(&arguments, 1).await;
-    assert!(text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"), "{text}");
+    assert!(
+        text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"),
+        "{text}"
+    );
     let report: Value = serde_json::from_slice(&fs::read(saved).unwrap()).unwrap();
     let counts = &report["counts"];
-    assert_eq!((&counts["served"], &counts["delayed"]), (&10.into(), &9.into()));
+    assert_eq!(
+        (&counts["served"], &counts["delayed"]),
+        (&10.into(), &9.into())
+    );
     assert_eq!(report["rates"]["goodput"], 0.0);
     // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens each. At
     // least four of these were not faster than the median.
@@ -200,7 +254,10 @@ async fn a_trace_is_sent_despite_failures() {
     );
     let report: Value = serde_json::from_slice(&bench(&arguments).await.stdout).unwrap();
     assert_eq!(report["termination"], "complete");
-    assert_eq!(report["counts"]["failures"], serde_json::json!({ "status_503": 60 }));
+    assert_eq!(
+        report["counts"]["failures"],
+        serde_json::json!({ "status_503": 60 })
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,15 +267,26 @@ async fn a_target_without_inference_is_reported() {
     assert_error(&url, "no_stream; it answered without an event stream").await;
     fake.set_models(&["a", "b"]);
     assert_error(&url, "several models; give --model with one of a, b").await;
-    assert_error(&format!("{url} --model c"), "does not serve c; it lists a, b").await;
+    assert_error(
+        &format!("{url} --model c"),
+        "does not serve c; it lists a, b",
+    )
+    .await;
     fake.set_models(&[]);
     assert_error(&url, "lists no model; give --model").await;
     fake.refuse_models("401 Unauthorized");
-    assert_error(&url, "refuses the API key, or requires one (401 Unauthorized)").await;
+    assert_error(
+        &url,
+        "refuses the API key, or requires one (401 Unauthorized)",
+    )
+    .await;
     fake.refuse_models("404 Not Found");
     assert_error(&url, "GET /v1/models with 404 Not Found: is it a gateway").await;
-    assert_error("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached: cannot connect")
-        .await;
+    assert_error(
+        "http://127.0.0.1:9",
+        "http://127.0.0.1:9 cannot be reached: cannot connect",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,17 +305,22 @@ async fn a_backend_as_admin_address_is_reported() {
 async fn a_crash_leaves_partial_results() {
     let served = AtomicUsize::new(0);
     let fake =
-        ScriptedBackend::start(move |_: &Seen| match served.fetch_add(1, Ordering::SeqCst) {
-            0..10 => answer(),
-            _ => vec![Step::Close],
-        })
+        ScriptedBackend::start(
+            move |_: &Seen| match served.fetch_add(1, Ordering::SeqCst) {
+                0..10 => answer(),
+                _ => vec![Step::Close],
+            },
+        )
         .await;
     let arguments = format!(
         "http://{} --api chat --concurrency 1 --duration 1h --warmup 0 {IGNORE_LAG}",
         fake.addr
     );
     let text = text(&arguments, 1).await;
-    assert!(text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"), "{text}");
+    assert!(
+        text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"),
+        "{text}"
+    );
     assert!(text.contains("served 10, failed 50"), "{text}");
 }
 
@@ -264,14 +337,29 @@ async fn api_keys_come_from_files_or_variables_unseen() {
     from_default_variable.env("OPENAI_API_KEY", "sk-benched");
     for command in [from_file, from_variable, from_default_variable] {
         let output = program::run(command).await;
-        assert!(fake.take_received().pop().unwrap().head.contains("Bearer sk-benched"));
+        assert!(
+            fake.take_received()
+                .pop()
+                .unwrap()
+                .head
+                .contains("Bearer sk-benched")
+        );
         let shown = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(!shown.contains("sk-benched") && shown.contains("status_401"), "{shown}");
+        assert!(
+            !shown.contains("sk-benched") && shown.contains("status_401"),
+            "{shown}"
+        );
     }
     assert_error(&url, "status_401").await;
-    assert!(!fake.take_received().pop().unwrap().head.contains("Bearer"), "no key is set");
-    assert_error(&format!("{url} --api-key-env NONE"), "the environment variable NONE is not set")
-        .await;
+    assert!(
+        !fake.take_received().pop().unwrap().head.contains("Bearer"),
+        "no key is set"
+    );
+    assert_error(
+        &format!("{url} --api-key-env NONE"),
+        "the environment variable NONE is not set",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,16 +376,22 @@ async fn slower_than_the_baseline_fails() {
     let compare = format!("--compare {} {}", before.display(), before.display());
     text(&compare, 0).await;
     for (file, ttft) in [(&before, 0.1), (&after, 0.3)] {
-        for (number, sample) in
-            saved["samples"]["requests"].as_array_mut().unwrap().iter_mut().enumerate()
+        for (number, sample) in saved["samples"]["requests"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .enumerate()
         {
             sample["ttft"] = (ttft + number as f64 / 1e4).into();
         }
         saved["latencies"]["ttft"]["p50"] = (ttft + 0.002).into();
         fs::write(file, saved.to_string()).unwrap();
     }
-    let line =
-        format!("--compare {} {} --regression-threshold 50%", before.display(), after.display());
+    let line = format!(
+        "--compare {} {} --regression-threshold 50%",
+        before.display(),
+        after.display()
+    );
     let text = text(&line, 1).await;
     assert!(text.contains("regressions: TTFT p50"), "{text}");
     fs::write(&after, "{}").unwrap();
@@ -317,13 +411,31 @@ async fn a_baseline_of_another_load_fails_early() {
         ))
         .await;
     }
-    let text = text(&format!("--compare {} {}", before.display(), after.display()), 2).await;
-    assert!(text.contains("NOT COMPARABLE") && !text.contains("regressions"), "{text}");
-    assert!(text.lines().all(|line| line.len() <= 80 || line.starts_with("differs")), "{text}");
-    let output = bench(&format!("{url} --duration 1h --baseline {}", before.display())).await;
+    let text = text(
+        &format!("--compare {} {}", before.display(), after.display()),
+        2,
+    )
+    .await;
+    assert!(
+        text.contains("NOT COMPARABLE") && !text.contains("regressions"),
+        "{text}"
+    );
+    assert!(
+        text.lines()
+            .all(|line| line.len() <= 80 || line.starts_with("differs")),
+        "{text}"
+    );
+    let output = bench(&format!(
+        "{url} --duration 1h --baseline {}",
+        before.display()
+    ))
+    .await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(message.contains("the baseline has another load: "), "{message}");
+    assert!(
+        message.contains("the baseline has another load: "),
+        "{message}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -352,8 +464,18 @@ async fn the_text_report_fits_80_columns() {
 
 #[tokio::test]
 async fn the_bench_rejects_contradicting_flags() {
-    for arguments in ["", "http://a:1 --concurrency 3 --rate 2", "http://a:1 --scenario heavy"] {
+    for arguments in [
+        "",
+        "http://a:1 --concurrency 3 --rate 2",
+        "http://a:1 --scenario heavy",
+    ] {
         let output = bench(arguments).await;
-        assert!(output.status.code().is_some_and(|code| code != 0 && code != 1), "{arguments}");
+        assert!(
+            output
+                .status
+                .code()
+                .is_some_and(|code| code != 0 && code != 1),
+            "{arguments}"
+        );
     }
 }

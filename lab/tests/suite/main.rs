@@ -1,7 +1,11 @@
 //! Tests that run `tokenweir-lab` as a program, with gateways, simulated backends and scripted servers. The
 //! gateway's own test suite has these servers.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on has failed"
+)]
 #![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
 #[macro_use]

@@ -8,18 +8,26 @@ use std::process::{Command, Output};
 /// Returns a command that runs `tokenweir-lab` with these arguments and without environment variables.
 pub(crate) fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
-    command.args(arguments.split(' ').filter(|it| !it.is_empty())).env_clear();
+    command
+        .args(arguments.split(' ').filter(|it| !it.is_empty()))
+        .env_clear();
     command
 }
 
 pub(crate) async fn run(mut command: Command) -> Output {
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
 }
 
 /// Runs `tokenweir-lab`, which must succeed. Returns its report.
 pub(crate) async fn report(arguments: &str) -> Value {
     let output = run(command(arguments)).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

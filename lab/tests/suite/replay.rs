@@ -16,7 +16,11 @@ async fn replay(trace: &Path, arguments: &str) -> Value {
 async fn send(trace: &Path, arguments: &str) -> Value {
     // A busy machine delays the load generator, so the limit of its delay is raised to an hour.
     let flags = "--warmup 0 --max-lag 1h --json";
-    program::report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
+    program::report(&format!(
+        "bench --trace {} {flags} {arguments}",
+        trace.display()
+    ))
+    .await
 }
 
 fn file(name: &str, lines: &[String]) -> PathBuf {
@@ -37,7 +41,11 @@ fn line(at: u64, input: u32, output: u32, ids: &[u64], more: &str) -> String {
 fn trace(name: &str) -> PathBuf {
     let lines: Vec<String> = (0..20)
         .map(|number| {
-            let leaves = if number % 4 == 3 { ",\"left_after\":3" } else { "" };
+            let leaves = if number % 4 == 3 {
+                ",\"left_after\":3"
+            } else {
+                ""
+            };
             line(number * 100, 1_040, 8, &[1, 2], leaves)
         })
         .collect();
@@ -56,13 +64,28 @@ async fn each_gateway_count_meets_each_cache_view() {
     let report = replay(&trace("views"), arguments).await;
     let group = |outcome: &Value| {
         let text = |key: &str| outcome[key].to_string().replace('"', "");
-        format!("{} {} {}", text("policy"), text("gateways"), text("cache_view"))
+        format!(
+            "{} {} {}",
+            text("policy"),
+            text("gateways"),
+            text("cache_view")
+        )
     };
-    let groups: Vec<String> = report["outcomes"].as_array().unwrap().iter().map(group).collect();
+    let groups: Vec<String> = report["outcomes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(group)
+        .collect();
     let expected =
         ["1 exact", "1 exchange", "2 exact", "2 exchange"].map(|group| format!("kv_aware {group}"));
     assert_eq!(groups, expected);
-    let wrong = ["--exchange-loss 1.5", "--cache-view oracle", "--gateways 0", "--workload chess"];
+    let wrong = [
+        "--exchange-loss 1.5",
+        "--cache-view oracle",
+        "--gateways 0",
+        "--workload chess",
+    ];
     for flags in wrong {
         let arguments = format!("replay {} {flags}", trace("wrong").display());
         let output = program::run(program::command(&arguments)).await;
@@ -72,12 +95,25 @@ async fn each_gateway_count_meets_each_cache_view() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_sent_as_recorded() {
-    let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
+    let fleet = Fleet::start_with(
+        1,
+        Setup {
+            injects_usage: true,
+            ..Setup::default()
+        },
+    )
+    .await;
     let url = format!("http://{}", fleet.gateway.addr);
     let report = send(&trace("real"), &format!("{url} --speed 4")).await;
     let counts = &report["counts"];
-    assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
-    assert_eq!((&counts["failed"], &counts["unfinished"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&counts["served"], &counts["client_disconnects"]),
+        (&20.into(), &5.into())
+    );
+    assert_eq!(
+        (&counts["failed"], &counts["unfinished"]),
+        (&0.into(), &0.into())
+    );
     assert_eq!(counts["input_tokens"], 20 * 1_040);
     assert!(counts["output_tokens"].as_u64().unwrap() >= 15 * 8 + 5 * 3);
     assert_eq!(report["run"]["model"], "sim-model");
@@ -100,7 +136,11 @@ async fn a_trace_is_sent_as_recorded() {
     );
     assert!(report["seconds"].as_f64().unwrap() >= 1.9 / 4.0, "{report}");
     let latencies = &report["latencies"];
-    assert!(["ttft", "tpot"].iter().all(|name| latencies[name]["p50"].as_f64().unwrap() > 0.0));
+    assert!(
+        ["ttft", "tpot"]
+            .iter()
+            .all(|name| latencies[name]["p50"].as_f64().unwrap() > 0.0)
+    );
     for _ in 0..20 {
         fleet.gateway.record().await;
     }
@@ -123,12 +163,19 @@ async fn a_capture_can_be_simulated_and_sent() {
         fleet.gateway.record().await;
     }
     fleet.gateway.captured(20).await;
-    let virtually = replay(&captured, "--policy kv_aware,round_robin --seeds 1 --backends 2").await;
+    let virtually = replay(
+        &captured,
+        "--policy kv_aware,round_robin --seeds 1 --backends 2",
+    )
+    .await;
     assert_eq!(virtually["requests"], 20);
     assert_eq!(virtually["outcomes"].as_array().unwrap().len(), 2);
     let before = prompt_tokens(&fleet);
     let counts = &send(&captured, &format!("{url} --speed 4")).await["counts"];
-    assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
+    assert_eq!(
+        (&counts["served"], &counts["client_disconnects"]),
+        (&20.into(), &5.into())
+    );
     // For clients that disconnected, the gateway estimated the number of prompt tokens. In this estimate, a
     // JSON-escaped quote counts as one byte of text.
     assert_eq!(

@@ -41,7 +41,11 @@ async fn the_size_of_weight_files_is_preferred() {
     let shape = tune(&folder, "--gpu-memory 80GiB").await;
     assert_eq!(number(&shape, "weights"), 2 * 8_029_995_008);
     let index = folder.join("model.safetensors.index.json");
-    fs::write(&index, r#"{"metadata":{"total_size":1000000},"weight_map":{}}"#).unwrap();
+    fs::write(
+        &index,
+        r#"{"metadata":{"total_size":1000000},"weight_map":{}}"#,
+    )
+    .unwrap();
     let stored = tune(&folder, "--gpu-memory 80GiB").await;
     fs::remove_file(index).unwrap();
     assert_eq!(number(&stored, "weights"), 1_000_000);
@@ -50,8 +54,18 @@ async fn the_size_of_weight_files_is_preferred() {
 #[tokio::test]
 async fn incomplete_configs_and_small_gpus_are_reported() {
     let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
-    assert_error(&lacking, "--gpu-memory 80GiB", "config.json does not describe a model").await;
-    assert_error(&lacking, "--gpu-memory 80GiB", "it has no num_hidden_layers").await;
+    assert_error(
+        &lacking,
+        "--gpu-memory 80GiB",
+        "config.json does not describe a model",
+    )
+    .await;
+    assert_error(
+        &lacking,
+        "--gpu-memory 80GiB",
+        "it has no num_hidden_layers",
+    )
+    .await;
     assert_error(
         &model("small", LLAMA),
         "--gpu-memory 1GiB",
@@ -69,7 +83,14 @@ async fn incomplete_configs_and_small_gpus_are_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_and_speeds_come_from_other_tools() {
     let folder = model("observed", LLAMA);
-    let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
+    let fleet = Fleet::start_with(
+        1,
+        Setup {
+            injects_usage: true,
+            ..Setup::default()
+        },
+    )
+    .await;
     let gateway = fleet.gateway.addr;
     let admin = fleet.gateway.admin;
     let saved = folder.join("report.json");
@@ -81,8 +102,14 @@ async fn counts_and_speeds_come_from_other_tools() {
     for _ in 0..10 {
         fleet.gateway.record().await;
     }
-    let by_bench = format!("--gpu-memory 80GiB --price 2 --from-bench {}", saved.display());
-    let reports = [tune(&folder, &by_gateway).await, tune(&folder, &by_bench).await];
+    let by_bench = format!(
+        "--gpu-memory 80GiB --price 2 --from-bench {}",
+        saved.display()
+    );
+    let reports = [
+        tune(&folder, &by_gateway).await,
+        tune(&folder, &by_bench).await,
+    ];
     for report in &reports {
         let tokens = report["kv_tokens"].as_f64().unwrap();
         let fit = number(report, "concurrent requests") as f64;

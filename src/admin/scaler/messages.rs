@@ -49,15 +49,23 @@ pub(super) struct MetricNumber {
 
 impl ScaledObjectRef {
     pub(super) fn model(&self) -> Result<&str, Status> {
-        let model = self.scaler_metadata.get("model").filter(|model| !model.is_empty());
+        let model = self
+            .scaler_metadata
+            .get("model")
+            .filter(|model| !model.is_empty());
         let problem = "the metadata of the trigger lacks `model`: the model name that clients use";
-        model.map(String::as_str).ok_or_else(|| Status::invalid_argument(problem))
+        model
+            .map(String::as_str)
+            .ok_or_else(|| Status::invalid_argument(problem))
     }
 
     /// Returns the number of requests that one backend should serve, from the metadata of the KEDA
     /// trigger. Fails if the trigger does not state a number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
-        let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
+        let target = self
+            .scaler_metadata
+            .get("requests")
+            .and_then(|text| text.parse().ok());
         let problem = "the metadata of the trigger lacks `requests`, a number above 0 per backend";
         target
             .filter(|target: &f64| target.is_finite() && *target > 0.0)
@@ -69,6 +77,12 @@ impl MetricsResponse {
     pub(super) fn new(number: f64) -> Self {
         let integer = number.ceil() as i64;
         let metric_name = METRIC_NAME.to_owned();
-        Self { metrics: vec![MetricNumber { metric_name, integer, float: number }] }
+        Self {
+            metrics: vec![MetricNumber {
+                metric_name,
+                integer,
+                float: number,
+            }],
+        }
     }
 }

@@ -50,8 +50,11 @@ pub(super) async fn call(
     };
     let response = match method.as_str() {
         "IsActive" => {
-            let is_active =
-                |object: ScaledObjectRef| Ok(IsActiveResponse { result: count(&object)? > 0 });
+            let is_active = |object: ScaledObjectRef| {
+                Ok(IsActiveResponse {
+                    result: count(&object)? > 0,
+                })
+            };
             unary(request, is_active).await
         }
         "StreamIsActive" => {
@@ -67,8 +70,10 @@ pub(super) async fn call(
             server().server_streaming(service_fn(watch), request).await
         }
         "GetMetricSpec" => {
-            unary(request, |object: ScaledObjectRef| Ok(MetricsResponse::new(object.target()?)))
-                .await
+            unary(request, |object: ScaledObjectRef| {
+                Ok(MetricsResponse::new(object.target()?))
+            })
+            .await
         }
         "GetMetrics" => {
             let value = |request: GetMetricsRequest| {
@@ -114,16 +119,22 @@ fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
     permit: ScalerPermit,
 ) -> impl Stream<Item = Result<IsActiveResponse, Status>> + Send {
-    stream::try_unfold((is_active, permit, None), |(is_active, permit, last)| async move {
-        loop {
-            if permit.is_replaced() {
-                return Err(Status::resource_exhausted("a new stream replaced this one"));
+    stream::try_unfold(
+        (is_active, permit, None),
+        |(is_active, permit, last)| async move {
+            loop {
+                if permit.is_replaced() {
+                    return Err(Status::resource_exhausted("a new stream replaced this one"));
+                }
+                let result = is_active()?;
+                if last != Some(result) {
+                    return Ok(Some((
+                        IsActiveResponse { result },
+                        (is_active, permit, Some(result)),
+                    )));
+                }
+                tokio::time::sleep(WATCH_INTERVAL).await;
             }
-            let result = is_active()?;
-            if last != Some(result) {
-                return Ok(Some((IsActiveResponse { result }, (is_active, permit, Some(result)))));
-            }
-            tokio::time::sleep(WATCH_INTERVAL).await;
-        }
-    })
+        },
+    )
 }

@@ -37,17 +37,28 @@ impl ScalerStreams {
         if streams.len() >= MAX_SCALER_STREAMS
             && let Some(oldest) = oldest_of_busiest(&streams)
         {
-            streams.remove(oldest).is_replaced.store(true, Ordering::Relaxed);
+            streams
+                .remove(oldest)
+                .is_replaced
+                .store(true, Ordering::Relaxed);
         }
-        streams.push(ScalerStream { client, is_replaced: is_replaced.clone() });
-        ScalerPermit { streams: self.clone(), is_replaced }
+        streams.push(ScalerStream {
+            client,
+            is_replaced: is_replaced.clone(),
+        });
+        ScalerPermit {
+            streams: self.clone(),
+            is_replaced,
+        }
     }
 }
 
 /// The position of the oldest stream of the client that has the most streams.
 fn oldest_of_busiest(streams: &[ScalerStream]) -> Option<usize> {
     let busiest = limits::busiest(streams.iter().map(|stream| stream.client));
-    streams.iter().position(|stream| busiest.contains(&stream.client))
+    streams
+        .iter()
+        .position(|stream| busiest.contains(&stream.client))
 }
 
 impl ScalerPermit {
@@ -72,7 +83,9 @@ mod tests {
         let streams = Arc::<ScalerStreams>::default();
         let [keda, other] = [1, 2].map(|last_byte| Some(IpAddr::from([10, 0, 0, last_byte])));
         let of_keda = streams.open(keda);
-        let mut of_other: Vec<_> = (1..MAX_SCALER_STREAMS).map(|_| streams.open(other)).collect();
+        let mut of_other: Vec<_> = (1..MAX_SCALER_STREAMS)
+            .map(|_| streams.open(other))
+            .collect();
         assert!(!of_other[0].is_replaced());
         let second = streams.open(keda);
         assert!(of_other[0].is_replaced() && !of_other[1].is_replaced());

@@ -27,7 +27,11 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             let known = diagnosis.known_verdicts();
             let diagnosed = diagnosis.backends.iter();
             let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
-            let names = || status.registered_backends().map(|backend| &*backend.backend);
+            let names = || {
+                status
+                    .registered_backends()
+                    .map(|backend| &*backend.backend)
+            };
             for backend in names() {
                 for rule in &RULES {
                     match known.get(&(backend, rule.name)) {
@@ -48,7 +52,10 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_verdicts",
         "Verdicts of the diagnosis that hold now.",
-        &[VERDICT, MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec())],
+        &[
+            VERDICT,
+            MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec()),
+        ],
         MetricSource::Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for name in verdict_names() {
@@ -69,7 +76,10 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for name in measure_names() {
                 let anomalies = diagnosis.anomalies.iter();
-                emit(&[name], anomalies.filter(|it| it.measure == name).count() as f64);
+                emit(
+                    &[name],
+                    anomalies.filter(|it| it.measure == name).count() as f64,
+                );
             }
         }),
     ),

@@ -33,8 +33,9 @@ impl StallLog {
         let begins = is_stalling && self.period.record(now);
         if begins {
             let names = stalled.iter().filter(|(_, streams)| *streams > 0);
-            let names: Vec<String> =
-                names.map(|(backend, streams)| format!("{backend} {streams}")).collect();
+            let names: Vec<String> = names
+                .map(|(backend, streams)| format!("{backend} {streams}"))
+                .collect();
             // A stall can end between two calls. Then no stream is stalled now.
             tracing::warn!(
                 stalls = new,
@@ -46,7 +47,11 @@ impl StallLog {
         self.stalls += new;
         let ended = self.period.end(now).map(|duration| {
             let stalls = std::mem::take(&mut self.stalls);
-            tracing::info!(seconds = duration.as_secs(), stalls, "no stream stalls any more");
+            tracing::info!(
+                seconds = duration.as_secs(),
+                stalls,
+                "no stream stalls any more"
+            );
             stalls
         });
         (begins, ended)
@@ -71,11 +76,23 @@ mod tests {
         };
         assert_eq!(at(0, 0, 0), (false, None));
         assert_eq!(at(5, 2, 2), (true, None));
-        assert_eq!(at(10, 2, 2), (false, None), "the same streams are still stalled");
-        assert_eq!(at(15, 0, 3), (false, None), "a stall that ended between two calls");
+        assert_eq!(
+            at(10, 2, 2),
+            (false, None),
+            "the same streams are still stalled"
+        );
+        assert_eq!(
+            at(15, 0, 3),
+            (false, None),
+            "a stall that ended between two calls"
+        );
         assert_eq!(at(20, 0, 3), (false, None));
         assert_eq!(at(25, 0, 3), (false, Some(3)));
-        assert_eq!(at(30, 0, 1), (false, None), "a backend with two stalls has left");
+        assert_eq!(
+            at(30, 0, 1),
+            (false, None),
+            "a backend with two stalls has left"
+        );
         assert_eq!(at(35, 0, 2), (true, None), "a new period");
     }
 }

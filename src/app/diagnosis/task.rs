@@ -63,8 +63,13 @@ const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
 /// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 5] =
-    ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
+const RULES_ABOUT_WORK: [&str; 5] = [
+    "shedding",
+    "gateway_queue",
+    "prefill_starvation",
+    "kv_thrashing",
+    "kv_backlog",
+];
 
 impl DiagnosisTask {
     /// Starts the diagnosis task.
@@ -89,26 +94,43 @@ impl DiagnosisTask {
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.extras.on_diagnosis(&diagnosis, now, clock::wall_time());
+            self.extras
+                .on_diagnosis(&diagnosis, now, clock::wall_time());
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
 
     fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
-        let ProxyState { pool, admission, open_streams, .. } = &self.admin.proxy;
+        let ProxyState {
+            pool,
+            admission,
+            open_streams,
+            ..
+        } = &self.admin.proxy;
         // The computation of the readiness also logs its changes and the end of panic mode.
         let readiness = pool.readiness(now);
         let backends = pool.backends();
-        self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
-        let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
+        self.request_counters
+            .retain_backends(backends.iter().map(|backend| &backend.identity.id));
+        let queued = admission
+            .waiting_by_class()
+            .iter()
+            .map(|(_, waiting)| waiting)
+            .sum();
         let samples = self.sample_backends(&backends, queued, now);
-        let is_limited =
-            |limit: u32| samples.iter().filter(|(_, sample)| is_limited(sample, limit)).count();
+        let is_limited = |limit: u32| {
+            samples
+                .iter()
+                .filter(|(_, sample)| is_limited(sample, limit))
+                .count()
+        };
         let limited_backends = admission.max_in_flight().map_or(0, is_limited);
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
         let backends = readiness.backends.iter().map(|current| {
-            let attempts = self.request_counters.take_attempts(&current.backend.identity.id);
+            let attempts = self
+                .request_counters
+                .take_attempts(&current.backend.identity.id);
             fleet_backend(current, attempts, now)
         });
         let fleet = FleetObservation {
@@ -139,7 +161,10 @@ impl DiagnosisTask {
     ) -> Vec<(BackendId, DiagnosisSample)> {
         let samples = backends.iter().map(|backend| {
             let counts = self.request_counters.take(&backend.identity.id);
-            (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
+            (
+                backend.identity.id.clone(),
+                sample_backend(backend, counts, queued, now),
+            )
         });
         let mut samples: Vec<_> = samples.collect();
         self.extras.complete_samples(backends, &mut samples, now);
@@ -149,20 +174,32 @@ impl DiagnosisTask {
     /// Returns the models that no backend can serve now and for which requests wait.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
         let waiting = self.admin.proxy.admission.waiting_models().into_iter();
-        let awaited =
-            waiting.filter_map(|WaitingModel { model, requests, without_backend_since }| {
-                let seconds = now.saturating_duration_since(without_backend_since?).as_secs_f64();
+        let awaited = waiting.filter_map(
+            |WaitingModel {
+                 model,
+                 requests,
+                 without_backend_since,
+             }| {
+                let seconds = now
+                    .saturating_duration_since(without_backend_since?)
+                    .as_secs_f64();
                 let model =
                     model.map_or_else(|| "any model".to_owned(), |name| format!("`{name}`"));
-                Some(AwaitedModel { model, requests, seconds })
-            });
+                Some(AwaitedModel {
+                    model,
+                    requests,
+                    seconds,
+                })
+            },
+        );
         awaited.collect()
     }
 
     fn log_stalls(&self, log: &mut StallLog, now: Instant) {
         let backends = self.admin.proxy.pool.backends();
-        let stalled =
-            backends.iter().map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
+        let stalled = backends
+            .iter()
+            .map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
         let stall_count = backends.iter().map(|it| it.load.stall_count()).sum();
         log.record(&stalled.collect::<Vec<_>>(), stall_count, now);
     }
@@ -170,8 +207,13 @@ impl DiagnosisTask {
     /// Reads the conditions of the gateway itself, such as expiring certificates and lost spans.
     fn observe_gateway(&self, now: Instant) -> GatewayConditions {
         let mut status = StatusSnapshot::default();
-        self.admin.status_sources.iter().for_each(|fill| fill(&mut status, now));
-        let unix_time = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.admin
+            .status_sources
+            .iter()
+            .for_each(|fill| fill(&mut status, now));
+        let unix_time = clock::wall_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let remaining = |expiry: f64| expiry - unix_time.as_secs_f64();
         let certificates = TlsPeer::ALL.into_iter().zip(status.certificates.expire);
         let certificates =
@@ -204,7 +246,9 @@ impl DiagnosisTask {
 
 /// Whether a backend has `limit` requests of the gateway, and none of them waits in its engine.
 fn is_limited(sample: &DiagnosisSample, limit: u32) -> bool {
-    sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
+    sample
+        .gateway
+        .is_some_and(|gateway| gateway.in_flight >= limit)
         && sample.page.and_then(|page| page.waiting) == Some(0.0)
 }
 
@@ -228,16 +272,26 @@ fn fleet_backend(
     attempts: AttemptCounts,
     now: Instant,
 ) -> FleetBackend {
-    let BackendAvailability { backend, availability, is_up } = current;
+    let BackendAvailability {
+        backend,
+        availability,
+        is_up,
+    } = current;
     let health = backend.health.state();
-    let models = health.models().iter().filter(|model| model.parent.is_none());
+    let models = health
+        .models()
+        .iter()
+        .filter(|model| model.parent.is_none());
     FleetBackend {
         id: backend.identity.id.clone(),
         models: models.map(|model| model.id.clone()).collect(),
         state: *availability,
         is_up: *is_up,
         reason: health.reason.as_deref().map(Into::into),
-        drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
+        drain: backend
+            .health
+            .drain()
+            .map(|drain| drain_summary(&drain, now)),
         attempts,
         restarts: backend.load.restart_count(),
     }
@@ -295,7 +349,9 @@ fn model_set(models: &[ServedModel]) -> u64 {
 /// If one client causes most of the work, adds a sentence about it to the causes of the verdicts of
 /// [`RULES_ABOUT_WORK`].
 fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
-    let Some(sentence) = main_client(ranked) else { return };
+    let Some(sentence) = main_client(ranked) else {
+        return;
+    };
     let is_about_work = |verdict: &&mut Verdict| {
         verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
     };
@@ -322,8 +378,10 @@ mod tests {
             let (backend, readiness) = (&pool.backends()[0], pool.readiness(now));
             let backends = readiness.backends.iter();
             let backends = backends.map(|it| fleet_backend(it, AttemptCounts::default(), now));
-            let fleet =
-                FleetObservation { backends: backends.collect(), ..FleetObservation::default() };
+            let fleet = FleetObservation {
+                backends: backends.collect(),
+                ..FleetObservation::default()
+            };
             let sample = sample_backend(backend, BackendRequestCounts::default(), 0, now);
             diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
@@ -331,7 +389,10 @@ mod tests {
         assert!(latest.verdicts.is_empty(), "{latest:?}");
         assert_eq!(latest.backends[0].backend, "gpu-0");
         assert!(!latest.backends[0].is_determined);
-        assert_eq!(latest.known_verdicts().get(&("gpu-0", "kv_thrashing")), Some(&false));
+        assert_eq!(
+            latest.known_verdicts().get(&("gpu-0", "kv_thrashing")),
+            Some(&false)
+        );
     }
 
     #[test]
@@ -358,7 +419,11 @@ mod tests {
             &mut diagnosis,
             &rank_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
         );
-        let causes: Vec<_> = diagnosis.verdicts.iter().map(|it| it.cause.as_deref()).collect();
+        let causes: Vec<_> = diagnosis
+            .verdicts
+            .iter()
+            .map(|it| it.cause.as_deref())
+            .collect();
         let sentence = "72 % of the prompt tokens of the last minute are of client 10.0.0.2";
         let both = format!("every backend is full; {sentence}");
         assert_eq!(causes, [Some(&*both), Some(sentence), Some("refused")]);

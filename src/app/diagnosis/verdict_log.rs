@@ -56,7 +56,10 @@ impl VerdictLog {
             let seconds = now.saturating_duration_since(*begin).as_secs_f64().round() as u64;
             tracing::info!(verdict, backend, seconds, "verdict ended");
         }
-        let changes = VerdictChanges { begun: begun.len(), ended: ended.len() };
+        let changes = VerdictChanges {
+            begun: begun.len(),
+            ended: ended.len(),
+        };
         let more_begun = changes.begun.saturating_sub(MAX_LINES);
         let more_ended = changes.ended.saturating_sub(MAX_LINES);
         if more_begun + more_ended > 0 {
@@ -77,7 +80,10 @@ mod tests {
             severity: *severity,
             ..Verdict::default()
         };
-        Diagnosis { verdicts: names.iter().map(verdict).collect(), ..Diagnosis::default() }
+        Diagnosis {
+            verdicts: names.iter().map(verdict).collect(),
+            ..Diagnosis::default()
+        }
     }
 
     #[test]

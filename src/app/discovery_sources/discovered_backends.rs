@@ -25,7 +25,11 @@ impl DiscoveredBackends {
         backends: Option<Vec<BackendConfig>>,
         change_sender: watch::Sender<()>,
     ) -> Self {
-        Self { backends: Mutex::new(backends), problem: Mutex::default(), change_sender }
+        Self {
+            backends: Mutex::new(backends),
+            problem: Mutex::default(),
+            change_sender,
+        }
     }
 
     pub(super) fn get(&self) -> Option<Vec<BackendConfig>> {

@@ -14,7 +14,10 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Publishes the backends of the DNS name each time they change, until the future is dropped.
 pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBackends) {
     let query = match (settings.dns_host(), &settings.srv) {
-        (Some((name, port)), _) => DnsQuery::Host { name: name.to_owned(), port },
+        (Some((name, port)), _) => DnsQuery::Host {
+            name: name.to_owned(),
+            port,
+        },
         (_, Some(name)) => DnsQuery::Service { name: name.clone() },
         // Cannot happen: validation of the configuration requires a target.
         _ => return,

@@ -60,24 +60,41 @@ impl DiscoverySources {
         let (change_sender, changes) = watch::channel(());
         let start = |settings: &DiscoveryConfig| {
             let task = DiscoveryTask::start(settings, None, &change_sender);
-            ConfiguredSource { settings: settings.clone(), task, is_new: false }
+            ConfiguredSource {
+                settings: settings.clone(),
+                task,
+                is_new: false,
+            }
         };
         let configured = configured.iter().map(start).collect();
-        Self { configured, replaced: Vec::new(), changes, change_sender }
+        Self {
+            configured,
+            replaced: Vec::new(),
+            changes,
+            change_sender,
+        }
     }
 
     /// Starts the sources of the configuration `new`, which replaces `old`. Sources with an
     /// unchanged target keep their results. The sources of `self` run until `self` is dropped.
     pub(crate) fn reconfigured(&self, old: &Config, new: &Config) -> Self {
         let changes = self.change_sender.subscribe();
-        let sources: Vec<ConfiguredSource> =
-            new.discovery.iter().map(|settings| self.reconfigure_source(settings)).collect();
+        let sources: Vec<ConfiguredSource> = new
+            .discovery
+            .iter()
+            .map(|settings| self.reconfigure_source(settings))
+            .collect();
         let mut replaced = Vec::new();
         let is_among = |source: &ConfiguredSource, sources: &[ConfiguredSource]| {
-            sources.iter().any(|other| is_same_target(&other.settings, &source.settings))
+            sources
+                .iter()
+                .any(|other| is_same_target(&other.settings, &source.settings))
         };
         // Without a new source, removed backends are removed at once.
-        if !sources.iter().all(|source| is_among(source, &self.configured)) {
+        if !sources
+            .iter()
+            .all(|source| is_among(source, &self.configured))
+        {
             for source in &self.configured {
                 if !is_among(source, &sources)
                     && let Some(backends) = source.task.discovered.get()
@@ -90,12 +107,19 @@ impl DiscoverySources {
         }
         if self.is_awaiting_results() {
             let still_replaced = self.replaced.iter().filter(|backends| {
-                !sources.iter().any(|source| backends.reads_from(&source.settings))
+                !sources
+                    .iter()
+                    .any(|source| backends.reads_from(&source.settings))
             });
             replaced.extend(still_replaced.cloned());
         }
         let change_sender = self.change_sender.clone();
-        Self { configured: sources, replaced, changes, change_sender }
+        Self {
+            configured: sources,
+            replaced,
+            changes,
+            change_sender,
+        }
     }
 
     /// Creates the source with these settings. If `self` has a source with the same target, the
@@ -106,7 +130,11 @@ impl DiscoverySources {
         let settings = settings.clone();
         if let Some(previous) = previous {
             let task = previous.task.clone();
-            return ConfiguredSource { settings, task, is_new: previous.is_new };
+            return ConfiguredSource {
+                settings,
+                task,
+                is_new: previous.is_new,
+            };
         }
         let kept = if self.is_awaiting_results() {
             self.replaced.iter().find_map(|replaced| match replaced {
@@ -119,7 +147,11 @@ impl DiscoverySources {
             None
         };
         let task = DiscoveryTask::start(&settings, kept, &self.change_sender);
-        ConfiguredSource { settings, task, is_new: true }
+        ConfiguredSource {
+            settings,
+            task,
+            is_new: true,
+        }
     }
 
     /// Waits until every source has a result, at most for `timeout`.
@@ -151,12 +183,16 @@ impl DiscoverySources {
 
     /// Whether a source that a reload added has no result yet.
     fn is_awaiting_results(&self) -> bool {
-        self.configured.iter().any(|source| source.is_new && !source.has_results())
+        self.configured
+            .iter()
+            .any(|source| source.is_new && !source.has_results())
     }
 
     /// Returns why a source cannot be read now. `None`: all sources can be read.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.configured.iter().find_map(|source| source.task.discovered.problem())
+        self.configured
+            .iter()
+            .find_map(|source| source.task.discovered.problem())
     }
 
     /// Returns all backends: the `backends` of `config`, the discovered backends and, while a new
@@ -166,8 +202,9 @@ impl DiscoverySources {
         let mut backends = config.backends.clone();
         for source in &self.configured {
             let discovered = source.task.discovered.get().unwrap_or_default();
-            let with_defaults =
-                discovered.into_iter().map(|backend| source.settings.apply_defaults(backend));
+            let with_defaults = discovered
+                .into_iter()
+                .map(|backend| source.settings.apply_defaults(backend));
             add_unique(&mut backends, with_defaults);
         }
         if !self.is_awaiting_results() {
@@ -175,8 +212,10 @@ impl DiscoverySources {
         }
         for replaced in &self.replaced {
             if let ReplacedBackends::Source(settings, discovered) = replaced {
-                let with_defaults =
-                    discovered.iter().cloned().map(|backend| settings.apply_defaults(backend));
+                let with_defaults = discovered
+                    .iter()
+                    .cloned()
+                    .map(|backend| settings.apply_defaults(backend));
                 add_unique(&mut backends, with_defaults);
             }
         }

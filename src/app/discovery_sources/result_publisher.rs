@@ -59,5 +59,8 @@ pub(super) async fn publish_changes(
 }
 
 fn backend_config(found: DiscoveredBackend) -> BackendConfig {
-    BackendConfig { pod: found.pod, ..BackendConfig::at(found.address) }
+    BackendConfig {
+        pod: found.pod,
+        ..BackendConfig::at(found.address)
+    }
 }

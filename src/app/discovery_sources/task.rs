@@ -29,7 +29,10 @@ impl DiscoveryTask {
         let settings = settings.clone();
         let results = discovered.clone();
         let run = move || run(settings.clone(), results.clone());
-        Arc::new(Self { discovered, _task: supervise::spawn(BackgroundTask::Discovery, run) })
+        Arc::new(Self {
+            discovered,
+            _task: supervise::spawn(BackgroundTask::Discovery, run),
+        })
     }
 }
 
@@ -59,7 +62,10 @@ async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
     loop {
         watcher.changed().await;
         let read = file.clone();
-        match watcher.load(move || backends_in(&read), ConfigError::is_unreadable).await {
+        match watcher
+            .load(move || backends_in(&read), ConfigError::is_unreadable)
+            .await
+        {
             Ok(backends) if backends.is_empty() => {
                 keep_previous(format!("{}: it lists no backends", file.display()));
             }

@@ -16,7 +16,11 @@ fn config_in(folder: &TempFolder, backends: &str, discovery: &str) -> Config {
 }
 
 fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
-    sources.backends(config).iter().map(|backend| backend.url.to_string()).collect()
+    sources
+        .backends(config)
+        .iter()
+        .map(|backend| backend.url.to_string())
+        .collect()
 }
 
 #[tokio::test]
@@ -27,8 +31,11 @@ async fn an_unusable_file_keeps_the_backends() {
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     assert_eq!(sources.problem(), None);
-    for (text, problem) in [("a mistake", "list:1:1"), ("[]", "no backends"), ("- url: 'b:1'", "")]
-    {
+    for (text, problem) in [
+        ("a mistake", "list:1:1"),
+        ("[]", "no backends"),
+        ("- url: 'b:1'", ""),
+    ] {
         folder.write("list", text);
         let found = loop {
             sources.changed().await;
@@ -38,7 +45,11 @@ async fn an_unusable_file_keeps_the_backends() {
             }
         };
         let urls = backend_urls(&sources, &config);
-        let expected = if problem.is_empty() { "http://b:1" } else { "http://a:1" };
+        let expected = if problem.is_empty() {
+            "http://b:1"
+        } else {
+            "http://a:1"
+        };
         assert_eq!(urls, [expected], "{found}");
     }
 }
@@ -46,22 +57,38 @@ async fn an_unusable_file_keeps_the_backends() {
 #[tokio::test(start_paused = true)]
 async fn changed_settings_apply_at_once() {
     let folder = TempFolder::new("sources-settings");
-    folder.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
+    folder.write(
+        "list",
+        "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]",
+    );
     let old = config_in(&folder, "", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&old.discovery);
     sources.wait_for_all_sources(TEST_TIMEOUT).await;
     assert_eq!(backend_urls(&sources, &old), ["http://a:1", "http://b:1"]);
     folder.write("list", "a mistake");
-    for (settings, key) in [("usage: passive", None), ("api_key: { env: KEY }", Some("KEY"))] {
+    for (settings, key) in [
+        ("usage: passive", None),
+        ("api_key: { env: KEY }", Some("KEY")),
+    ] {
         let new = config_in(&folder, "", &format!("{{ file: FOLDER/list, {settings} }}"));
         let mut next = sources.reconfigured(&old, &new);
-        assert!(next.wait_for_new_sources(Duration::ZERO).await, "no source is new");
+        assert!(
+            next.wait_for_new_sources(Duration::ZERO).await,
+            "no source is new"
+        );
         let backends = next.backends(&new);
         assert_eq!(backend_urls(&next, &new), ["http://a:1", "http://b:1"]);
         let is_passive = backends[0].usage == Some(crate::config::UsageMode::Passive);
-        assert_eq!(is_passive, key.is_none(), "the previous settings do not apply");
+        assert_eq!(
+            is_passive,
+            key.is_none(),
+            "the previous settings do not apply"
+        );
         assert_eq!(backends[1].usage, Some(crate::config::UsageMode::Inject));
-        let keys = backends.iter().filter(|backend| backend.api_key.is_some()).count();
+        let keys = backends
+            .iter()
+            .filter(|backend| backend.api_key.is_some())
+            .count();
         assert_eq!(keys, if key.is_some() { 2 } else { 0 });
         sources = next;
     }
@@ -111,8 +138,11 @@ async fn a_removed_source_removes_its_backends() {
     folder.write("one", "[{ url: 'http://a:1' }]");
     folder.write("two", "[{ url: 'http://b:1' }]");
     let both = config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/two }");
-    let more =
-        config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }");
+    let more = config_in(
+        &folder,
+        "",
+        "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }",
+    );
     let one = config_in(&folder, "", "{ file: FOLDER/one }, { file: FOLDER/no }");
     let none = config_in(&folder, "{ url: 'http://c:1' }", "");
     let mut sources = DiscoverySources::start(&both.discovery);

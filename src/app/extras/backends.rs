@@ -89,7 +89,9 @@ impl BackendOptions {
     pub(super) fn gateway_count(&self) -> GatewayCount {
         let exchange = self.exchange.clone();
         Arc::new(move |now| {
-            exchange.as_ref().map_or(1, |exchange| exchange.0.status(now).peers as u64 + 1)
+            exchange
+                .as_ref()
+                .map_or(1, |exchange| exchange.0.status(now).peers as u64 + 1)
         })
     }
 

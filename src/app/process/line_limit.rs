@@ -63,8 +63,16 @@ impl LineLimit {
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
-        let kind = if is_known { kind } else { (kind.0, String::new()) };
-        let new = || LineBudget { lines: BURST, refilled_at: now, omitted: 0 };
+        let kind = if is_known {
+            kind
+        } else {
+            (kind.0, String::new())
+        };
+        let new = || LineBudget {
+            lines: BURST,
+            refilled_at: now,
+            omitted: 0,
+        };
         budgets.entry(kind).or_insert_with(new).take(now)
     }
 }
@@ -162,7 +170,10 @@ mod tests {
         type Writer = LimitedWriter<Self>;
 
         fn make_writer(&'a self) -> Self::Writer {
-            LimitedWriter { inner: self.clone(), is_json: true }
+            LimitedWriter {
+                inner: self.clone(),
+                is_json: true,
+            }
         }
     }
 
@@ -173,7 +184,9 @@ mod tests {
     #[test]
     fn a_flood_suppresses_only_its_kind() {
         let lines = Lines::default();
-        let format = tracing_subscriber::fmt::layer().json().with_writer(lines.clone());
+        let format = tracing_subscriber::fmt::layer()
+            .json()
+            .with_writer(lines.clone());
         let subscriber = Registry::default().with(LineLimit::default()).with(format);
         tracing::subscriber::with_default(subscriber, || {
             (0..1_000).for_each(|_| warn_of("a"));
@@ -182,25 +195,41 @@ mod tests {
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text.lines().count(), BURST as usize + 2, "{text}");
-        assert!(text.contains(r#""backend":"b""#) && text.contains("another place"), "{text}");
+        assert!(
+            text.contains(r#""backend":"b""#) && text.contains("another place"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_line_counts_those_left_out() {
         let start = clock::now();
-        let mut budget = LineBudget { lines: BURST, refilled_at: start, omitted: 0 };
+        let mut budget = LineBudget {
+            lines: BURST,
+            refilled_at: start,
+            omitted: 0,
+        };
         let written = (0..100).filter(|_| budget.take(start).is_some()).count();
         assert_eq!(written, BURST as usize);
-        assert_eq!(budget.take(start + REFILL_INTERVAL), Some(100 - u64::from(BURST)));
+        assert_eq!(
+            budget.take(start + REFILL_INTERVAL),
+            Some(100 - u64::from(BURST))
+        );
         assert_eq!(budget.take(start + REFILL_INTERVAL), None);
         OMITTED.set(7);
         let lines = Lines::default();
-        let mut writer = LimitedWriter { inner: lines.clone(), is_json: true };
+        let mut writer = LimitedWriter {
+            inner: lines.clone(),
+            is_json: true,
+        };
         writer.write_all(b"{\"message\":\"x\"}\n").unwrap();
         OMITTED.set(7);
         writer.is_json = false;
         writer.write_all(b"WARN x\n").unwrap();
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(text, "{\"message\":\"x\",\"omitted_lines\":7}\nWARN x omitted_lines=7\n");
+        assert_eq!(
+            text,
+            "{\"message\":\"x\",\"omitted_lines\":7}\nWARN x omitted_lines=7\n"
+        );
     }
 }

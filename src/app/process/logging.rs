@@ -53,8 +53,10 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     };
     let is_terminal = std::io::stderr().is_terminal();
     let is_process_log_json = is_json(is_terminal);
-    let limited_writer =
-        move || LimitedWriter { inner: process_writer.clone(), is_json: is_process_log_json };
+    let limited_writer = move || LimitedWriter {
+        inner: process_writer.clone(),
+        is_json: is_process_log_json,
+    };
     let format = tracing_subscriber::fmt::layer()
         .with_writer(limited_writer)
         .with_ansi(is_terminal)
@@ -64,7 +66,10 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     } else {
         format.boxed()
     };
-    let subscriber = Registry::default().with(filter).with(LineLimit::default()).with(format);
+    let subscriber = Registry::default()
+        .with(filter)
+        .with(LineLimit::default())
+        .with(format);
     // `try_init` fails at a second start in one process. The first subscriber then stays active.
     let _ = subscriber.try_init();
     let (writer, access_guard) =
@@ -73,7 +78,11 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     let per_second = log.access_per_second;
     LogWriters {
         is_json: is_process_log_json,
-        access_writer: log.access.then_some(AccessLogWriter { is_json, per_second, writer }),
+        access_writer: log.access.then_some(AccessLogWriter {
+            is_json,
+            per_second,
+            writer,
+        }),
         level_filter: (!is_fixed).then_some(handle),
         _process_log_guard: process_guard,
         _access_log_guard: access_guard,
@@ -135,7 +144,11 @@ impl LogWriters {
     /// of the lines, which counts them. `has_keys`: clients need API keys. `None`: the access log is
     /// disabled.
     pub(crate) fn access_log(&self, has_keys: bool) -> Option<(AccessLog, NonBlockingWriter)> {
-        let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
+        let AccessLogWriter {
+            is_json,
+            per_second,
+            writer,
+        } = self.access_writer.as_ref()?;
         let lines_writer = writer.clone();
         let write = move |lines: String| lines_writer.give(lines);
         let log = AccessLog::new(*is_json, Box::new(write), *per_second, has_keys);

@@ -22,7 +22,10 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
         let (controllers, path) = controllers_and_path.split_once(':')?;
         let (root, file) = match controllers {
             "" => (root.to_owned(), "memory.max"),
-            _ if controllers.split(',').any(|controller| controller == "memory") => {
+            _ if controllers
+                .split(',')
+                .any(|controller| controller == "memory") =>
+            {
                 (root.join("memory"), "memory.limit_in_bytes")
             }
             _ => return None,
@@ -30,7 +33,11 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
         let group = Path::new(path.trim_start_matches('/'));
         // `max` does not parse as a number, and means no limit.
         let limit = |group: &Path| -> Option<usize> {
-            fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse().ok()
+            fs::read_to_string(root.join(group).join(file))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
         };
         group.ancestors().filter_map(limit).min()
     });
@@ -40,7 +47,9 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
 /// Reads the memory of the machine in bytes from the content of `/proc/meminfo`. `None`: the
 /// content has another form.
 fn machine_memory(meminfo: &str) -> Option<usize> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
 }
@@ -58,17 +67,26 @@ mod tests {
         v2.write("memory.max", "4096\n");
         assert_eq!(cgroup_limit("0::/a/b\n", v2.path()), Some(2_048));
         assert_eq!(cgroup_limit("0::/\n", v2.path()), Some(4_096));
-        assert_eq!(cgroup_limit("0::/kubepods/of/the/host\n", v2.path()), Some(4_096));
+        assert_eq!(
+            cgroup_limit("0::/kubepods/of/the/host\n", v2.path()),
+            Some(4_096)
+        );
         let v1 = TempFolder::new("cgroup1");
         v1.write("memory/a/memory.limit_in_bytes", "1024\n");
-        assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n2:memory:/a\n", v1.path()), Some(1_024));
+        assert_eq!(
+            cgroup_limit("3:cpu,cpuacct:/a\n2:memory:/a\n", v1.path()),
+            Some(1_024)
+        );
         assert_eq!(cgroup_limit("3:cpu,cpuacct:/a\n", v1.path()), None);
         assert_eq!(cgroup_limit("", v1.path()), None);
     }
 
     #[test]
     fn the_memory_is_read_in_bytes() {
-        assert_eq!(machine_memory("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(16 << 10));
+        assert_eq!(
+            machine_memory("MemTotal:       16 kB\nMemFree: 1 kB\n"),
+            Some(16 << 10)
+        );
         assert_eq!(machine_memory(""), None);
         #[cfg(target_os = "linux")]
         assert!(available_bytes().unwrap() > 1 << 20);

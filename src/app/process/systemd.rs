@@ -26,7 +26,9 @@ pub(crate) fn notify_stopping() {
 /// The future runs on the threads of the Tokio runtime: if they hang, the notifications stop, and
 /// systemd restarts the gateway. Sends nothing if the watchdog is not enabled.
 pub(crate) async fn run_watchdog() {
-    let Some(timeout) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
+    let Some(timeout) = sd_notify::watchdog_enabled() else {
+        return std::future::pending().await;
+    };
     let mut ticks = tokio::time::interval((timeout / 2).max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;

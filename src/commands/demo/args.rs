@@ -47,6 +47,9 @@ pub enum DemoFault {
 }
 
 fn parse_rate(text: &str) -> Result<f64, &'static str> {
-    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    let rate = text
+        .parse()
+        .ok()
+        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or("expected a number above 0")
 }

@@ -31,15 +31,34 @@ impl DemoFault {
         match self {
             Self::Slow => {
                 let slow_factor = PositiveNumber::new(16.0);
-                let faults = SimulatedFaults { slow_factor, ..faults };
-                SimulatorSettings { max_num_seqs: 8, faults, ..settings }
+                let faults = SimulatedFaults {
+                    slow_factor,
+                    ..faults
+                };
+                SimulatorSettings {
+                    max_num_seqs: 8,
+                    faults,
+                    ..settings
+                }
             }
             Self::Hang => {
                 let hang_after = Some(FAULT_DELAY.into());
-                SimulatorSettings { faults: SimulatedFaults { hang_after, ..faults }, ..settings }
+                SimulatorSettings {
+                    faults: SimulatedFaults {
+                        hang_after,
+                        ..faults
+                    },
+                    ..settings
+                }
             }
-            Self::Drain => SimulatorSettings { max_num_seqs: 4, ..settings },
-            Self::Kv => SimulatorSettings { blocks: 56, ..settings },
+            Self::Drain => SimulatorSettings {
+                max_num_seqs: 4,
+                ..settings
+            },
+            Self::Kv => SimulatorSettings {
+                blocks: 56,
+                ..settings
+            },
         }
     }
 
@@ -72,7 +91,9 @@ pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
 pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backends: Vec<String>) {
     let description = fault.map_or("none", DemoFault::description);
     eprintln!("\nFault: {description}. A report of the gateway follows every 30 s.");
-    let Ok(client) = AdminClient::new(&admin, None, ADMIN_TIMEOUT) else { return };
+    let Ok(client) = AdminClient::new(&admin, None, ADMIN_TIMEOUT) else {
+        return;
+    };
     let start = clock::now();
     tokio::time::sleep(FAULT_DELAY).await;
     if fault == Some(DemoFault::Drain) {
@@ -88,7 +109,9 @@ pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backend
         eprintln!("\n--- after {} s", elapsed.as_secs());
         match client.get("/streams").await {
             Ok(body) => match serde_json::from_slice(&body) {
-                Ok(gateway) => status_lines(&gateway).iter().for_each(|line| eprintln!("{line}")),
+                Ok(gateway) => status_lines(&gateway)
+                    .iter()
+                    .for_each(|line| eprintln!("{line}")),
                 Err(error) => eprintln!("{error}"),
             },
             Err(problem) => eprintln!("{problem}"),

@@ -57,7 +57,11 @@ pub(crate) async fn run(
         let counters = counters.clone();
         requests.spawn(async move {
             let is_served = is_completed(&client, &idle_pool, request).await;
-            let counter = if is_served { &counters.served } else { &counters.failed };
+            let counter = if is_served {
+                &counters.served
+            } else {
+                &counters.failed
+            };
             counter.fetch_add(1, Ordering::Relaxed);
         });
     }
@@ -67,7 +71,9 @@ pub(crate) async fn run(
 
 /// Sends a request. Returns whether the response was successful and complete.
 async fn is_completed(client: &HttpClient, idle_pool: &IdlePool, request: Request<Bytes>) -> bool {
-    let Ok(response) = client.send(idle_pool, request).await else { return false };
+    let Ok(response) = client.send(idle_pool, request).await else {
+        return false;
+    };
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
@@ -99,6 +105,9 @@ fn build_request(
     *request.uri_mut() = gateway.uri(&PathAndQuery::from_static("/v1/chat/completions"));
     let headers = request.headers_mut();
     headers.insert(header::HOST, gateway.host_header().clone());
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     request
 }

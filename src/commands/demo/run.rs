@@ -55,7 +55,10 @@ async fn run_gateway(
     backend_names: Vec<String>,
 ) -> ExitCode {
     let rate = demo.rate.unwrap_or_else(|| fault::default_rate(demo.fault));
-    let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
+    let logs = logging::start(&LogConfig {
+        access: false,
+        ..loaded.config.log.clone()
+    });
     let application = match Application::new(loaded, Overrides::default(), &logs, variable).await {
         Ok(application) => application,
         Err(error) => return report_error(&*error),
@@ -63,13 +66,24 @@ async fn run_gateway(
     banner::show(&application.summary, &logs);
     print_examples(&application.summary, &model, rate);
     let address_of = |listener| BackendAddress::parse(&format!("http://{}", reachable(listener)));
-    let Ok(gateway) = address_of(application.summary.listen) else { return ExitCode::FAILURE };
-    let Ok(admin) = address_of(application.summary.admin) else { return ExitCode::FAILURE };
+    let Ok(gateway) = address_of(application.summary.listen) else {
+        return ExitCode::FAILURE;
+    };
+    let Ok(admin) = address_of(application.summary.admin) else {
+        return ExitCode::FAILURE;
+    };
     let reports = tokio::spawn(fault::run(demo.fault, admin, backend_names));
     let counters = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
-    let load = tokio::spawn(load::run(gateway, client, model, rate, counters.clone(), stopped));
+    let load = tokio::spawn(load::run(
+        gateway,
+        client,
+        model,
+        rate,
+        counters.clone(),
+        stopped,
+    ));
     let result = application
         .run(async move {
             wait_for_stop(demo.duration).await;
@@ -80,7 +94,11 @@ async fn run_gateway(
         .await;
     reports.abort();
     let exit_code = print_summary(&counters, demo.fault.is_some());
-    if result.is_ok() { exit_code } else { ExitCode::FAILURE }
+    if result.is_ok() {
+        exit_code
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Waits for a shutdown signal, or at most for `limit`. `None`: no limit.
@@ -96,14 +114,27 @@ async fn wait_for_stop(limit: Option<Duration>) {
 
 fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     let flag = |name: &str| ConfigSource::Flag(name.to_owned());
-    let urls =
-        backends.iter().filter_map(|addr| BackendAddress::parse(&format!("http://{addr}")).ok());
+    let urls = backends
+        .iter()
+        .filter_map(|addr| BackendAddress::parse(&format!("http://{addr}")).ok());
     let policy = demo.fault.and_then(DemoFault::policy);
     Overrides {
-        policy: policy.map(|value| OverrideValue { value, source: flag("--fault") }),
-        backends: Some(OverrideValue { value: urls.collect(), source: flag("--backends") }),
-        listen: Some(OverrideValue { value: demo.listen, source: flag("--listen") }),
-        admin: Some(OverrideValue { value: demo.admin, source: flag("--admin") }),
+        policy: policy.map(|value| OverrideValue {
+            value,
+            source: flag("--fault"),
+        }),
+        backends: Some(OverrideValue {
+            value: urls.collect(),
+            source: flag("--backends"),
+        }),
+        listen: Some(OverrideValue {
+            value: demo.listen,
+            source: flag("--listen"),
+        }),
+        admin: Some(OverrideValue {
+            value: demo.admin,
+            source: flag("--admin"),
+        }),
         ..Overrides::default()
     }
 }
@@ -140,5 +171,9 @@ fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
     let served = counters.served.load(Ordering::Relaxed);
     let failed = counters.failed.load(Ordering::Relaxed);
     eprintln!("served {served} requests, {failed} failed");
-    if served > 0 && (failed == 0 || has_fault) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if served > 0 && (failed == 0 || has_fault) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

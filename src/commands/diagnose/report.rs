@@ -39,7 +39,13 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
 }
 
 fn render_verdict(verdict: &Verdict, width: usize) -> Vec<String> {
-    let Verdict { verdict: name, severity, confidence, meaning, .. } = verdict;
+    let Verdict {
+        verdict: name,
+        severity,
+        confidence,
+        meaning,
+        ..
+    } = verdict;
     let subject = verdict.subject();
     let head = format!(
         "{}  {subject}: {meaning}  [{name}, confidence {}]",
@@ -63,16 +69,28 @@ fn render_verdict(verdict: &Verdict, width: usize) -> Vec<String> {
     }
     let remedy = format!("-> {}", verdict.remedy);
     lines.push(wrap_paragraph(&remedy, INDENT, "       ", width, None));
-    let disproof = format!("Disproved if: {} See {}.", verdict.disproof, verdict.runbook);
+    let disproof = format!(
+        "Disproved if: {} See {}.",
+        verdict.disproof, verdict.runbook
+    );
     lines.push(wrap_paragraph(&disproof, INDENT, INDENT, width, None));
     lines
 }
 
 fn render_evidence(evidence: &Evidence) -> String {
-    let Evidence { measure, value, unit, usual, window_seconds } = evidence;
+    let Evidence {
+        measure,
+        value,
+        unit,
+        usual,
+        window_seconds,
+    } = evidence;
     let usual = usual.map(|usual| format!(", usually {}", format_number(usual, unit)));
     let value = format_number(*value, unit);
-    format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
+    format!(
+        "{measure} = {value} in {window_seconds:.0} s{}",
+        usual.unwrap_or_default()
+    )
 }
 
 /// Groups the backends that have rules without enough data to judge them. The key of a group is
@@ -82,9 +100,15 @@ fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Ve
     let mut backends_by_lines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for backend in &diagnosis.backends {
         let mut rules_by_missing_data: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        let rules = diagnosis.undetermined.iter().filter(|rule| rule.backend == backend.backend);
+        let rules = diagnosis
+            .undetermined
+            .iter()
+            .filter(|rule| rule.backend == backend.backend);
         for rule in rules {
-            rules_by_missing_data.entry(rule.missing.join(", ")).or_default().push(&rule.verdict);
+            rules_by_missing_data
+                .entry(rule.missing.join(", "))
+                .or_default()
+                .push(&rule.verdict);
         }
         let lines = rules_by_missing_data
             .into_iter()
@@ -92,7 +116,10 @@ fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Ve
         let lines: Vec<String> = lines.collect();
         if !lines.is_empty() {
             let key = (backend.is_determined, lines);
-            backends_by_lines.entry(key).or_default().push(&backend.backend);
+            backends_by_lines
+                .entry(key)
+                .or_default()
+                .push(&backend.backend);
         }
     }
     backends_by_lines
@@ -108,9 +135,18 @@ fn format_number(value: f64, unit: &str) -> String {
 }
 
 fn render_summary(diagnosis: &Diagnosis) -> String {
-    let count =
-        |severity| diagnosis.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
-    let undetermined = diagnosis.backends.iter().filter(|backend| !backend.is_determined).count();
+    let count = |severity| {
+        diagnosis
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.severity == severity)
+            .count()
+    };
+    let undetermined = diagnosis
+        .backends
+        .iter()
+        .filter(|backend| !backend.is_determined)
+        .count();
     let backends = match diagnosis.backends.len() {
         1 => "1 backend".to_owned(),
         count => format!("{count} backends"),
@@ -130,7 +166,11 @@ mod tests {
 
     fn undetermined(rule: &'static str, backend: &str) -> UndeterminedRule {
         let missing = vec!["gateway".into()];
-        UndeterminedRule { verdict: rule.into(), backend: backend.to_owned(), missing }
+        UndeterminedRule {
+            verdict: rule.into(),
+            backend: backend.to_owned(),
+            missing,
+        }
     }
 
     #[test]
@@ -142,12 +182,23 @@ mod tests {
             usual: Some(0.005),
             window_seconds: 60.0,
         };
-        let found = Verdict { evidence: vec![evidence], ..verdict(VerdictSeverity::Warning) };
-        let rules = ["stalls", "abort_spike"].map(|rule| undetermined(rule, "gpu-0")).into();
-        let diagnosis = Diagnosis { undetermined: rules, ..diagnosis(vec![found], true) };
+        let found = Verdict {
+            evidence: vec![evidence],
+            ..verdict(VerdictSeverity::Warning)
+        };
+        let rules = ["stalls", "abort_spike"]
+            .map(|rule| undetermined(rule, "gpu-0"))
+            .into();
+        let diagnosis = Diagnosis {
+            undetermined: rules,
+            ..diagnosis(vec![found], true)
+        };
         let text = render(&diagnosis, 40);
         let text = tokenweir_doctor::report::without_styles(&text);
-        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 40),
+            "{text}"
+        );
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
             "warning gpu-0: The KV cache is full. [kv_backlog, confidence high]",
@@ -168,7 +219,9 @@ mod tests {
         };
         let diagnosis = Diagnosis {
             backends: vec![backend("a", true), backend("b", true), backend("c", false)],
-            undetermined: ["a", "b", "c"].map(|backend| undetermined("stalls", backend)).into(),
+            undetermined: ["a", "b", "c"]
+                .map(|backend| undetermined("stalls", backend))
+                .into(),
             ..Diagnosis::default()
         };
         let text = render(&diagnosis, 80);

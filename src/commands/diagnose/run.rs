@@ -37,7 +37,10 @@ pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
             Err(error) => return crate::commands::report_error(&error),
         }
     } else {
-        print_report(&report::render(&diagnosis, textwrap::termwidth().min(MAX_COLUMNS)));
+        print_report(&report::render(
+            &diagnosis,
+            textwrap::termwidth().min(MAX_COLUMNS),
+        ));
     }
     ExitCode::from(exit_code(&diagnosis, diagnose.fail_on))
 }
@@ -61,16 +64,20 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
         let key = key_from_env(BACKEND_KEY_VARIABLE);
         ServerClient::new(url, key, outbound.clone(), diagnose.timeout)
     };
-    let clients: Vec<ServerClient> =
-        BackendList::flatten(diagnose.backend.clone()).into_iter().map(client).collect();
+    let clients: Vec<ServerClient> = BackendList::flatten(diagnose.backend.clone())
+        .into_iter()
+        .map(client)
+        .collect();
     let mut diagnoser = Diagnoser::default();
     let end = clock::now() + diagnose.duration;
     loop {
         let start = clock::now();
         let pages = join_all(clients.iter().map(|client| client.get("/metrics"))).await;
         let pages = pages.iter().zip(clients.iter().map(ServerClient::url));
-        let problems: Vec<String> =
-            pages.clone().filter_map(|(page, url)| metrics_problem(page, url)).collect();
+        let problems: Vec<String> = pages
+            .clone()
+            .filter_map(|(page, url)| metrics_problem(page, url))
+            .collect();
         let samples =
             pages.map(|(page, url)| (BackendId::new(url.authority()), sample_from_page(page)));
         let diagnosis = diagnoser.diagnose(samples.collect(), clock::now());
@@ -89,19 +96,27 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
 fn metrics_problem(page: &GatherResult, url: &BackendAddress) -> Option<String> {
     let response = page.as_ref().ok()?;
     if response.is_gateway_metrics() {
-        return Some(format!("{url} is the admin port of a gateway: give --admin {url}"));
+        return Some(format!(
+            "{url} is the admin port of a gateway: give --admin {url}"
+        ));
     }
     let problem = match response.status {
         StatusCode::OK if response.load().is_some() => return None,
         StatusCode::OK => "has no page with the load of an engine".to_owned(),
         status => format!("answers {status}"),
     };
-    Some(format!("{url}/metrics {problem}: tokenweir doctor --backend {url} examines it"))
+    Some(format!(
+        "{url}/metrics {problem}: tokenweir doctor --backend {url} examines it"
+    ))
 }
 
 fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
     let load = page.as_ref().ok().and_then(GatheredResponse::load);
-    DiagnosisSample { is_up: page.is_ok(), page: load, ..DiagnosisSample::at(clock::now()) }
+    DiagnosisSample {
+        is_up: page.is_ok(),
+        page: load,
+        ..DiagnosisSample::at(clock::now())
+    }
 }
 
 /// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict on a
@@ -109,7 +124,10 @@ fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
 /// verdict, returns 0, or [`EXIT_UNKNOWN`] if a backend cannot be judged.
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_determined = |name: &str| {
-        diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_determined)
+        diagnosis
+            .backends
+            .iter()
+            .any(|backend| backend.backend == name && backend.is_determined)
     };
     let is_about_fleet = |name: &str| FLEET_RULES.iter().any(|rule| rule.name == name);
     let verdicts = diagnosis
@@ -119,7 +137,13 @@ fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     match verdicts.map(|verdict| verdict.severity).max() {
         Some(VerdictSeverity::Critical) => 2,
         Some(VerdictSeverity::Warning) if fail_on == DiagnoseFailOn::Warning => 1,
-        _ if diagnosis.backends.iter().all(|backend| backend.is_determined) => 0,
+        _ if diagnosis
+            .backends
+            .iter()
+            .all(|backend| backend.is_determined) =>
+        {
+            0
+        }
         _ => EXIT_UNKNOWN,
     }
 }
@@ -145,23 +169,40 @@ pub(super) mod tests {
     }
 
     pub(in crate::commands) fn diagnosis(verdicts: Vec<Verdict>, is_determined: bool) -> Diagnosis {
-        let backends = vec![DiagnosedBackend { backend: "gpu-0".into(), is_determined }];
-        Diagnosis { verdicts, backends, ..Diagnosis::default() }
+        let backends = vec![DiagnosedBackend {
+            backend: "gpu-0".into(),
+            is_determined,
+        }];
+        Diagnosis {
+            verdicts,
+            backends,
+            ..Diagnosis::default()
+        }
     }
 
     #[test]
     fn the_worst_counted_verdict_gives_the_exit_code() {
-        let (warning, critical) =
-            (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
+        let (warning, critical) = (
+            verdict(VerdictSeverity::Warning),
+            verdict(VerdictSeverity::Critical),
+        );
         for (verdicts, is_determined, fail_on, expected) in [
             (vec![], true, DiagnoseFailOn::Warning, 0),
             (vec![], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
             (vec![warning.clone()], true, DiagnoseFailOn::Warning, 1),
             (vec![warning.clone()], true, DiagnoseFailOn::Critical, 0),
-            (vec![critical, warning.clone()], true, DiagnoseFailOn::Critical, 2),
+            (
+                vec![critical, warning.clone()],
+                true,
+                DiagnoseFailOn::Critical,
+                2,
+            ),
             (vec![warning], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
         ] {
-            assert_eq!(exit_code(&diagnosis(verdicts, is_determined), fail_on), expected);
+            assert_eq!(
+                exit_code(&diagnosis(verdicts, is_determined), fail_on),
+                expected
+            );
         }
         assert_eq!(
             exit_code(&Diagnosis::default(), DiagnoseFailOn::Warning),

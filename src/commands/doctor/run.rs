@@ -91,13 +91,21 @@ fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
         DoctorFailOn::Warning => FindingSeverity::Warning,
         DoctorFailOn::Error => FindingSeverity::Error,
     };
-    let has_failed = findings.iter().any(|finding| finding.remark.severity >= min_severity);
-    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let has_failed = findings
+        .iter()
+        .any(|finding| finding.remark.severity >= min_severity);
+    if has_failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
-    let flag_backends: Vec<BackendConfig> =
-        BackendList::flatten(doctor.backend.clone()).into_iter().map(BackendConfig::at).collect();
+    let flag_backends: Vec<BackendConfig> = BackendList::flatten(doctor.backend.clone())
+        .into_iter()
+        .map(BackendConfig::at)
+        .collect();
     let (loaded, gateway, gateway_config, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
             let (gateway, config, backends) = query_gateway(doctor, admin).await;
@@ -116,12 +124,23 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
     };
     // A backend of --backend has the settings that the configuration or the gateway has for it.
     let with_settings = |flag_backend: BackendConfig| {
-        let configured = known_backends.iter().find(|backend| backend.url == flag_backend.url);
+        let configured = known_backends
+            .iter()
+            .find(|backend| backend.url == flag_backend.url);
         configured.cloned().unwrap_or(flag_backend)
     };
     let selected: Vec<BackendConfig> = flag_backends.into_iter().map(with_settings).collect();
-    let backends = if selected.is_empty() { known_backends } else { selected };
-    Ok(DoctorInputs { loaded, backends, gateway, gateway_config })
+    let backends = if selected.is_empty() {
+        known_backends
+    } else {
+        selected
+    };
+    Ok(DoctorInputs {
+        loaded,
+        backends,
+        gateway,
+        gateway_config,
+    })
 }
 
 /// Queries a running gateway. Returns its facts, its configuration, and its backends with the settings
@@ -129,21 +148,40 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
 async fn query_gateway(
     doctor: &DoctorArgs,
     admin: &BackendAddress,
-) -> (Result<GatewayFacts, GatherError>, Option<Config>, Vec<BackendConfig>) {
+) -> (
+    Result<GatewayFacts, GatherError>,
+    Option<Config>,
+    Vec<BackendConfig>,
+) {
     let key = key_from_env(ADMIN_TOKEN_VARIABLE);
     let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     let client = ServerClient::new(admin.clone(), key, outbound, doctor.timeout);
-    let GatewayAnswers { gateway, config, backends } = gather::gateway(&client).await;
+    let GatewayAnswers {
+        gateway,
+        config,
+        backends,
+    } = gather::gateway(&client).await;
     let config = config.map(|shown| Config::from_view(&shown?));
     let (config, config_problem) = match config.transpose() {
         Ok(config) => (config, None),
         Err(problem) => (None, Some(problem)),
     };
-    let facts = gateway.map(|gateway| GatewayFacts { config_problem, ..gateway });
-    let configured = config.as_ref().map_or(&[][..], |config| config.backends.as_slice());
+    let facts = gateway.map(|gateway| GatewayFacts {
+        config_problem,
+        ..gateway
+    });
+    let configured = config
+        .as_ref()
+        .map_or(&[][..], |config| config.backends.as_slice());
     let backends = backends.into_iter().map(|(id, url)| {
-        let settings = configured.iter().find(|backend| backend.url == url).cloned();
-        settings.unwrap_or_else(|| BackendConfig { name: Some(id), ..BackendConfig::at(url) })
+        let settings = configured
+            .iter()
+            .find(|backend| backend.url == url)
+            .cloned();
+        settings.unwrap_or_else(|| BackendConfig {
+            name: Some(id),
+            ..BackendConfig::at(url)
+        })
     });
     let backends = backends.collect();
     (facts, config, backends)
@@ -161,8 +199,16 @@ async fn gather_facts(
     doctor: &DoctorArgs,
     inputs: DoctorInputs,
 ) -> Result<DoctorFacts, ApplicationError> {
-    let DoctorInputs { loaded, backends, gateway, gateway_config } = inputs;
-    let config = loaded.as_ref().map(|loaded| loaded.config.clone()).or(gateway_config);
+    let DoctorInputs {
+        loaded,
+        backends,
+        gateway,
+        gateway_config,
+    } = inputs;
+    let config = loaded
+        .as_ref()
+        .map(|loaded| loaded.config.clone())
+        .or(gateway_config);
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
     let outbound = match config.outbound_tls(&backends) {
@@ -170,22 +216,46 @@ async fn gather_facts(
         Err(_) if gateway.is_some() => OutboundTls::with_native_roots(Alpn::Http1),
         outbound => outbound?,
     };
-    let DoctorArgs { timeout, idle, probe, .. } = *doctor;
-    let options = GatherOptions { outbound, timeout, idle, probe };
-    let start_problems = loaded.as_ref().map(|loaded| file_obstacles(loaded, variable));
-    let start_problems = start_problems.into_iter().flatten().map(|error| error.to_string());
+    let DoctorArgs {
+        timeout,
+        idle,
+        probe,
+        ..
+    } = *doctor;
+    let options = GatherOptions {
+        outbound,
+        timeout,
+        idle,
+        probe,
+    };
+    let start_problems = loaded
+        .as_ref()
+        .map(|loaded| file_obstacles(loaded, variable));
+    let start_problems = start_problems
+        .into_iter()
+        .flatten()
+        .map(|error| error.to_string());
     let start_problems = start_problems.collect();
     let collector = check_collector(loaded.as_ref(), options.timeout);
     let gathering = gather_backends(backends.iter().map(backend_target).collect(), &options);
     let (collector, backends) = tokio::join!(collector, gathering);
     let config = checked_settings(&config);
     let collector = collector?;
-    Ok(DoctorFacts { config, is_configured, backends, gateway, start_problems, collector })
+    Ok(DoctorFacts {
+        config,
+        is_configured,
+        backends,
+        gateway,
+        start_problems,
+        collector,
+    })
 }
 
 fn backend_target(backend: &BackendConfig) -> GatherTarget {
-    let key =
-        backend.api_key.as_ref().map_or_else(|| key_from_env(BACKEND_KEY_VARIABLE), resolve_key);
+    let key = backend
+        .api_key
+        .as_ref()
+        .map_or_else(|| key_from_env(BACKEND_KEY_VARIABLE), resolve_key);
     GatherTarget {
         id: backend.id().to_string(),
         url: backend.url.clone(),
@@ -214,16 +284,22 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
     let gather = |(index, target): (usize, GatherTarget)| {
         let options = options.clone();
         // Boxed, because the future is as large as the facts of a backend.
-        tokio::spawn(
-            async move { (index, Box::pin(gather::gather_backend(target, &options)).await) },
-        )
+        tokio::spawn(async move {
+            (
+                index,
+                Box::pin(gather::gather_backend(target, &options)).await,
+            )
+        })
     };
     // Unordered, so that the next backend does not wait for the slowest one.
     let gathering = stream::iter(targets.into_iter().enumerate())
         .map(gather)
         .buffer_unordered(MAX_CONCURRENT_BACKENDS);
     // A task that has panicked has no result. A panic is a defect of this program.
-    let mut gathered: Vec<_> = gathering.filter_map(|result| ready(result.ok())).collect().await;
+    let mut gathered: Vec<_> = gathering
+        .filter_map(|result| ready(result.ok()))
+        .collect()
+        .await;
     gathered.sort_unstable_by_key(|(index, _)| *index);
     gathered.into_iter().map(|(_, backend)| backend).collect()
 }
@@ -235,20 +311,34 @@ async fn check_collector(
     loaded: Option<&LoadedConfig>,
     timeout: Duration,
 ) -> Result<Option<CollectorFacts>, ApplicationError> {
-    let Some(loaded) = loaded else { return Ok(None) };
+    let Some(loaded) = loaded else {
+        return Ok(None);
+    };
     let settings = loaded.tracing_settings(variable)?;
-    let Some(result) = settings.reach(timeout).await else { return Ok(None) };
+    let Some(result) = settings.reach(timeout).await else {
+        return Ok(None);
+    };
     let protocol = match settings.protocol {
         OtlpProtocol::Grpc => "grpc",
         OtlpProtocol::HttpProtobuf => "http/protobuf",
     };
     let endpoint = settings.endpoint.unwrap_or_default();
-    Ok(Some(CollectorFacts { endpoint, protocol, problem: result.err() }))
+    Ok(Some(CollectorFacts {
+        endpoint,
+        protocol,
+        problem: result.err(),
+    }))
 }
 
 /// Returns the settings of a configuration that the checks of `doctor` read.
 fn checked_settings(config: &Config) -> GatewaySettings {
-    let Config { admission, access, timeouts, scrape, .. } = config;
+    let Config {
+        admission,
+        access,
+        timeouts,
+        scrape,
+        ..
+    } = config;
     GatewaySettings {
         listen: *config.listen,
         admin: *config.admin,
@@ -262,7 +352,11 @@ fn checked_settings(config: &Config) -> GatewaySettings {
             .filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)))
             .collect(),
         policy: config.routing.policy,
-        max_waiting: if admission.enabled { admission.max_waiting } else { None },
+        max_waiting: if admission.enabled {
+            admission.max_waiting
+        } else {
+            None
+        },
         idle_connection: timeouts.idle_connection,
         scrape_timeout: scrape.timeout,
         max_page: scrape.max_page,
@@ -280,7 +374,12 @@ fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend 
 }
 
 fn checked_model(model: &ModelConfig) -> configuration::ConfiguredModel {
-    let ModelConfig { name, served_as, backends, .. } = model;
+    let ModelConfig {
+        name,
+        served_as,
+        backends,
+        ..
+    } = model;
     configuration::ConfiguredModel {
         name: name.clone(),
         served_as: served_as.clone(),

@@ -34,8 +34,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "URL")]
     pub webhook: Option<String>,
     /// URL of Jaeger's query service.
-    #[arg(help = "URL of Jaeger's query service; the collector sends spans to port 4317 of its \
-                  host. [default: http://jaeger:16686]")]
+    #[arg(
+        help = "URL of Jaeger's query service; the collector sends spans to port 4317 of its \
+                  host. [default: http://jaeger:16686]"
+    )]
     #[arg(long, value_name = "URL")]
     pub jaeger: Option<String>,
     /// Address at which the collector exports metrics of spans. [default: Prometheus does not
@@ -52,9 +54,13 @@ pub struct GenerateArgs {
 }
 
 fn parse_host_and_port(text: &str) -> Result<(String, u16), &'static str> {
-    let parsed = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parsed = text
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse().ok()?)));
     let parsed = parsed.filter(|(host, _)| !host.is_empty());
-    parsed.map(|(host, port)| (host.to_owned(), port)).ok_or("expected a host and a port")
+    parsed
+        .map(|(host, port)| (host.to_owned(), port))
+        .ok_or("expected a host and a port")
 }
 
 /// The selection of artifacts.
@@ -72,8 +78,15 @@ impl ValueEnum for GenerateTarget {
     fn value_variants<'a>() -> &'a [Self] {
         static ALL: LazyLock<Vec<GenerateTarget>> = LazyLock::new(|| {
             let artifacts = Artifact::ALL.into_iter().map(GenerateTarget::One);
-            let shell = ShellArtifact::value_variants().iter().copied().map(GenerateTarget::Shell);
-            [GenerateTarget::All].into_iter().chain(artifacts).chain(shell).collect()
+            let shell = ShellArtifact::value_variants()
+                .iter()
+                .copied()
+                .map(GenerateTarget::Shell);
+            [GenerateTarget::All]
+                .into_iter()
+                .chain(artifacts)
+                .chain(shell)
+                .collect()
         });
         &ALL
     }

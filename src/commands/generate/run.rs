@@ -29,9 +29,9 @@ pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode 
     let files = match &generate.what {
         GenerateTarget::All => render_files(generate, &Artifact::ALL),
         GenerateTarget::One(artifact) => render_files(generate, std::slice::from_ref(artifact)),
-        GenerateTarget::Shell(artifact) => {
-            artifact.files(command).map_err(|error| report_error(&error))
-        }
+        GenerateTarget::Shell(artifact) => artifact
+            .files(command)
+            .map_err(|error| report_error(&error)),
     };
     let files = match files {
         Ok(files) => files,
@@ -45,7 +45,10 @@ pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode 
             }
             None => io::stdout()
                 .write_all(text.as_bytes())
-                .map_err(|source| UnwritableFile { file: "standard output".into(), source }),
+                .map_err(|source| UnwritableFile {
+                    file: "standard output".into(),
+                    source,
+                }),
         };
         if let Err(error) = written {
             return report_error(&error);
@@ -64,7 +67,10 @@ fn render_files(
     let endpoints = build_endpoints(generate, &config);
     let gateway = tables();
     let render = |artifact: &Artifact| {
-        Ok((artifact.as_str().to_owned(), artifact.print(&gateway, &endpoints)?))
+        Ok((
+            artifact.as_str().to_owned(),
+            artifact.print(&gateway, &endpoints)?,
+        ))
     };
     let files: Result<_, tokenweir_operations::RenderError> =
         artifacts.iter().map(render).collect();
@@ -128,7 +134,10 @@ const fn admin_scheme(config: &Config) -> &'static str {
 /// Returns the metrics and the configuration schema of this gateway, from which files are
 /// generated.
 pub fn tables() -> GatewayTables {
-    GatewayTables { metrics: metrics(), schema: schema() }
+    GatewayTables {
+        metrics: metrics(),
+        schema: schema(),
+    }
 }
 
 /// Returns the catalogue of the metrics of this gateway.
@@ -150,7 +159,10 @@ pub fn metrics() -> MetricCatalogue {
         labels: row.labels.iter().map(label).collect(),
         level: {
             let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;
-            MetricsLevel::ALL.into_iter().find(has).map_or("", MetricsLevel::as_str)
+            MetricsLevel::ALL
+                .into_iter()
+                .find(has)
+                .map_or("", MetricsLevel::as_str)
         },
         is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
     };

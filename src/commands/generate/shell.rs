@@ -29,9 +29,10 @@ impl ShellArtifact {
                 completions("share/bash-completion/completions/tokenweir", Shell::Bash)
             }
             Self::CompletionsZsh => completions("share/zsh/site-functions/_tokenweir", Shell::Zsh),
-            Self::CompletionsFish => {
-                completions("share/fish/vendor_completions.d/tokenweir.fish", Shell::Fish)
-            }
+            Self::CompletionsFish => completions(
+                "share/fish/vendor_completions.d/tokenweir.fish",
+                Shell::Fish,
+            ),
         }
     }
 }
@@ -47,7 +48,9 @@ fn render_man_pages(command: &clap::Command) -> io::Result<Vec<(String, String)>
     let mut program = command.clone();
     program.build();
     let commands = program.get_subcommands().cloned().map(render_man_page);
-    std::iter::once(render_man_page(program.clone())).chain(commands).collect()
+    std::iter::once(render_man_page(program.clone()))
+        .chain(commands)
+        .collect()
 }
 
 fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
@@ -57,7 +60,10 @@ fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
     man.render(&mut text)?;
     // `.nf` stops the formatter from joining the lines of the examples into a paragraph, until the
     // next heading.
-    Ok((path, into_utf8(text)?.replace("\nExamples:\n", "\n.nf\nExamples:\n")))
+    Ok((
+        path,
+        into_utf8(text)?.replace("\nExamples:\n", "\n.nf\nExamples:\n"),
+    ))
 }
 
 fn into_utf8(text: Vec<u8>) -> io::Result<String> {
@@ -75,8 +81,14 @@ mod tests {
         for command in crate::cli::command().get_subcommands() {
             let name = command.get_name();
             let path = format!("share/man/man1/tokenweir-{name}.1");
-            let page = pages.iter().find(|page| page.0 == path).unwrap_or_else(|| panic!("{path}"));
-            assert!(pages[0].1.contains(&format!("tokenweir\\-{name}(1)")), "{name}");
+            let page = pages
+                .iter()
+                .find(|page| page.0 == path)
+                .unwrap_or_else(|| panic!("{path}"));
+            assert!(
+                pages[0].1.contains(&format!("tokenweir\\-{name}(1)")),
+                "{name}"
+            );
             for long in command.get_arguments().filter_map(clap::Arg::get_long) {
                 let flag = format!("\\-\\-{}", long.replace('-', "\\-"));
                 assert!(page.1.contains(&flag), "{name} --{long}");
@@ -92,9 +104,15 @@ mod tests {
             ShellArtifact::CompletionsFish,
         ] {
             let files = artifact.files(&crate::cli::command()).unwrap();
-            let [(_, text)] = &files[..] else { panic!("{artifact:?}: {} files", files.len()) };
+            let [(_, text)] = &files[..] else {
+                panic!("{artifact:?}: {} files", files.len())
+            };
             for command in crate::cli::command().get_subcommands() {
-                assert!(text.contains(command.get_name()), "{artifact:?} {}", command.get_name());
+                assert!(
+                    text.contains(command.get_name()),
+                    "{artifact:?} {}",
+                    command.get_name()
+                );
             }
         }
     }

@@ -28,7 +28,11 @@ pub(crate) async fn status(args: OperatorArgs) -> ExitCode {
     match shown.await {
         Ok((state, lines)) => {
             lines.iter().for_each(print_line);
-            if state.serves_clients() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if state.serves_clients() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(problem) => report_problem(problem, EXIT_UNKNOWN),
     }
@@ -38,16 +42,28 @@ pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
     let lines = async {
         let path = format!("/decisions/{}", percent_encode(&args.request_id));
         let decision: Value = parse(&args.operator.client()?.get(&path).await?)?;
-        Ok(if args.operator.json { vec![decision.to_string()] } else { explanation(&decision) })
+        Ok(if args.operator.json {
+            vec![decision.to_string()]
+        } else {
+            explanation(&decision)
+        })
     };
     finish(lines.await)
 }
 
 pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
     let lines = async {
-        let DrainArgs { backend, reason, duration, migrate, operator } = &args;
+        let DrainArgs {
+            backend,
+            reason,
+            duration,
+            migrate,
+            operator,
+        } = &args;
         let client = operator.client()?;
-        let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await?;
+        let response = client
+            .drain(backend, reason.as_deref(), *duration, *migrate)
+            .await?;
         let effects = DrainEffects {
             changed: "is drained: it gets no new requests and completes its open requests",
             unchanged: "was drained already; reason and duration are replaced",
@@ -59,8 +75,15 @@ pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
 
 pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     let lines = async {
-        let response = args.operator.client()?.set_drained(&args.backend, false).await?;
-        let effects = DrainEffects { changed: "gets requests again", unchanged: "was not drained" };
+        let response = args
+            .operator
+            .client()?
+            .set_drained(&args.backend, false)
+            .await?;
+        let effects = DrainEffects {
+            changed: "gets requests again",
+            unchanged: "was not drained",
+        };
         effect_lines(&response, &args.backend, args.operator.json, &effects)
     };
     finish(lines.await)
@@ -86,7 +109,11 @@ fn effect_lines(
         return Ok(vec![result.to_string()]);
     }
     let is_changed = result["changed"] == true;
-    let effect = if is_changed { effects.changed } else { effects.unchanged };
+    let effect = if is_changed {
+        effects.changed
+    } else {
+        effects.unchanged
+    };
     Ok(vec![format!("{backend} {effect}")])
 }
 
@@ -94,7 +121,11 @@ pub(crate) async fn reload(args: OperatorArgs) -> ExitCode {
     let lines = async {
         let body = args.client()?.post("/-/reload").await?;
         let summary = String::from_utf8_lossy(&body).trim_end().to_owned();
-        Ok(vec![if args.json { json!({ "reload": summary }).to_string() } else { summary }])
+        Ok(vec![if args.json {
+            json!({ "reload": summary }).to_string()
+        } else {
+            summary
+        }])
     };
     finish(lines.await)
 }

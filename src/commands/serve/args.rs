@@ -77,7 +77,10 @@ impl Args for ServeArgs {
 impl FromArgMatches for ServeArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let flags = ServeFlags::from_arg_matches(matches)?;
-        Ok(Self { config: flags.config.clone(), overrides: flags.into_overrides(matches) })
+        Ok(Self {
+            config: flags.config.clone(),
+            overrides: flags.into_overrides(matches),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -119,7 +122,9 @@ fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option
 fn policy_parser() -> impl TypedValueParser<Value = PolicyKind> {
     let names = PossibleValuesParser::new(PolicyKind::ALL.map(policy_value));
     names.try_map(|name| {
-        let kind = PolicyKind::ALL.into_iter().find(|kind| kind.as_str() == name);
+        let kind = PolicyKind::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == name);
         kind.ok_or("unknown policy")
     })
 }

@@ -47,5 +47,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration::parse(text).map_err(|error| error.to_string())?;
-    if interval < MIN_INTERVAL { Err("expected 100ms or more".to_owned()) } else { Ok(interval) }
+    if interval < MIN_INTERVAL {
+        Err("expected 100ms or more".to_owned())
+    } else {
+        Ok(interval)
+    }
 }

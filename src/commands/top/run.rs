@@ -59,7 +59,11 @@ async fn print_once(client: &AdminClient) -> ExitCode {
         Ok(document) => state.on_document(document),
         Err(problem) => return report_problem(problem, EXIT_FAILURE),
     }
-    let width = if io::stdout().is_terminal() { terminal_columns() } else { requested_columns() };
+    let width = if io::stdout().is_terminal() {
+        terminal_columns()
+    } else {
+        requested_columns()
+    };
     // A closed pipe is not an error.
     let _ = io::stdout().write_all(render_text(&state, width).as_bytes());
     ExitCode::SUCCESS
@@ -72,12 +76,20 @@ fn terminal_columns() -> u16 {
 /// Returns the width of the text output from the environment variable `COLUMNS`, or the default.
 fn requested_columns() -> u16 {
     let columns = variable("COLUMNS").and_then(|text| text.trim().parse().ok());
-    columns.map_or(DEFAULT_COLUMNS, |columns: u16| columns.clamp(MIN_COLUMNS, MAX_COLUMNS))
+    columns.map_or(DEFAULT_COLUMNS, |columns: u16| {
+        columns.clamp(MIN_COLUMNS, MAX_COLUMNS)
+    })
 }
 
 /// Renders one frame of `tokenweir top` as lines of text without trailing spaces.
 fn render_text(state: &TopState, width: u16) -> String {
-    let frame = TopFrame { state, options: FrameOptions { has_colour: false, has_keys: false } };
+    let frame = TopFrame {
+        state,
+        options: FrameOptions {
+            has_colour: false,
+            has_keys: false,
+        },
+    };
     let area = Rect::new(0, 0, width, frame.height(width));
     let mut buffer = Buffer::empty(area);
     frame.render(area, &mut buffer);
@@ -98,17 +110,28 @@ async fn run_interactive(
     top: &TopArgs,
 ) -> io::Result<()> {
     let has_colour = is_colour_enabled(variable("NO_COLOR").as_deref());
-    let options = FrameOptions { has_colour, has_keys: true };
+    let options = FrameOptions {
+        has_colour,
+        has_keys: true,
+    };
     let (event_sender, mut events) = mpsc::channel(64);
     let reader = std::thread::spawn(move || read_events(&event_sender));
     let (snapshot_sender, mut snapshots) = mpsc::channel(1);
     let refresh = Arc::<Notify>::default();
     let mut poller = JoinSet::new();
-    poller.spawn(poll_gateway(client.clone(), top.interval, snapshot_sender, refresh.clone()));
+    poller.spawn(poll_gateway(
+        client.clone(),
+        top.interval,
+        snapshot_sender,
+        refresh.clone(),
+    ));
     let mut stop = pin!(signals::wait_for_shutdown());
     let mut state = TopState::new();
     loop {
-        let frame = TopFrame { state: &state, options };
+        let frame = TopFrame {
+            state: &state,
+            options,
+        };
         terminal.draw(|screen| screen.render_widget(frame, screen.area()))?;
         tokio::select! {
             () = &mut stop => break,
@@ -171,15 +194,24 @@ async fn fetch_snapshot(client: &AdminClient) -> Result<GatewaySnapshot, String>
 async fn perform_action(action: UserAction, client: &AdminClient, state: &mut TopState) {
     match action {
         UserAction::Quit => {}
-        UserAction::Drain { backend, is_drained } => {
-            let effect = if is_drained { "gets no new requests" } else { "gets requests again" };
+        UserAction::Drain {
+            backend,
+            is_drained,
+        } => {
+            let effect = if is_drained {
+                "gets no new requests"
+            } else {
+                "gets requests again"
+            };
             state.set_notice(match client.set_drained(&backend, is_drained).await {
                 Ok(_) => format!("{backend} {effect}"),
                 Err(problem) => problem,
             });
         }
         UserAction::ShowDecision { request_id } => {
-            let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;
+            let result = client
+                .get(&format!("/decisions/{}", percent_encode(&request_id)))
+                .await;
             match result {
                 Ok(body) => {
                     let decision = serde_json::from_slice(&body).unwrap_or_default();
@@ -209,7 +241,9 @@ fn handle_event(event: &Event, state: &mut TopState) -> Option<UserAction> {
     use KeyCode::{
         BackTab, Backspace, Char, Down, End, Enter, Esc, Home, PageDown, PageUp, Tab, Up,
     };
-    let key = event.as_key_event().filter(|key| key.kind != KeyEventKind::Release)?;
+    let key = event
+        .as_key_event()
+        .filter(|key| key.kind != KeyEventKind::Release)?;
     match key.code {
         Char(letter) if key.modifiers.contains(KeyModifiers::CONTROL) => {
             matches!(letter, 'c' | 'd').then_some(UserAction::Quit)
@@ -246,6 +280,9 @@ mod tests {
         let mut state = TopState::new();
         state.on_document(GatewaySnapshot::default());
         let text = render_text(&state, 80);
-        assert!(text.ends_with('\n') && text.lines().all(|line| !line.ends_with(' ')), "{text}");
+        assert!(
+            text.ends_with('\n') && text.lines().all(|line| !line.ends_with(' ')),
+            "{text}"
+        );
     }
 }

@@ -81,7 +81,9 @@ impl BackendConfig {
 
     /// The id of the backend: its configured name, or else the host, port and prefix of its URL.
     pub fn id(&self) -> BackendId {
-        self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
+        self.name
+            .as_deref()
+            .map_or_else(|| self.url.default_id(), BackendId::new)
     }
 
     pub(in crate::config) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
@@ -119,9 +121,15 @@ impl<C> ConfigSection<C> for Section {
 pub(crate) fn check(backends: &[BackendConfig]) -> CheckResult {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
-        check_price(&format!("backends.{index}.gpu_hour_price"), backend.gpu_hour_price)?;
+        check_price(
+            &format!("backends.{index}.gpu_hour_price"),
+            backend.gpu_hour_price,
+        )?;
         if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
-            return Err(violation_at(&format!("backends.{index}.kv_events.{key}"), problem));
+            return Err(violation_at(
+                &format!("backends.{index}.kv_events.{key}"),
+                problem,
+            ));
         }
         check_weight(&format!("backends.{index}.weight"), backend.weight)?;
     }
@@ -131,7 +139,10 @@ pub(crate) fn check(backends: &[BackendConfig]) -> CheckResult {
 /// Checks the TLS settings of one backend.
 fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> CheckResult {
     if !address.is_https() {
-        return Err(violation_at(path, format!("{address} does not use TLS; write https://")));
+        return Err(violation_at(
+            path,
+            format!("{address} does not use TLS; write https://"),
+        ));
     }
     client_tls::check(path, tls)
 }
@@ -139,7 +150,10 @@ fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> C
 /// Checks that the number at `path` is a weight.
 pub(crate) fn check_weight(path: &str, weight: u32) -> CheckResult {
     if weight > MAX_WEIGHT {
-        return Err(violation_at(path, format!("a weight is at most {MAX_WEIGHT}")));
+        return Err(violation_at(
+            path,
+            format!("a weight is at most {MAX_WEIGHT}"),
+        ));
     }
     Ok(())
 }
@@ -170,7 +184,9 @@ fn default_weight() -> u32 {
 /// Reads the name of a backend. Names are values of metric labels, so they must be short and
 /// contain no characters that need escapes.
 fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let Some(name) = Option::<String>::deserialize(from)? else {
+        return Ok(None);
+    };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
         let problem = "a name has 1 to 64 characters: letters, digits and `-_.:/`";

@@ -72,7 +72,9 @@ impl Config {
 
 /// Builds the TLS contexts of the backends that have their own `tls` settings.
 pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsContexts, TlsError> {
-    let with_tls = entries.iter().filter_map(|entry| Some((entry, entry.tls.as_ref()?)));
+    let with_tls = entries
+        .iter()
+        .filter_map(|entry| Some((entry, entry.tls.as_ref()?)));
     with_tls
         .map(|(entry, tls)| {
             let context = TlsClientContext::new(tls, Alpn::Http1)?;
@@ -89,9 +91,13 @@ mod tests {
     fn a_drained_entry_is_drained_from_the_start() {
         let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
         let config = parse(text).unwrap().config;
-        let backends = config.build_backends(&config.backends, |_| None, |_| Vec::new()).unwrap();
-        let is_drained: Vec<bool> =
-            backends.iter().map(|backend| backend.health.is_drained()).collect();
+        let backends = config
+            .build_backends(&config.backends, |_| None, |_| Vec::new())
+            .unwrap();
+        let is_drained: Vec<bool> = backends
+            .iter()
+            .map(|backend| backend.health.is_drained())
+            .collect();
         assert_eq!(is_drained, [true, false]);
     }
 }

@@ -11,7 +11,9 @@ impl Config {
         ServerLimits {
             keep_alive_timeout: limits.keep_alive,
             write_timeout: limits.write_timeout,
-            max_connections: limits.connections.unwrap_or_else(|| descriptors.clients(backends)),
+            max_connections: limits
+                .connections
+                .unwrap_or_else(|| descriptors.clients(backends)),
             max_connections_per_client: limits.connections_per_client,
             max_concurrent_rejections: descriptors.refusals,
             max_admin_connections: descriptors.admin,

@@ -18,7 +18,10 @@ impl LoadedConfig {
         env: impl Environment,
     ) -> Result<TracingSettings, OtelSettingsError> {
         let mut tracing = self.config.tracing.clone();
-        let variables = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        let variables = [
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+        ];
         let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
         if self.sources.source_of("tracing.endpoint") == ConfigSource::File
             && variables.into_iter().any(is_set)

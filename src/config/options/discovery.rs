@@ -47,7 +47,10 @@ impl DiscoveryConfig {
     /// take precedence.
     pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
         BackendConfig {
-            metrics_url: backend.metrics_url.clone().or_else(|| self.metrics_url(&backend.url)),
+            metrics_url: backend
+                .metrics_url
+                .clone()
+                .or_else(|| self.metrics_url(&backend.url)),
             api_key: backend.api_key.or_else(|| self.api_key.clone()),
             usage: backend.usage.or(self.usage),
             role: backend.role.or(self.role),
@@ -66,7 +69,12 @@ impl DiscoveryConfig {
     /// The name and the port of `dns`. `None`: `dns` is not set, or has no valid port.
     pub fn dns_host(&self) -> Option<(&str, u16)> {
         let (name, port) = self.dns.as_ref()?.rsplit_once(':')?;
-        Some((name, port.parse().ok().filter(|port| *port > 0 && !name.is_empty())?))
+        Some((
+            name,
+            port.parse()
+                .ok()
+                .filter(|port| *port > 0 && !name.is_empty())?,
+        ))
     }
 }
 
@@ -78,7 +86,11 @@ impl DiscoveryConfig {
         targets += usize::from(self.dns.is_some());
         targets += usize::from(self.srv.is_some());
         targets += usize::from(self.kubernetes.is_some());
-        require(targets > 0, path, "a source needs one of `file`, `dns`, `srv` and `kubernetes`")?;
+        require(
+            targets > 0,
+            path,
+            "a source needs one of `file`, `dns`, `srv` and `kubernetes`",
+        )?;
         let problem = "a source has only one of `file`, `dns`, `srv` and `kubernetes`";
         require(targets < 2, path, problem)?;
         if let Some((key, problem)) = self.kubernetes.as_ref().and_then(KubernetesConfig::problem) {
@@ -118,7 +130,10 @@ impl DiscoveryConfig {
         if self.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
             let problem = "this program was built without Kubernetes: use the container image, or build with \
                            `cargo build --features kubernetes`";
-            return Some(UnsupportedTarget { key: "kubernetes", problem });
+            return Some(UnsupportedTarget {
+                key: "kubernetes",
+                problem,
+            });
         }
         let is_resolved = self.dns.is_some() || self.srv.is_some();
         if !is_resolved || cfg!(feature = "dns") {
@@ -140,7 +155,11 @@ fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
         None if port.is_empty() => None,
         None => return None,
     };
-    let path = if path.is_empty() { None } else { Some(path.parse().ok()?) };
+    let path = if path.is_empty() {
+        None
+    } else {
+        Some(path.parse().ok()?)
+    };
     (port.is_some() || path.is_some()).then_some((port, path))
 }
 
@@ -181,22 +200,37 @@ mod tests {
             ("dns: 'vllm.example:8000', weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
             ("file: backends.yaml, api_key: { env: KEY }", ""),
-            ("weight: 5", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
-            ("dns: a, srv: b", "a source has only one of `file`, `dns`, `srv` and `kubernetes`"),
+            (
+                "weight: 5",
+                "a source needs one of `file`, `dns`, `srv` and `kubernetes`",
+            ),
+            (
+                "dns: a, srv: b",
+                "a source has only one of `file`, `dns`, `srv` and `kubernetes`",
+            ),
             ("dns: a", "write NAME:PORT: DNS addresses have no port"),
             ("dns: 'a:0'", "write NAME:PORT: DNS addresses have no port"),
             ("dns: a, port: 1", "unknown key `port`"),
             ("srv: a, metrics_url: ':8080/m'", ""),
             ("srv: a, metrics_url: /m", ""),
             ("srv: a, metrics_url: ':8080'", ""),
-            ("srv: a, metrics_url: ':0'", "write :PORT, /PATH or :PORT/PATH"),
+            (
+                "srv: a, metrics_url: ':0'",
+                "write :PORT, /PATH or :PORT/PATH",
+            ),
             ("srv: a, metrics_url: m", "write :PORT, /PATH or :PORT/PATH"),
-            ("srv: a, metrics_url: ''", "write :PORT, /PATH or :PORT/PATH"),
+            (
+                "srv: a, metrics_url: ''",
+                "write :PORT, /PATH or :PORT/PATH",
+            ),
             (
                 "file: a, metrics_url: /m",
                 "not with `file`: write `metrics_url` into the file's entries",
             ),
-            ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
+            (
+                "file: a, weight: 2",
+                "not with `file`: write the weights into the file's entries",
+            ),
         ] {
             assert_eq!(problem_of(source), expected, "{source}");
         }
@@ -205,13 +239,20 @@ mod tests {
     #[test]
     fn a_target_needs_its_feature() {
         for (target, is_supported) in [
-            ("kubernetes: { service: vllm }", cfg!(feature = "kubernetes")),
+            (
+                "kubernetes: { service: vllm }",
+                cfg!(feature = "kubernetes"),
+            ),
             ("srv: _http._tcp.vllm.example", cfg!(feature = "dns")),
             ("dns: 'vllm.example:8000'", cfg!(feature = "dns")),
             ("file: backends.yaml", true),
         ] {
             let parsed = parse(&format!("discovery: [{{ {target} }}]"));
-            assert_eq!(parsed.unwrap().require_support().is_ok(), is_supported, "{target}");
+            assert_eq!(
+                parsed.unwrap().require_support().is_ok(),
+                is_supported,
+                "{target}"
+            );
         }
     }
 
@@ -220,12 +261,18 @@ mod tests {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         for (source, expected) in [
             ("service: vllm", ""),
-            ("service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'", ""),
+            (
+                "service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'",
+                "",
+            ),
             ("service: vllm, port: 8000", ""),
             ("pool: vllm, namespace: ai", ""),
             ("namespace: ai", "write one of `service` and `pool`"),
             ("service: a, pool: b", "write one of `service` and `pool`"),
-            ("pool: vllm, port: 8000", "not with `pool`: it has its own target port"),
+            (
+                "pool: vllm, port: 8000",
+                "not with `pool`: it has its own target port",
+            ),
             ("service: vLLM", NAME),
             ("service: vllm, namespace: 'a/b'", NAME),
             ("service: vllm, port: ''", NAME),
@@ -234,11 +281,21 @@ mod tests {
                 "service: vllm, url: 'http://me:key@a'",
                 "write http://HOST:PORT or https://HOST:PORT",
             ),
-            ("service: vllm, url: '127.0.0.1:8001'", "write http://HOST:PORT or https://HOST:PORT"),
+            (
+                "service: vllm, url: '127.0.0.1:8001'",
+                "write http://HOST:PORT or https://HOST:PORT",
+            ),
         ] {
-            assert_eq!(problem_of(&format!("kubernetes: {{ {source} }}")), expected, "{source}");
+            assert_eq!(
+                problem_of(&format!("kubernetes: {{ {source} }}")),
+                expected,
+                "{source}"
+            );
         }
         let problem = problem_of("kubernetes: { service: vllm, port: 70000 }");
-        assert!(problem.contains("a port is a number from 1 to 65535"), "{problem}");
+        assert!(
+            problem.contains("a port is a number from 1 to 65535"),
+            "{problem}"
+        );
     }
 }

@@ -78,8 +78,15 @@ fn parse_url(url: &str) -> Result<(BackendAddress, PathAndQuery), BackendAddress
         return Err(not_url());
     }
     let (address, path) = BackendAddress::split_path(url);
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    Ok((BackendAddress::parse(address)?, path.parse().map_err(|_| not_url())?))
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
+    Ok((
+        BackendAddress::parse(address)?,
+        path.parse().map_err(|_| not_url())?,
+    ))
 }
 
 /// The section `webhooks`.
@@ -91,7 +98,10 @@ impl<C> ConfigSection<C> for Section {
 
     fn check(webhooks: &Vec<WebhookConfig>, _: &C) -> CheckResult {
         if webhooks.len() > MAX_WEBHOOKS {
-            return Err(violation_at("webhooks", format!("at most {MAX_WEBHOOKS} webhooks")));
+            return Err(violation_at(
+                "webhooks",
+                format!("at most {MAX_WEBHOOKS} webhooks"),
+            ));
         }
         for (index, webhook) in webhooks.iter().enumerate() {
             webhook.check(&format!("webhooks.{index}.url"))?;
@@ -103,7 +113,10 @@ impl<C> ConfigSection<C> for Section {
         for (index, webhook) in webhooks.iter().enumerate() {
             let owner = format!("webhooks[{index}]");
             list.add_reloaded(format!("webhooks.{index}.url"), webhook.url_secret(&owner));
-            list.add_reloaded(format!("webhooks.{index}.token"), webhook.token_secret(&owner));
+            list.add_reloaded(
+                format!("webhooks.{index}.token"),
+                webhook.token_secret(&owner),
+            );
         }
     }
 }
@@ -122,9 +135,15 @@ pub enum WebhooksError {
 impl WebhookConfig {
     /// Returns the first violation of the rules. `path`: the path of the URL in the configuration.
     pub(in crate::config) fn check(&self, path: &str) -> CheckResult {
-        let WebhookUrl::Plain(url) = &self.url else { return Ok(()) };
+        let WebhookUrl::Plain(url) = &self.url else {
+            return Ok(());
+        };
         // The other errors quote the URL, which may have a password.
-        require(!url.contains('@'), path, "write the token in `token`, not in the URL")?;
+        require(
+            !url.contains('@'),
+            path,
+            "write the token in `token`, not in the URL",
+        )?;
         parse_url(url).map_err(|error| violation_at(path, error.to_string()))?;
         Ok(())
     }
@@ -148,13 +167,19 @@ impl WebhookConfig {
         let secret_url = ConfiguredSecret::resolve_any(self.url_secret(owner), &env)?;
         let url = match (&self.url, &secret_url) {
             (WebhookUrl::Plain(url), _) => Some(url.as_str()),
-            (_, secret) => secret.as_ref().and_then(|url| str::from_utf8(url.as_bytes()).ok()),
+            (_, secret) => secret
+                .as_ref()
+                .and_then(|url| str::from_utf8(url.as_bytes()).ok()),
         };
         let parsed = url.and_then(|url| parse_url(url).ok());
         let (address, path) = parsed.ok_or_else(|| WebhooksError::Url(owner.to_owned()))?;
         let token = ConfiguredSecret::resolve_any(self.token_secret(owner), env)?;
         let authorization = token.map(SecretValue::into_bearer);
-        Ok(WebhookEndpoint { address, path, authorization })
+        Ok(WebhookEndpoint {
+            address,
+            path,
+            authorization,
+        })
     }
 }
 

@@ -122,7 +122,10 @@ impl ConfigError {
         text: &str,
         redaction: ExcerptRedaction,
     ) -> Self {
-        let line = text.lines().nth(position.line.saturating_sub(1)).unwrap_or_default();
+        let line = text
+            .lines()
+            .nth(position.line.saturating_sub(1))
+            .unwrap_or_default();
         self.0.excerpt = Some(ErrorExcerpt::new(line, position, redaction));
         self.0.location = Some(ConfigLocation::File(file.to_owned(), Some(position)));
         self
@@ -204,14 +207,32 @@ impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ErrorDetails { location, problem, excerpt, help, .. } = &*self.0;
+        let ErrorDetails {
+            location,
+            problem,
+            excerpt,
+            help,
+            ..
+        } = &*self.0;
         if let Some(location) = location {
             write!(f, "{location}: ")?;
         }
         f.write_str(problem)?;
-        let margin = excerpt.as_ref().map_or(0, |excerpt| excerpt.line.to_string().len());
-        if let Some(ErrorExcerpt { line, text, caret_line, .. }) = excerpt {
-            write!(f, "\n{:margin$} |\n{line} | {text}\n{:margin$} | {caret_line}", "", "")?;
+        let margin = excerpt
+            .as_ref()
+            .map_or(0, |excerpt| excerpt.line.to_string().len());
+        if let Some(ErrorExcerpt {
+            line,
+            text,
+            caret_line,
+            ..
+        }) = excerpt
+        {
+            write!(
+                f,
+                "\n{:margin$} |\n{line} | {text}\n{:margin$} | {caret_line}",
+                "", ""
+            )?;
         }
         match help {
             Some(help) if margin > 0 => write!(f, "\n{:margin$} = help: {help}", ""),
@@ -305,7 +326,11 @@ impl MarkedLine {
     }
 
     fn text_from(&self, first: usize) -> String {
-        self.chars.iter().skip(first).take(MAX_EXCERPT_CHARS).collect()
+        self.chars
+            .iter()
+            .skip(first)
+            .take(MAX_EXCERPT_CHARS)
+            .collect()
     }
 
     fn caret_line(&self, first: usize) -> String {
@@ -325,7 +350,12 @@ mod tests {
     fn render_at(text: &str, line: usize, column: usize, len: usize) -> String {
         let position = Position { line, column, len };
         ConfigError::new("wrong")
-            .at(Path::new("a.yaml"), position, text, ExcerptRedaction::Nothing)
+            .at(
+                Path::new("a.yaml"),
+                position,
+                text,
+                ExcerptRedaction::Nothing,
+            )
             .to_string()
     }
 
@@ -335,8 +365,14 @@ mod tests {
             render_at("a: 1\n\tbé: x\n", 2, 6, 1),
             "a.yaml:2:6: wrong\n  |\n2 | \tbé: x\n  | \t    ^"
         );
-        assert_eq!(render_at("a", 1, 9, 5), "a.yaml:1:9: wrong\n  |\n1 | a\n  |  ^");
-        assert_eq!(render_at("", 7, 1, 1), "a.yaml:7:1: wrong\n  |\n7 | \n  | ^");
+        assert_eq!(
+            render_at("a", 1, 9, 5),
+            "a.yaml:1:9: wrong\n  |\n1 | a\n  |  ^"
+        );
+        assert_eq!(
+            render_at("", 7, 1, 1),
+            "a.yaml:7:1: wrong\n  |\n7 | \n  | ^"
+        );
     }
 
     #[test]
@@ -369,14 +405,23 @@ mod tests {
             60,
             3,
         );
-        assert!(shown.contains("1 | { url: 'https://hooks.a.com/b/T1/[redacted]\n"), "{shown}");
+        assert!(
+            shown.contains("1 | { url: 'https://hooks.a.com/b/T1/[redacted]\n"),
+            "{shown}"
+        );
         let shown = render_at("url: http://a:1/v1?sig=sk-123", 1, 1, 3);
-        assert!(shown.contains("1 | url: http://a:1/v1?[redacted]\n"), "{shown}");
+        assert!(
+            shown.contains("1 | url: http://a:1/v1?[redacted]\n"),
+            "{shown}"
+        );
     }
 
     #[test]
     fn control_characters_are_replaced() {
-        assert_eq!(ConfigError::new("bad \u{1b}[2J").to_string(), "bad \u{fffd}[2J");
+        assert_eq!(
+            ConfigError::new("bad \u{1b}[2J").to_string(),
+            "bad \u{fffd}[2J"
+        );
         assert!(!render_at("a: \u{1b}[2J", 1, 1, 1).contains('\u{1b}'));
     }
 }

@@ -26,7 +26,11 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
         let before = text.get(..valid_len).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
-        let position = Position { line: before.matches('\n').count() + 1, column, len: 1 };
+        let position = Position {
+            line: before.matches('\n').count() + 1,
+            column,
+            len: 1,
+        };
         let help = "write the file in UTF-8";
         ConfigError::new("not UTF-8")
             .at(file, position, &text, ExcerptRedaction::Nothing)
@@ -36,7 +40,9 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
 
 fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    File::open(file)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -42,14 +42,21 @@ const MIN_TOKEN_CHARS: usize = 20;
 /// colon follows on the line.
 pub(super) fn value_column(line: &[char], key_end: usize) -> Option<usize> {
     let colon = key_end + line.get(key_end..)?.iter().position(|c| *c == ':')?;
-    let blanks = line.get(colon + 1..)?.iter().take_while(|c| c.is_whitespace()).count();
+    let blanks = line
+        .get(colon + 1..)?
+        .iter()
+        .take_while(|c| c.is_whitespace())
+        .count();
     Some(colon + 1 + blanks)
 }
 
 /// The column, counted from 0, of the first possible secret in a line: the value of a secret key, or a part of a
 /// URL. `None`: the line has no possible secret.
 pub(super) fn secret_column(line: &str) -> Option<usize> {
-    let first = secret_value(line).into_iter().chain(secret_in_url(line)).min()?;
+    let first = secret_value(line)
+        .into_iter()
+        .chain(secret_in_url(line))
+        .min()?;
     Some(line[..first].chars().count())
 }
 
@@ -73,7 +80,11 @@ fn is_secret_key(text: &str) -> bool {
 
 /// Whether a value begins like the location of a secret: `{ env: NAME }` or `{ file: PATH }`.
 fn is_secret_location(value: &str) -> bool {
-    let beginning: String = value.chars().filter(|c| *c != ' ').take("{file:".len()).collect();
+    let beginning: String = value
+        .chars()
+        .filter(|c| *c != ' ')
+        .take("{file:".len())
+        .collect();
     beginning.starts_with("{env:") || beginning == "{file:"
 }
 
@@ -97,14 +108,18 @@ fn secret_in_url(line: &str) -> Option<usize> {
 
 /// Whether a text begins with enough characters for a token.
 fn begins_with_token(text: &str) -> bool {
-    let chars = text.chars().take_while(|c| c.is_alphanumeric() || "-_=".contains(*c));
+    let chars = text
+        .chars()
+        .take_while(|c| c.is_alphanumeric() || "-_=".contains(*c));
     chars.count() >= MIN_TOKEN_CHARS
 }
 
 /// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation
 /// mark, which is a backtick or `"`, to the last mark of the same kind.
 pub(super) fn redact_quotes(text: &str) -> String {
-    let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
+    let Some(start) = text.find(['`', '"']) else {
+        return text.to_owned();
+    };
     let (before, from_mark) = text.split_at(start);
     let (mark, after_mark) = from_mark.split_at(1);
     let (quoted, after) = after_mark.rsplit_once(mark).unwrap_or((after_mark, ""));
@@ -140,6 +155,12 @@ fn is_keys_file_word(word: &str) -> bool {
 
 /// Replaces control characters other than tabs, because a terminal would execute them.
 pub(super) fn replace_control_chars(text: &str) -> String {
-    let replace = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+    let replace = |c: char| {
+        if c.is_control() && c != '\t' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
     text.chars().map(replace).collect()
 }

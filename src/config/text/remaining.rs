@@ -17,10 +17,18 @@ pub(crate) struct RemainingText<'a> {
 impl<'a> RemainingText<'a> {
     pub(crate) fn new(original: &'a str) -> Self {
         let chars: Vec<char> = original.chars().collect();
-        let ends =
-            chars.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(index, _)| index + 1);
+        let ends = chars
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| **c == '\n')
+            .map(|(index, _)| index + 1);
         let lines = std::iter::once(0).chain(ends).collect();
-        Self { original, chars, lines, removed: Vec::new() }
+        Self {
+            original,
+            chars,
+            lines,
+            removed: Vec::new(),
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -34,7 +42,9 @@ impl<'a> RemainingText<'a> {
     /// Whether a part of the entry was removed.
     pub(crate) fn is_damaged(&self, entries: &[Entry], entry: usize) -> bool {
         let range = self.range(entries, entry);
-        self.removed.iter().any(|(_, removed)| range.contains(&removed.start))
+        self.removed
+            .iter()
+            .any(|(_, removed)| range.contains(&removed.start))
     }
 
     /// Whether a part of the list item that contains the entry was removed.
@@ -50,8 +60,12 @@ impl<'a> RemainingText<'a> {
         let is_there = entries.iter().any(|entry| entry.path == path);
         self.removed.iter().any(|(removed, _)| {
             let is_above = path == removed
-                || path.strip_prefix(removed.as_str()).is_some_and(|rest| rest.starts_with('.'));
-            let below = removed.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
+                || path
+                    .strip_prefix(removed.as_str())
+                    .is_some_and(|rest| rest.starts_with('.'));
+            let below = removed
+                .strip_prefix(path)
+                .and_then(|rest| rest.strip_prefix('.'));
             is_above && !is_there || below.is_some_and(|key| !key.contains('.'))
         })
     }
@@ -59,7 +73,9 @@ impl<'a> RemainingText<'a> {
     /// Replaces an invalid name of an item of a list by a valid name. Without the required name,
     /// the other keys of the item could not be checked. Returns whether the entry is a name.
     pub(crate) fn rename(&mut self, entries: &[Entry], entry: usize) -> bool {
-        let Some(Entry { path, value, .. }) = entries.get(entry) else { return false };
+        let Some(Entry { path, value, .. }) = entries.get(entry) else {
+            return false;
+        };
         let start = self.index(*value);
         let range = start..start + value.len;
         let Some(name) = self
@@ -86,9 +102,14 @@ impl<'a> RemainingText<'a> {
     pub(crate) fn remove(&mut self, entries: &[Entry], entry: usize) -> bool {
         let mut next = Some(entry);
         while let Some(index) = next {
-            let Some(Entry { path, parent, .. }) = entries.get(index) else { return false };
+            let Some(Entry { path, parent, .. }) = entries.get(index) else {
+                return false;
+            };
             let range = self.range(entries, index);
-            let siblings = entries.iter().filter(|other| other.parent == *parent).count();
+            let siblings = entries
+                .iter()
+                .filter(|other| other.parent == *parent)
+                .count();
             let is_flow = self.is_flow(entries, index);
             self.clear(&range);
             if siblings == 1 && !is_flow {
@@ -108,7 +129,9 @@ impl<'a> RemainingText<'a> {
     /// that, which may lack its end, or both top-level entries. Returns whether the remaining text has no
     /// error, or its first error is after the removed part.
     pub(crate) fn remove_unreadable(&mut self, line: usize) -> bool {
-        let line = line.saturating_sub(1).min(self.lines.len().saturating_sub(1));
+        let line = line
+            .saturating_sub(1)
+            .min(self.lines.len().saturating_sub(1));
         let section = self.section(line);
         let before = self.section(section.start.saturating_sub(1));
         let own = self.block(line, self.indentation(line).unwrap_or(0), true);
@@ -118,12 +141,18 @@ impl<'a> RemainingText<'a> {
             let mut attempt = self.chars.clone();
             clear(&mut attempt, &self.chars_of(candidate));
             let text: String = attempt.into_iter().collect();
-            yaml::entries(&text).err().map_or(usize::MAX, |line| line.max(1) - 1)
+            yaml::entries(&text)
+                .err()
+                .map_or(usize::MAX, |line| line.max(1) - 1)
         };
         // Several candidates can move the first error equally far. The first of these is the shortest.
         let found = candidates.iter().map(error_after).enumerate().rev();
-        let Some((index, error)) = found.max_by_key(|(_, line)| *line) else { return false };
-        let Some(lines) = candidates.get(index) else { return false };
+        let Some((index, error)) = found.max_by_key(|(_, line)| *line) else {
+            return false;
+        };
+        let Some(lines) = candidates.get(index) else {
+            return false;
+        };
         if error < lines.end {
             return false;
         }
@@ -141,13 +170,26 @@ impl<'a> RemainingText<'a> {
 
     /// Writes `{}` or `[]` at `start`, in place of an entry that was the only entry of its mapping or list.
     fn write_empty(&mut self, entries: &[Entry], entry: usize, start: usize) {
-        let Some(Entry { parent: Some(parent), is_item, .. }) = entries.get(entry) else { return };
-        let is_root = entries.get(*parent).is_some_and(|parent| parent.parent.is_none());
+        let Some(Entry {
+            parent: Some(parent),
+            is_item,
+            ..
+        }) = entries.get(entry)
+        else {
+            return;
+        };
+        let is_root = entries
+            .get(*parent)
+            .is_some_and(|parent| parent.parent.is_none());
         if is_root && !is_item {
             return;
         }
         // `[]` must be indented further than the key of the list. A block list does not need to be.
-        let (empty, start) = if *is_item { (['[', ']'], start + 1) } else { (['{', '}'], start) };
+        let (empty, start) = if *is_item {
+            (['[', ']'], start + 1)
+        } else {
+            (['{', '}'], start)
+        };
         if let Some([first, second]) = self.chars.get_mut(start..start + 2)
             && *second != '\n'
         {
@@ -157,7 +199,15 @@ impl<'a> RemainingText<'a> {
 
     /// The indexes of the characters of an entry: of its key and its value.
     fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
-        let Some(Entry { start, parent, is_item, .. }) = entries.get(entry) else { return 0..0 };
+        let Some(Entry {
+            start,
+            parent,
+            is_item,
+            ..
+        }) = entries.get(entry)
+        else {
+            return 0..0;
+        };
         if parent.is_none() {
             return 0..self.chars.len();
         }
@@ -167,7 +217,10 @@ impl<'a> RemainingText<'a> {
         }
         if *is_item {
             let before = self.chars.get(..start_index).unwrap_or_default();
-            let dash = before.iter().rposition(|c| *c == '-').unwrap_or(start_index);
+            let dash = before
+                .iter()
+                .rposition(|c| *c == '-')
+                .unwrap_or(start_index);
             let (line, column) = self.line_and_column(dash);
             return dash..self.chars_of(&self.block(line, column, true)).end;
         }
@@ -177,7 +230,12 @@ impl<'a> RemainingText<'a> {
 
     /// Whether an entry is in flow notation: between the brackets of a mapping (`{}`) or a list (`[]`).
     fn is_flow(&self, entries: &[Entry], entry: usize) -> bool {
-        let Some(Entry { parent: Some(parent), is_item, .. }) = entries.get(entry) else {
+        let Some(Entry {
+            parent: Some(parent),
+            is_item,
+            ..
+        }) = entries.get(entry)
+        else {
             return false;
         };
         let value = entries.get(*parent).map(|parent| self.index(parent.value));
@@ -237,7 +295,10 @@ impl<'a> RemainingText<'a> {
 
     /// The number of spaces before the first character of a line. `None`: the line is empty or a comment.
     fn indentation(&self, line: usize) -> Option<usize> {
-        let first = self.line(line).enumerate().find(|(_, c)| !c.is_whitespace());
+        let first = self
+            .line(line)
+            .enumerate()
+            .find(|(_, c)| !c.is_whitespace());
         first.filter(|(_, c)| *c != '#').map(|(index, _)| index)
     }
 
@@ -252,12 +313,18 @@ impl<'a> RemainingText<'a> {
     }
 
     fn line_and_column(&self, index: usize) -> (usize, usize) {
-        let line = self.lines.partition_point(|start| *start <= index).saturating_sub(1);
+        let line = self
+            .lines
+            .partition_point(|start| *start <= index)
+            .saturating_sub(1);
         (line, index - self.lines.get(line).copied().unwrap_or(0))
     }
 }
 
 fn clear(chars: &mut [char], range: &Range<usize>) {
     let removed = chars.get_mut(range.clone()).unwrap_or_default();
-    removed.iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+    removed
+        .iter_mut()
+        .filter(|c| **c != '\n')
+        .for_each(|c| *c = ' ');
 }

@@ -21,14 +21,34 @@ const REPLACED_KEYS: [(&str, &str, &str); 45] = [
     ("first_output_buffer_timeout", "budget_ratio", FIXED_DEFAULT),
     ("p99_multiplier", "min_gap", FIXED_DEFAULT),
     ("slow_start", "stuck_after", FIXED_DEFAULT),
-    ("keys", "names", "write tenants with a `tier` into `access.keys_file`"),
+    (
+        "keys",
+        "names",
+        "write tenants with a `tier` into `access.keys_file`",
+    ),
     ("url_from", "token", "write the location as `url`"),
     ("port", "kubernetes", "write `dns: NAME:PORT`"),
-    ("metrics_port", "kubernetes", "write `metrics_url: :PORT/PATH`"),
-    ("metrics_path", "kubernetes", "write `metrics_url: :PORT/PATH`"),
+    (
+        "metrics_port",
+        "kubernetes",
+        "write `metrics_url: :PORT/PATH`",
+    ),
+    (
+        "metrics_path",
+        "kubernetes",
+        "write `metrics_url: :PORT/PATH`",
+    ),
     ("topic", "replay_endpoint", "remove it: every topic is read"),
-    ("baseline_window", "judge", "remove it: the baseline is 24 times as long as `window`"),
-    ("channel", "username", "remove it: the key determines the channel"),
+    (
+        "baseline_window",
+        "judge",
+        "remove it: the baseline is 24 times as long as `window`",
+    ),
+    (
+        "channel",
+        "username",
+        "remove it: the key determines the channel",
+    ),
     (
         "session_headers",
         "decision_log_size",
@@ -44,10 +64,26 @@ const REPLACED_KEYS: [(&str, &str, &str); 45] = [
         "metrics_url",
         "write `continuous_usage` of `models[].policy` in its place",
     ),
-    ("cache_salt", "keys_file", "write its secret as `cache_salt_secret`"),
-    ("enabled", "max_models", "write `level: null` for no metrics"),
-    ("tail_sampling", "sampling", "write `sampling: head` for no tail sampling"),
-    ("export_all", "sampling", "write `sampling: all` to export all spans"),
+    (
+        "cache_salt",
+        "keys_file",
+        "write its secret as `cache_salt_secret`",
+    ),
+    (
+        "enabled",
+        "max_models",
+        "write `level: null` for no metrics",
+    ),
+    (
+        "tail_sampling",
+        "sampling",
+        "write `sampling: head` for no tail sampling",
+    ),
+    (
+        "export_all",
+        "sampling",
+        "write `sampling: all` to export all spans",
+    ),
     (
         "semconv",
         "sampling",
@@ -65,11 +101,31 @@ const REPLACED_KEYS: [(&str, &str, &str); 45] = [
     ("charge_per_waiting", "pressure", FIXED_DEFAULT),
     ("charge_max", "pressure", FIXED_DEFAULT),
     ("adapter_seconds", "pressure", FIXED_DEFAULT),
-    ("ttft_objective_seconds", "pressure", "remove it: predicted waits are compared as they are"),
-    ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
-    ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
-    ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
-    ("otlp", "max_models", "let the Prometheus receiver of a collector scrape /metrics"),
+    (
+        "ttft_objective_seconds",
+        "pressure",
+        "remove it: predicted waits are compared as they are",
+    ),
+    (
+        "index_entries",
+        "max_blocks",
+        "`max_blocks` is the limit in its place",
+    ),
+    (
+        "continuous_usage",
+        "kubernetes",
+        "write the top-level `continuous_usage` in its place",
+    ),
+    (
+        "alertmanagers",
+        "webhooks",
+        "write `webhooks`: the gateway posts to webhooks in its place",
+    ),
+    (
+        "otlp",
+        "max_models",
+        "let the Prometheus receiver of a collector scrape /metrics",
+    ),
     ("command", "redact", NO_REDACTOR),
     ("url", "redact", NO_REDACTOR),
 ];
@@ -78,5 +134,8 @@ const REPLACED_KEYS: [(&str, &str, &str); 45] = [
 /// version had the key there.
 pub(super) fn replacement(field: &str, expected: &[&str]) -> Option<&'static str> {
     let is_it = |(key, beside, _): &&(&str, &str, &str)| *key == field && expected.contains(beside);
-    REPLACED_KEYS.iter().find(is_it).map(|(_, _, replacement)| *replacement)
+    REPLACED_KEYS
+        .iter()
+        .find(is_it)
+        .map(|(_, _, replacement)| *replacement)
 }

@@ -39,14 +39,24 @@ pub(crate) struct Entry {
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
     let mut options = parser_options();
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
-    let line = |error: Error| error.location().map_or(1, |location| location.line() as usize);
+    let line = |error: Error| {
+        error
+            .location()
+            .map_or(1, |location| location.line() as usize)
+    };
     read_entries(text, options).map_err(line)
 }
 
 fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
     let tree: Spanned<YamlNode> = serde_saphyr::from_str_with_options(text, options)?;
     let start = tree.referenced.into();
-    let root = Entry { path: String::new(), start, value: start, parent: None, is_item: false };
+    let root = Entry {
+        path: String::new(),
+        start,
+        value: start,
+        parent: None,
+        is_item: false,
+    };
     let mut entries = Vec::new();
     push_entries(&mut entries, root, &tree);
     Ok(entries)
@@ -54,7 +64,11 @@ fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
 
 /// The path of the value of `key` below the value at `path`.
 pub(in crate::config) fn child_path(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>) {
@@ -114,7 +128,12 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
 ) -> Result<(T, Outline), ConfigError> {
     let to_error = |error: Error| to_config_error(&error, text, file);
     let entries = read_entries(text, parser_options()).map_err(to_error)?;
-    let outline = Outline(entries.into_iter().map(|entry| (entry.path, entry.value)).collect());
+    let outline = Outline(
+        entries
+            .into_iter()
+            .map(|entry| (entry.path, entry.value))
+            .collect(),
+    );
     let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
     Ok((value, outline))
 }
@@ -168,8 +187,10 @@ impl Outline {
             if let Some(position) = self.0.get(path) {
                 return Some(*position);
             }
-            path =
-                path.rsplit_once('.').map(|(parent, _)| parent).filter(|path| !path.is_empty())?;
+            path = path
+                .rsplit_once('.')
+                .map(|(parent, _)| parent)
+                .filter(|path| !path.is_empty())?;
         }
     }
 
@@ -243,7 +264,11 @@ impl From<Location> for Position {
 
 fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
-    let ParseProblem { kind, problem, help } = describe_parse_error(error);
+    let ParseProblem {
+        kind,
+        problem,
+        help,
+    } = describe_parse_error(error);
     let redaction = match error {
         _ if SecretMistake::from_text(&problem).is_some() => ExcerptRedaction::AtPosition,
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
@@ -251,7 +276,9 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     };
     let is_url = || location.is_some_and(|location| is_url_at(location, text));
     let help = match error.without_snippet() {
-        Error::Unexpected { expected: MAPPING, .. } if is_url() => Some(URL_HELP),
+        Error::Unexpected {
+            expected: MAPPING, ..
+        } if is_url() => Some(URL_HELP),
         _ => help.as_deref(),
     };
     let config_error = ConfigError::of_kind(kind, &problem).with_help(help);
@@ -263,8 +290,14 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
 
 /// Whether a URL begins at this position.
 fn is_url_at(location: Location, text: &str) -> bool {
-    let line = text.lines().nth(location.line() as usize - 1).unwrap_or_default();
-    let value: String = line.chars().skip((location.column() as usize).saturating_sub(1)).collect();
+    let line = text
+        .lines()
+        .nth(location.line() as usize - 1)
+        .unwrap_or_default();
+    let value: String = line
+        .chars()
+        .skip((location.column() as usize).saturating_sub(1))
+        .collect();
     let value = value.trim_start_matches(['"', '\'']);
     value.starts_with("http://") || value.starts_with("https://")
 }
@@ -284,11 +317,18 @@ impl ParseProblem {
     }
 
     fn of_kind(kind: ProblemKind, problem: impl Into<String>) -> Self {
-        Self { kind, problem: problem.into(), help: None }
+        Self {
+            kind,
+            problem: problem.into(),
+            help: None,
+        }
     }
 
     fn with_help(self, help: impl Into<String>) -> Self {
-        Self { help: Some(help.into()), ..self }
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
     }
 }
 
@@ -298,7 +338,9 @@ fn describe_parse_error(error: &Error) -> ParseProblem {
             describe_parse_error(error)
         }
         Error::Message { msg, .. } => ParseProblem::other(msg),
-        Error::SerdeUnknownField { field, expected, .. } => {
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => {
             let problem = format!("unknown key `{field}`");
             let help = match replaced_keys::replacement(field, expected) {
                 Some(replacement) => replacement.to_owned(),
@@ -306,7 +348,9 @@ fn describe_parse_error(error: &Error) -> ParseProblem {
             };
             ParseProblem::of_kind(ProblemKind::UnknownKey, problem).with_help(help)
         }
-        Error::SerdeUnknownVariant { variant, expected, .. } => {
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => {
             let problem = format!("unknown value `{variant}`");
             ParseProblem::other(problem).with_help(suggest_name(variant, expected))
         }
@@ -315,7 +359,10 @@ fn describe_parse_error(error: &Error) -> ParseProblem {
             ParseProblem::of_kind(ProblemKind::MissingKey, problem)
         }
         Error::DuplicateMappingKey { key, .. } => {
-            let problem = format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?"));
+            let problem = format!(
+                "duplicate key `{}`: remove one",
+                key.as_deref().unwrap_or("?")
+            );
             ParseProblem::of_kind(ProblemKind::DuplicateKey, problem)
         }
         Error::MultipleDocuments { .. } => ParseProblem::other("a second document begins here")
@@ -362,7 +409,9 @@ fn describe_shape(expected: &'static str) -> &'static str {
 /// Suggests the most similar valid name, or lists all valid names if no name is similar.
 fn suggest_name(name: &str, valid: &[&'static str]) -> String {
     let similarity = |candidate: &&&str| strsim::jaro_winkler(&name.to_lowercase(), candidate);
-    let nearest = valid.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let nearest = valid
+        .iter()
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match nearest.filter(|nearest| similarity(nearest) > 0.75) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => format!("valid here: {}", valid.join(", ")),
@@ -381,13 +430,20 @@ mod tests {
     #[test]
     fn the_outline_has_each_position() {
         let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
-        let at =
-            |path: &str| outline.position(path).map(|position| (position.line, position.column));
+        let at = |path: &str| {
+            outline
+                .position(path)
+                .map(|position| (position.line, position.column))
+        };
         assert_eq!(at("a"), Some((1, 4)));
         assert_eq!(at("b.0.c"), Some((3, 8)));
         assert_eq!(at("b.0.d.e"), Some((4, 12)));
         assert_eq!(at("b.1"), Some((5, 5)));
-        assert_eq!(at("b.0.absent"), at("b.0"), "the nearest value that contains it");
+        assert_eq!(
+            at("b.0.absent"),
+            at("b.0"),
+            "the nearest value that contains it"
+        );
         assert!(outline.contains("b.0.d.e") && !outline.contains("b.0.absent"));
     }
 
@@ -421,6 +477,9 @@ mod tests {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");
-        assert_eq!(suggest_name("zzz", &keys), "valid here: backends, listen, log");
+        assert_eq!(
+            suggest_name("zzz", &keys),
+            "valid here: backends, listen, log"
+        );
     }
 }

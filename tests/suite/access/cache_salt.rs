@@ -15,21 +15,34 @@ use tokenweir_request::access::{KeyDigest, KeyFile, SaltKey, TenantEntry};
 /// tenants, each with its own name as its API key. Only the tenant `free` may send a salt of its own.
 async fn derived() -> (ScriptedBackend, Running) {
     let named = |name: &str| TenantEntry {
-        allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
+        allow: (name == "free")
+            .then_some(Permission::CacheSalt)
+            .into_iter()
+            .collect(),
         ..tenant_with_key(name, name)
     };
-    let key_file = KeyFile { tenants: ["a", "b", "free"].map(named).into() };
+    let key_file = KeyFile {
+        tenants: ["a", "b", "free"].map(named).into(),
+    };
     let mut access = AccessControl::new(Some(&key_file), Cors::default());
     access.salt_key = Some(SaltKey::new(KeyDigest::from_key(b"secret")));
     let access = Arc::new(access);
     let fake = scripted_backend().await;
-    let setup = Setup { access, ..Setup::default() };
+    let setup = Setup {
+        access,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     (fake, gateway)
 }
 
 async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8> {
-    gateway.raw(with_lines(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
+    gateway
+        .raw(with_lines(
+            &post(path, body),
+            &format!("authorization: Bearer {tenant}"),
+        ))
+        .await
 }
 
 /// Sends a request with the API key of the tenant. Returns the body that the backend received.
@@ -40,7 +53,11 @@ async fn forwarded(
     path: &str,
     body: &str,
 ) -> String {
-    assert_eq!(status(&send(gateway, tenant, path, body).await), 200, "{path} {body}");
+    assert_eq!(
+        status(&send(gateway, tenant, path, body).await),
+        200,
+        "{path} {body}"
+    );
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
@@ -71,32 +88,67 @@ async fn each_tenant_has_its_own_constant_salt() {
     }
     salts.sort_unstable();
     salts.dedup();
-    assert_eq!(salts.len(), 4, "a client's salt is combined with that of the tenant");
-    let other_tenant = format!(r#"{{"model":"tiny","messages":[],"cache_salt":"{}"}}"#, salts[0]);
+    assert_eq!(
+        salts.len(),
+        4,
+        "a client's salt is combined with that of the tenant"
+    );
+    let other_tenant = format!(
+        r#"{{"model":"tiny","messages":[],"cache_salt":"{}"}}"#,
+        salts[0]
+    );
     for tenant in ["a", "b"] {
         let sent = salt(&forwarded(&gateway, &fake, tenant, CHAT, &other_tenant).await);
-        assert!(!salts.contains(&sent), "the salt of another tenant has no effect");
+        assert!(
+            !salts.contains(&sent),
+            "the salt of another tenant has no effect"
+        );
     }
     let null = plain.replace("[]", r#"[],"cache_salt" : null"#);
     let sent = forwarded(&gateway, &fake, "a", CHAT, &null).await;
-    assert_eq!(sent, null.replace(": null", &format!(": \"{}\"", salt(&sent))));
+    assert_eq!(
+        sent,
+        null.replace(": null", &format!(": \"{}\"", salt(&sent)))
+    );
 }
 
 #[tokio::test]
 async fn a_salt_is_added_only_where_used() {
     let (fake, gateway) = derived().await;
     let body = r#"{"model":"tiny","input":"x"}"#;
-    for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
-        assert_eq!(salt(&forwarded(&gateway, &fake, "a", path, body).await).len(), 64, "{path}");
+    for path in [
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/pooling",
+    ] {
+        assert_eq!(
+            salt(&forwarded(&gateway, &fake, "a", path, body).await).len(),
+            64,
+            "{path}"
+        );
     }
-    for path in ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v2/embed"] {
-        assert_eq!(forwarded(&gateway, &fake, "a", path, body).await, body, "{path}");
+    for path in [
+        "/tokenize",
+        "/detokenize",
+        "/v1/messages/count_tokens",
+        "/v2/embed",
+    ] {
+        assert_eq!(
+            forwarded(&gateway, &fake, "a", path, body).await,
+            body,
+            "{path}"
+        );
     }
     let own = r#"{"model":"tiny","messages":[],"cache_salt":"own"}"#;
     for body in [body, own] {
         assert_eq!(forwarded(&gateway, &fake, "free", CHAT, body).await, body);
     }
-    assert_eq!(salt(&forwarded(&gateway, &fake, "a", CHAT, "{}").await).len(), 64);
+    assert_eq!(
+        salt(&forwarded(&gateway, &fake, "a", CHAT, "{}").await).len(),
+        64
+    );
 }
 
 #[tokio::test]
@@ -109,8 +161,13 @@ async fn other_types_and_body_digests_are_rejected() {
         assert!(head(&answer).contains("x-gateway-error: bad_body"));
     }
     let lines = "authorization: Bearer a\r\ncontent-digest: sha-256=:x:";
-    let answer = gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), lines)).await;
-    assert_eq!((status(&answer), &error(&answer)["param"]), (400, &"cache_salt".into()));
+    let answer = gateway
+        .raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), lines))
+        .await;
+    assert_eq!(
+        (status(&answer), &error(&answer)["param"]),
+        (400, &"cache_salt".into())
+    );
     assert!(fake.seen().is_empty());
 }
 

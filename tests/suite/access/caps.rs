@@ -66,7 +66,10 @@ fn caps() -> RequestCaps {
 
 impl Shape {
     fn body(&self, text: &str, member: &str) -> String {
-        format!(r#"{{"model":"tiny",{},{member}}}"#, self.prompt.replace("TEXT", text))
+        format!(
+            r#"{{"model":"tiny",{},{member}}}"#,
+            self.prompt.replace("TEXT", text)
+        )
     }
 
     /// Members that no client with [`caps`] may send.
@@ -78,7 +81,11 @@ impl Shape {
             format!("\"{escaped}\":1000000"),
             format!("\"{}\":-1", self.limit),
         ];
-        let sizes = [r#""n":100"#, r#""best_of":100"#, r#""sampling_params":{"n":100}"#];
+        let sizes = [
+            r#""n":100"#,
+            r#""best_of":100"#,
+            r#""sampling_params":{"n":100}"#,
+        ];
         let urls = [
             "http://169.254.169.254/latest/meta-data/",
             "http://2852039166/",
@@ -87,19 +94,36 @@ impl Shape {
             "file:///etc/passwd",
         ];
         let media = urls.into_iter().map(|url| self.media.replace("URL", url));
-        limits.into_iter().chain(sizes.map(str::to_owned)).chain(media).collect()
+        limits
+            .into_iter()
+            .chain(sizes.map(str::to_owned))
+            .chain(media)
+            .collect()
     }
 }
 
 async fn capped(fake: &ScriptedBackend, caps: RequestCaps) -> Running {
-    let tenant = TenantEntry { caps: Some(caps), ..tenant() };
-    start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
+    let tenant = TenantEntry {
+        caps: Some(caps),
+        ..tenant()
+    };
+    start_with(
+        &[fake.addr],
+        Setup {
+            access: access(tenant),
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 async fn assert_refused(gateway: &Running, path: &str, body: &str) {
     let answer = gateway.raw(keyed(&post(path, body))).await;
     assert_eq!(status(&answer), 400, "{path} {body}");
-    assert!(head(&answer).contains("x-gateway-error: request_cap"), "{path} {body}");
+    assert!(
+        head(&answer).contains("x-gateway-error: request_cap"),
+        "{path} {body}"
+    );
     let answer_body = body_json(&answer);
     if path == "/v1/messages" {
         assert_eq!(answer_body["type"], "error");
@@ -108,9 +132,15 @@ async fn assert_refused(gateway: &Running, path: &str, body: &str) {
         assert_eq!(answer_body["error"]["type"], "BadRequestError");
         assert_eq!(answer_body["error"]["code"], 400);
     }
-    assert!(!body_text(&answer).contains("169.254"), "the URL is not quoted");
+    assert!(
+        !body_text(&answer).contains("169.254"),
+        "the URL is not quoted"
+    );
     let record = gateway.record().await;
-    assert_eq!((record.refusal, record.outcome), (Some("request_cap"), Outcome::ClientError));
+    assert_eq!(
+        (record.refusal, record.outcome),
+        (Some("request_cap"), Outcome::ClientError)
+    );
     assert!(record.attempts.is_empty());
 }
 
@@ -135,14 +165,22 @@ async fn requests_within_caps_arrive_byte_for_byte() {
     let fake = scripted_backend().await;
     let gateway = capped(&fake, caps()).await;
     for shape in &SHAPES {
-        for url in ["https://images.example.com/a%20b.png", "data:image/png;base64,AAAA"] {
+        for url in [
+            "https://images.example.com/a%20b.png",
+            "data:image/png;base64,AAAA",
+        ] {
             let media = shape.media.replace("URL", url);
-            let member =
-                format!("\"{}\" : 1e3,\"n\":2, {media},\"unknown\":{{\"n\":9}}", shape.limit);
+            let member = format!(
+                "\"{}\" : 1e3,\"n\":2, {media},\"unknown\":{{\"n\":9}}",
+                shape.limit
+            );
             let body = shape.body("caf\u{e9} \\ud83d", &member);
             let answer = gateway.raw(keyed(&post(shape.path, &body))).await;
             assert_eq!(status(&answer), 200, "{body} {}", body_text(&answer));
-            assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), body);
+            assert_eq!(
+                String::from_utf8_lossy(&fake.seen().pop().unwrap().body),
+                body
+            );
         }
     }
 }
@@ -150,17 +188,34 @@ async fn requests_within_caps_arrive_byte_for_byte() {
 #[tokio::test]
 async fn caps_hold_for_the_default_model() {
     let fake = scripted_backend().await;
-    let model = ModelConfig { name: "tiny".into(), caps: Some(caps()), ..ModelConfig::default() };
-    let setup = Setup { models: vec![model], ..Setup::default() };
+    let model = ModelConfig {
+        name: "tiny".into(),
+        caps: Some(caps()),
+        ..ModelConfig::default()
+    };
+    let setup = Setup {
+        models: vec![model],
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     for model in [r#""model":"tiny","#, ""] {
         let body = format!("{{{model}\"messages\":[],\"n\":3}}");
         assert_refused(&gateway, "/v1/chat/completions", &body).await;
     }
     assert!(fake.seen().is_empty());
-    assert_eq!(status(&gateway.post("/v1/chat/completions", r#"{"messages":[]}"#).await), 200);
+    assert_eq!(
+        status(
+            &gateway
+                .post("/v1/chat/completions", r#"{"messages":[]}"#)
+                .await
+        ),
+        200
+    );
     let body = fake.seen().pop().unwrap().body;
-    assert_eq!(String::from_utf8_lossy(&body), r#"{"max_tokens":1000,"messages":[]}"#);
+    assert_eq!(
+        String::from_utf8_lossy(&body),
+        r#"{"max_tokens":1000,"messages":[]}"#
+    );
 }
 
 #[tokio::test]
@@ -168,16 +223,34 @@ async fn a_tier_sets_the_priority() {
     let fake = scripted_backend().await;
     let mut tiers = tiers(&["gold", "free"]);
     tiers.priorities = BTreeMap::from([("gold".to_owned(), -5)]);
-    let tenant = TenantEntry { tier: Some("gold".into()), ..tenant() };
-    let setup = Setup { access: access(tenant), tiers, ..Setup::default() };
+    let tenant = TenantEntry {
+        tier: Some("gold".into()),
+        ..tenant()
+    };
+    let setup = Setup {
+        access: access(tenant),
+        tiers,
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup).await;
     for (path, body, expected) in [
-        ("/v1/chat/completions", r#"{"messages":[]}"#, r#"{"priority":-5,"messages":[]}"#),
-        ("/v1/chat/completions", r#"{"priority":0,"n":1}"#, r#"{"priority":-5,"n":1}"#),
+        (
+            "/v1/chat/completions",
+            r#"{"messages":[]}"#,
+            r#"{"priority":-5,"messages":[]}"#,
+        ),
+        (
+            "/v1/chat/completions",
+            r#"{"priority":0,"n":1}"#,
+            r#"{"priority":-5,"n":1}"#,
+        ),
         ("/v1/messages", r#"{"messages":[]}"#, r#"{"messages":[]}"#),
     ] {
         let answer = gateway.raw(keyed(&post(path, body))).await;
         assert_eq!(status(&answer), 200, "{}", body_text(&answer));
-        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), expected);
+        assert_eq!(
+            String::from_utf8_lossy(&fake.seen().pop().unwrap().body),
+            expected
+        );
     }
 }

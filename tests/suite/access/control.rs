@@ -24,7 +24,11 @@ fn body_with(member: &str) -> String {
 
 /// Builds a JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
 fn member(path: &str) -> String {
-    let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
+    let value = if path == "priority" {
+        "-5"
+    } else {
+        "{\"a\":[1,\"}\"]}"
+    };
     match path.split_once('.') {
         Some((outer, inner)) => format!("\"{outer}\":{{\"x\":1,{}}}", member(inner)),
         None => format!("\"{path}\":{value}"),
@@ -32,7 +36,14 @@ fn member(path: &str) -> String {
 }
 
 async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running {
-    start_with(&[fake.addr], Setup { access, ..Setup::default() }).await
+    start_with(
+        &[fake.addr],
+        Setup {
+            access,
+            ..Setup::default()
+        },
+    )
+    .await
 }
 
 /// Asserts that the gateway rejects the request with 400 because of `field`, and that the record of the
@@ -40,17 +51,32 @@ async fn open_to(fake: &ScriptedBackend, access: Arc<AccessControl>) -> Running 
 async fn assert_rejected(gateway: &Running, request: &str, field: &str) {
     let answer = gateway.raw(request).await;
     assert_eq!(status(&answer), 400, "{request}");
-    assert!(head(&answer).contains("x-gateway-error: engine_control"), "{request}");
+    assert!(
+        head(&answer).contains("x-gateway-error: engine_control"),
+        "{request}"
+    );
     let error = error(&answer);
     // An error in the format of Anthropic has no members `param` and `code`.
     if error["type"] != "invalid_request_error" {
-        assert_eq!((&error["param"], &error["code"]), (&field.into(), &400.into()));
+        assert_eq!(
+            (&error["param"], &error["code"]),
+            (&field.into(), &400.into())
+        );
     }
-    assert!(!body_text(&answer).contains("10.0.0.1"), "the value of the field is not quoted");
+    assert!(
+        !body_text(&answer).contains("10.0.0.1"),
+        "the value of the field is not quoted"
+    );
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains(&format!("`{field}`")) && message.contains("permission"), "{message}");
+    assert!(
+        message.contains(&format!("`{field}`")) && message.contains("permission"),
+        "{message}"
+    );
     let record = gateway.record().await;
-    assert_eq!((record.refusal, record.outcome), (Some("engine_control"), Outcome::ClientError));
+    assert_eq!(
+        (record.refusal, record.outcome),
+        (Some("engine_control"), Outcome::ClientError)
+    );
     assert!(record.attempts.is_empty());
 }
 
@@ -65,7 +91,12 @@ async fn no_path_accepts_prompts_or_hosts_in_parameters() {
             r#""kv\u005ftransfer_params":{"remote_host":"10.0.0.1"}"#,
             "\"kv_transfer_params\" :\n\t{\"a\":{\"b\":[]}}",
         ] {
-            assert_rejected(&gateway, &post(path, &body_with(params)), "kv_transfer_params").await;
+            assert_rejected(
+                &gateway,
+                &post(path, &body_with(params)),
+                "kv_transfer_params",
+            )
+            .await;
             requests += 1.0;
         }
     }
@@ -77,15 +108,22 @@ async fn no_path_accepts_prompts_or_hosts_in_parameters() {
 #[tokio::test]
 async fn every_forbidden_field_is_rejected() {
     let (fake, gateway) = open_gateway().await;
-    for control in FIELDS.iter().filter(|control| control.action == ControlAction::Refuse) {
+    for control in FIELDS
+        .iter()
+        .filter(|control| control.action == ControlAction::Refuse)
+    {
         let outer = control.name.split('.').next().unwrap();
         let field = match outer {
             "vllm_xargs" => outer,
             "sampling_params" => "sampling_params.extra_args",
             _ => control.name,
         };
-        assert_rejected(&gateway, &post("/v1/responses", &body_with(&member(control.name))), field)
-            .await;
+        assert_rejected(
+            &gateway,
+            &post("/v1/responses", &body_with(&member(control.name))),
+            field,
+        )
+        .await;
     }
     let arguments = body_with(r#""sampling_params":{"extra_args":{"a":1}}"#);
     let generate = post("/inference/v1/generate", &arguments);
@@ -111,13 +149,28 @@ async fn every_forbidden_field_is_rejected() {
 async fn null_and_default_values_pass_unchanged() {
     let (fake, gateway) = open_gateway().await;
     let nulls = FIELDS.iter().filter(|control| !control.name.contains('.'));
-    let nulls: Vec<String> = nulls.map(|control| format!("\"{}\":null", control.name)).collect();
-    let nulls = nulls.join(" , ").replace("\"priority\":null", "\"priority\":0");
+    let nulls: Vec<String> = nulls
+        .map(|control| format!("\"{}\":null", control.name))
+        .collect();
+    let nulls = nulls
+        .join(" , ")
+        .replace("\"priority\":null", "\"priority\":0");
     // In the Responses API, `request_id` sets the id of the response. In other APIs it passes, because vLLM
     // prefers the request id header that the gateway sets.
-    for fields in [nulls.as_str(), r#""request_id":"mine""#, r#""x":{"kv_transfer_params":{}}"#] {
-        assert_eq!(status(&gateway.post(CHAT, &body_with(fields)).await), 200, "{fields}");
-        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), body_with(fields));
+    for fields in [
+        nulls.as_str(),
+        r#""request_id":"mine""#,
+        r#""x":{"kv_transfer_params":{}}"#,
+    ] {
+        assert_eq!(
+            status(&gateway.post(CHAT, &body_with(fields)).await),
+            200,
+            "{fields}"
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&fake.seen().pop().unwrap().body),
+            body_with(fields)
+        );
     }
 }
 
@@ -161,11 +214,21 @@ async fn a_field_passes_with_permission() {
     fake.set_models(&["tiny", "prefill"]);
     let body = body_with(r#""kv_transfer_params":{"remote_host":"10.0.0.1","remote_port":1}"#);
     let transfer = vec![Permission::KvTransfer];
-    let allowed = TenantEntry { allow: transfer.clone(), ..tenant() };
-    let model =
-        ModelConfig { name: "prefill".into(), allow: transfer.clone(), ..ModelConfig::default() };
+    let allowed = TenantEntry {
+        allow: transfer.clone(),
+        ..tenant()
+    };
+    let model = ModelConfig {
+        name: "prefill".into(),
+        allow: transfer.clone(),
+        ..ModelConfig::default()
+    };
     let of_model = body.replace("tiny", "prefill");
-    let setup = |access| Setup { access, models: vec![model.clone()], ..Setup::default() };
+    let setup = |access| Setup {
+        access,
+        models: vec![model.clone()],
+        ..Setup::default()
+    };
     for (access, request, body) in [
         (access_for_all(&transfer), post(CHAT, &body), &body),
         (access(allowed), keyed(&post(CHAT, &body)), &body),
@@ -174,12 +237,18 @@ async fn a_field_passes_with_permission() {
     ] {
         let gateway = start_with(&[fake.addr], setup(access)).await;
         assert_eq!(status(&gateway.raw(&request).await), 200, "{request}");
-        assert_eq!(String::from_utf8_lossy(&fake.seen().pop().unwrap().body), *body);
+        assert_eq!(
+            String::from_utf8_lossy(&fake.seen().pop().unwrap().body),
+            *body
+        );
     }
     let seen = fake.seen().len();
     let gateway = start_with(&[fake.addr], setup(access(tenant()))).await;
     assert_rejected(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
-    let other = TenantEntry { allow: vec![Permission::EcTransfer], ..tenant() };
+    let other = TenantEntry {
+        allow: vec![Permission::EcTransfer],
+        ..tenant()
+    };
     let gateway = start_with(&[fake.addr], setup(access(other))).await;
     assert_rejected(&gateway, &keyed(&post(CHAT, &body)), "kv_transfer_params").await;
     assert_eq!(fake.seen().len(), seen);
@@ -206,23 +275,44 @@ async fn a_reloaded_permission_applies_at_once() {
 async fn a_session_id_is_removed_but_used() {
     let fake = scripted_backend().await;
     let session_headers = vec![HeaderName::from_static("x-session-id")];
-    let setup =
-        |access| Setup { access, session_headers: session_headers.clone(), ..Setup::default() };
+    let setup = |access| Setup {
+        access,
+        session_headers: session_headers.clone(),
+        ..Setup::default()
+    };
     let gateway = start_with(&[fake.addr], setup(Arc::default())).await;
     let body = body_with(r#""session_id" : "of \"a\" client""#);
     let request = with_lines(&post(CHAT, &body), "X-Session-ID: mine");
     assert_eq!(status(&gateway.raw(&request).await), 200);
     let seen = fake.seen().pop().unwrap();
-    assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
-    assert_eq!(String::from_utf8_lossy(&seen.body), body_with(r#""session_id" : null"#));
+    assert!(
+        !seen.head.to_ascii_lowercase().contains("x-session-id"),
+        "{}",
+        seen.head
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&seen.body),
+        body_with(r#""session_id" : null"#)
+    );
     assert!(gateway.record().await.session_hash.is_some());
-    assert_rejected(&gateway, &post(CHAT, &body_with(r#""session_id":7"#)), "session_id").await;
+    assert_rejected(
+        &gateway,
+        &post(CHAT, &body_with(r#""session_id":7"#)),
+        "session_id",
+    )
+    .await;
 
     let allowed = access_for_all(&[Permission::SessionId, Permission::Xargs]);
     let gateway = start_with(&[fake.addr], setup(allowed)).await;
     assert_eq!(status(&gateway.raw(&request).await), 200);
     let seen = fake.seen().pop().unwrap();
-    assert!(seen.head.to_ascii_lowercase().contains("x-session-id: mine"), "{}", seen.head);
+    assert!(
+        seen.head
+            .to_ascii_lowercase()
+            .contains("x-session-id: mine"),
+        "{}",
+        seen.head
+    );
     assert_eq!(String::from_utf8_lossy(&seen.body), body);
 
     let gateway = start_with(&[fake.addr], setup(access_for_all(&[Permission::Xargs]))).await;
@@ -235,21 +325,30 @@ async fn a_session_id_is_removed_but_used() {
 #[tokio::test]
 async fn a_digest_is_rejected_if_the_body_changes() {
     let (fake, gateway) = open_gateway().await;
-    let signed =
-        |member| with_lines(&post(CHAT, &body_with(member)), "content-digest: sha-256=:x:");
+    let signed = |member| {
+        with_lines(
+            &post(CHAT, &body_with(member)),
+            "content-digest: sha-256=:x:",
+        )
+    };
     let answer = gateway.raw(signed(r#""session_id":"s""#)).await;
     assert_eq!(status(&answer), 400);
     assert!(head(&answer).contains("x-gateway-error: signed_body"));
     assert_eq!(error(&answer)["param"], "session_id");
     assert!(fake.seen().is_empty());
-    assert_eq!(status(&gateway.raw(signed(r#""session_id":null"#)).await), 200);
+    assert_eq!(
+        status(&gateway.raw(signed(r#""session_id":null"#)).await),
+        200
+    );
 }
 
 #[tokio::test]
 async fn selection_and_priority_headers_need_a_permission() {
     let fake = scripted_backend().await;
-    let request =
-        with_lines(&post(CHAT, super::ASK), "X-data-parallel-rank: 1\r\nX-Vllm-Priority: -9");
+    let request = with_lines(
+        &post(CHAT, super::ASK),
+        "X-data-parallel-rank: 1\r\nX-Vllm-Priority: -9",
+    );
     for (allowed, rank, priority) in [
         (&[][..], false, false),
         (&[Permission::DataParallelRank][..], true, false),

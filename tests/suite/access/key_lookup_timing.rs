@@ -63,29 +63,51 @@ fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 
 #[test]
 #[ignore = "takes a minute of a quiet machine: cargo test --release -- --ignored --nocapture timing"]
 fn lookup_time_is_independent_of_known_keys() {
-    let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant()] }, &ApiKeys::default());
+    let keys = ApiKeys::new(
+        &KeyFile {
+            tenants: vec![tenant()],
+        },
+        &ApiKeys::default(),
+    );
     let mut random = fastrand::Rng::with_seed(1);
     let mut letters = |count: usize| {
-        std::iter::repeat_with(|| random.alphanumeric()).take(count).collect::<String>()
+        std::iter::repeat_with(|| random.alphanumeric())
+            .take(count)
+            .collect::<String>()
     };
     // Two classes: guesses that differ from a key only in the last characters, and guesses that share no
     // prefix with a key.
-    let near: Vec<String> =
-        (0..1_000).map(|_| format!("{}{}", &KEY[..KEY.len() - 4], letters(4))).collect();
+    let near: Vec<String> = (0..1_000)
+        .map(|_| format!("{}{}", &KEY[..KEY.len() - 4], letters(4)))
+        .collect();
     let far: Vec<String> = (0..1_000).map(|_| letters(KEY.len())).collect();
-    let measure_lookup = || measure([&near, &far], |headers| keys.authenticate(headers).is_some());
+    let measure_lookup = || {
+        measure([&near, &far], |headers| {
+            keys.authenticate(headers).is_some()
+        })
+    };
     let mut results = std::iter::repeat_with(measure_lookup).take(MAX_REPETITIONS);
     let t = results.find(|t| t.abs() < MAX_ABS_T);
     // Positive control: this lookup compares the guess with the key character by character. The measurement
     // must detect the difference.
     let naive = |headers: &HeaderMap| {
         let sent = &headers[AUTHORIZATION].as_bytes()[7..];
-        (0..64).all(|_| sent.iter().zip(KEY.as_bytes()).all(|(a, b)| black_box(a) == black_box(b)))
+        (0..64).all(|_| {
+            sent.iter()
+                .zip(KEY.as_bytes())
+                .all(|(a, b)| black_box(a) == black_box(b))
+        })
     };
     let leaky = measure([&near, &far], naive);
     println!("t = {t:.2?} for the lookup, {leaky:.2} for a comparison that stops early");
-    assert!(leaky.abs() > MAX_ABS_T, "the measurement detects no early exit: {leaky}");
-    assert!(t.is_some(), "the duration depends on the keys in {MAX_REPETITIONS} measurements");
+    assert!(
+        leaky.abs() > MAX_ABS_T,
+        "the measurement detects no early exit: {leaky}"
+    );
+    assert!(
+        t.is_some(),
+        "the duration depends on the keys in {MAX_REPETITIONS} measurements"
+    );
     assert!(
         keys.authenticate(&guess(KEY)).is_some()
             && !KeyDigest::from_key(b"a").is_same(&KeyDigest::from_key(b"b"))

@@ -20,11 +20,17 @@ fn limited(limits: UsageLimits) -> TenantEntry {
 }
 
 fn concurrency(most: u32) -> TenantEntry {
-    limited(UsageLimits { concurrency: Some(most), ..UsageLimits::default() })
+    limited(UsageLimits {
+        concurrency: Some(most),
+        ..UsageLimits::default()
+    })
 }
 
 fn tokens(per_minute: u32) -> TenantEntry {
-    limited(UsageLimits { tokens_per_minute: Some(per_minute), ..UsageLimits::default() })
+    limited(UsageLimits {
+        tokens_per_minute: Some(per_minute),
+        ..UsageLimits::default()
+    })
 }
 
 /// Returns the number of open requests of all API keys.
@@ -48,7 +54,10 @@ async fn requests_over_the_concurrency_limit_are_rejected() {
     );
     assert_eq!(error(&refused)["code"], "rate_limit_exceeded");
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.attempts.len()), (Outcome::ClientError, 0));
+    assert_eq!(
+        (record.outcome, record.attempts.len()),
+        (Outcome::ClientError, 0)
+    );
     (0..3).for_each(|_| fake.go());
     for client in &mut clients {
         client.read_to_end(&mut Vec::new()).await.unwrap();
@@ -58,7 +67,10 @@ async fn requests_over_the_concurrency_limit_are_rejected() {
     assert_eq!(status(&gateway.raw(keyed(&post(CHAT, ASK))).await), 200);
     let page = gateway.admin("/metrics").await;
     let result = |result: &str| {
-        format!("tokenweir_attempts_total{{backend=\"{}\",result=\"{result}\"}}", fake.addr)
+        format!(
+            "tokenweir_attempts_total{{backend=\"{}\",result=\"{result}\"}}",
+            fake.addr
+        )
     };
     assert_value(&page, &result("ok"), 3.0);
     assert!(!page.contains(&result("error_status")));
@@ -74,7 +86,10 @@ async fn a_failed_request_no_longer_counts() {
         vec![begin(&[WORD]), Step::Reset],
     ] {
         let access = access(concurrency(1));
-        let setup = Setup { access: access.clone(), ..Setup::default() };
+        let setup = Setup {
+            access: access.clone(),
+            ..Setup::default()
+        };
         let (_fake, gateway) = gateway_following_with(setup, steps).await;
         gateway.raw(keyed(&post(CHAT, ASK_STREAM))).await;
         gateway.record().await;
@@ -103,17 +118,37 @@ async fn tenants_pay_the_engines_token_counts() {
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
     let scripted_backend = ScriptedBackend::answering(json("200 OK", answer)).await;
-    for (fake, request) in [(&stream, post(CHAT, ASK_STREAM)), (&scripted_backend, post(CHAT, ASK))]
-    {
+    for (fake, request) in [
+        (&stream, post(CHAT, ASK_STREAM)),
+        (&scripted_backend, post(CHAT, ASK)),
+    ] {
         // The first request uses 12 tokens and the limit is 6 per minute, so the next request must wait for a
         // minute.
         let (status, response_head) = debt_after(fake, 6, &request).await;
         assert_eq!(status, 429, "{response_head}");
-        assert!(response_head.contains("x-gateway-error: token_limit"), "{response_head}");
-        let wait = response_head.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
-        assert!((55..=60).contains(&wait.parse::<u32>().unwrap()), "{response_head}");
-        assert!(response_head.contains("x-ratelimit-limit-tokens: 6\r\n"), "{response_head}");
-        assert!(response_head.contains("x-ratelimit-remaining-tokens: 0\r\n"), "{response_head}");
+        assert!(
+            response_head.contains("x-gateway-error: token_limit"),
+            "{response_head}"
+        );
+        let wait = response_head
+            .split("retry-after: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap();
+        assert!(
+            (55..=60).contains(&wait.parse::<u32>().unwrap()),
+            "{response_head}"
+        );
+        assert!(
+            response_head.contains("x-ratelimit-limit-tokens: 6\r\n"),
+            "{response_head}"
+        );
+        assert!(
+            response_head.contains("x-ratelimit-remaining-tokens: 0\r\n"),
+            "{response_head}"
+        );
         assert_eq!(debt_after(fake, 600, &request).await.0, 200);
     }
 }
@@ -129,17 +164,35 @@ async fn a_disconnected_client_pays_what_it_received() {
     read_until_times(&mut client, "\"Hi\"", 2).await;
     drop(client);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.observed.usage.input), (Outcome::Cancelled, None));
+    assert_eq!(
+        (record.outcome, record.observed.usage.input),
+        (Outcome::Cancelled, None)
+    );
     let page = gateway.admin("/metrics").await;
     let charged = |kind: &str| {
-        value(&page, &format!("tokenweir_tenant_tokens_total{{tenant=\"a\",type=\"{kind}\"}}"))
+        value(
+            &page,
+            &format!("tokenweir_tenant_tokens_total{{tenant=\"a\",type=\"{kind}\"}}"),
+        )
     };
-    assert!((charged("output") - 2.0).abs() < 0.1, "{}", charged("output"));
+    assert!(
+        (charged("output") - 2.0).abs() < 0.1,
+        "{}",
+        charged("output")
+    );
     // 500 characters are about 125 tokens. The range is wide, because the gateway has not yet learned the
     // ratio of characters to tokens.
-    assert!((50.0..300.0).contains(&charged("input")), "{}", charged("input"));
+    assert!(
+        (50.0..300.0).contains(&charged("input")),
+        "{}",
+        charged("input")
+    );
     let next = gateway.raw(keyed(&post(CHAT, &ask))).await;
-    assert!(head(&next).contains("x-gateway-error: token_limit"), "{}", head(&next));
+    assert!(
+        head(&next).contains("x-gateway-error: token_limit"),
+        "{}",
+        head(&next)
+    );
 }
 
 #[tokio::test]
@@ -154,22 +207,35 @@ async fn headers_state_remaining_requests_and_tokens() {
     for remaining in [2, 1, 0] {
         let answer = head(&gateway.raw(keyed(&post(CHAT, ASK))).await);
         assert!(answer.starts_with("http/1.1 200"), "{answer}");
-        assert!(answer.contains("x-ratelimit-limit-requests: 3\r\n"), "{answer}");
+        assert!(
+            answer.contains("x-ratelimit-limit-requests: 3\r\n"),
+            "{answer}"
+        );
         assert!(
             answer.contains(&format!("x-ratelimit-remaining-requests: {remaining}\r\n")),
             "{answer}"
         );
-        assert!(answer.contains("x-ratelimit-limit-tokens: 1000"), "{answer}");
+        assert!(
+            answer.contains("x-ratelimit-limit-tokens: 1000"),
+            "{answer}"
+        );
     }
     let refused = gateway.raw(keyed(&post(CHAT, ASK))).await;
     assert_eq!(status(&refused), 429);
     let response_head = head(&refused);
-    assert!(response_head.contains("x-gateway-error: request_limit"), "{response_head}");
+    assert!(
+        response_head.contains("x-gateway-error: request_limit"),
+        "{response_head}"
+    );
     assert!(
         response_head.contains("retry-after: 20") || response_head.contains("retry-after: 19"),
         "{response_head}"
     );
     assert_eq!(fake.seen().len(), 3);
     let listed = gateway.raw(keyed(&get("/v1/models"))).await;
-    assert_eq!(status(&listed), 200, "a request for the model list is not limited");
+    assert_eq!(
+        status(&listed),
+        200,
+        "a request for the model list is not limited"
+    );
 }

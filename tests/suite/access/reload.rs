@@ -38,7 +38,10 @@ impl Program {
         let file = folder.join("gateway.yaml");
         fs::write(&file, config).unwrap();
         let variables = [("BACKEND_KEY", "the-backends-own")];
-        Self { process: GatewayProcess::start_with(&file, &variables).await, folder }
+        Self {
+            process: GatewayProcess::start_with(&file, &variables).await,
+            folder,
+        }
     }
 
     /// Replaces the keys file atomically, by renaming a new file with this text.
@@ -75,7 +78,10 @@ async fn a_new_keys_file_applies_during_streams() {
     .await;
     let program = Program::start(fake.addr, &file("a", "sk-old")).await;
     program.until_served("sk-old").await;
-    assert_eq!(status(&program.ask("sk-new", &get("/v1/models")).await), 401);
+    assert_eq!(
+        status(&program.ask("sk-new", &get("/v1/models")).await),
+        401
+    );
     let stream = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
     let mut client = program.send("sk-old", &stream).await;
     let mut answer = read_until(&mut client, "\"Hi\"").await;
@@ -85,9 +91,16 @@ async fn a_new_keys_file_applies_during_streams() {
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     let (bytes, is_whole) = body(&answer);
-    assert!(is_whole && String::from_utf8_lossy(&bytes).contains("[DONE]"), "{}", head(&answer));
+    assert!(
+        is_whole && String::from_utf8_lossy(&bytes).contains("[DONE]"),
+        "{}",
+        head(&answer)
+    );
     let seen = &fake.seen()[0].head.to_ascii_lowercase();
-    assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
+    assert!(
+        seen.contains("authorization: bearer the-backends-own\r\n"),
+        "{seen}"
+    );
     assert!(!seen.contains("sk-old"), "{seen}");
     let shown = async |text: &str| program.process.get("/status").await.contains(text);
     // This keys file has the API key itself instead of its hash.
@@ -103,7 +116,10 @@ async fn a_new_keys_file_applies_during_streams() {
     program.until_served("sk-old").await;
     assert!(shown("\"problem\":null").await);
     let log = program.process.log();
-    assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
+    assert!(
+        log.contains("keys reloaded") && log.contains("is not the hash of a key"),
+        "{log}"
+    );
     for key in ["sk-old", "sk-new", "sk-secret", "the-backends-own"] {
         assert!(!log.contains(key), "{key} in {log}");
     }
@@ -115,9 +131,10 @@ async fn without_a_valid_keys_file_nothing_starts() {
     let (config, invalid) = (folder.join("gateway.yaml"), folder.join("keys.yaml"));
     let keys = "tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]";
     fs::write(&invalid, keys).unwrap();
-    for (file, problem) in
-        [(folder.join("absent.yaml"), "no such file"), (invalid, "not the hash of a key")]
-    {
+    for (file, problem) in [
+        (folder.join("absent.yaml"), "no such file"),
+        (invalid, "not the hash of a key"),
+    ] {
         let text = format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: 'http://127.0.0.1:9' }}]\n\
              access: {{ keys_file: '{}' }}\n",
@@ -128,7 +145,10 @@ async fn without_a_valid_keys_file_nothing_starts() {
             let line = format!("{command} {}", config.display());
             let (code, out, err) = process::run_line(&line, &[]).await;
             let output = out + &err;
-            assert!(code != Some(0) && output.contains(problem), "{command}: {output}");
+            assert!(
+                code != Some(0) && output.contains(problem),
+                "{command}: {output}"
+            );
             assert!(!output.contains("sk-123"), "{command}: {output}");
         }
     }

@@ -71,7 +71,10 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
             "name=model",
             "name=\"model\"",
         ];
-        model(form).0 = format!("Content-Disposition: form-data; {}", choose(rng, &parameters));
+        model(form).0 = format!(
+            "Content-Disposition: form-data; {}",
+            choose(rng, &parameters)
+        );
     }),
     ("form: file name", |rng, form| {
         let names = [
@@ -125,11 +128,22 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
         let is_first = rng.bool();
         let at = rng.usize(0..form.parts.len());
         let head = &mut form.parts[at].0;
-        *head = if is_first { format!("{line}\r\n{head}") } else { format!("{head}\r\n{line}") };
+        *head = if is_first {
+            format!("{line}\r\n{head}")
+        } else {
+            format!("{head}\r\n{line}")
+        };
     }),
     ("form: disposition", |rng, form| {
-        let dispositions =
-            ["Form-Data;", "attachment;", "", ";", "form-data", "form-data ;", "form-data;x;"];
+        let dispositions = [
+            "Form-Data;",
+            "attachment;",
+            "",
+            ";",
+            "form-data",
+            "form-data ;",
+            "form-data;x;",
+        ];
         let disposition = *choose(rng, &dispositions);
         let part = model(form);
         part.0 = part.0.replacen("form-data;", disposition, 1);
@@ -204,7 +218,11 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
             ),
         ];
         let text = choose(rng, &texts).clone();
-        if rng.bool() { form.before = text } else { form.behind = text }
+        if rng.bool() {
+            form.before = text;
+        } else {
+            form.behind = text;
+        }
     }),
     ("form: value", |rng, form| {
         let values: [&[u8]; 8] = [
@@ -250,7 +268,12 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
         "form: mutated" => body = mutated(rng, body),
         _ => {}
     }
-    Case { class, is_form: true, content_type: form.content_type.into_bytes(), body }
+    Case {
+        class,
+        is_form: true,
+        content_type: form.content_type.into_bytes(),
+        body,
+    }
 }
 
 /// Builds a form as common clients send it.
@@ -264,7 +287,11 @@ fn plain(rng: &mut Rng) -> Form {
     let boundary = (*choose(rng, &boundaries)).to_owned();
     let quote = *choose(rng, &["", "\""]);
     let mut field = |name: &str, value: &[u8]| {
-        let name = if rng.bool() { format!("\"{name}\"") } else { name.to_owned() };
+        let name = if rng.bool() {
+            format!("\"{name}\"")
+        } else {
+            name.to_owned()
+        };
         let head = format!("Content-Disposition: form-data; name={name}");
         let head = match rng.usize(0..4) {
             0 => format!("{head}\r\nContent-Type: text/plain; charset=utf-8"),
@@ -273,8 +300,11 @@ fn plain(rng: &mut Rng) -> Form {
         };
         (head, value.to_vec())
     };
-    let mut parts =
-        vec![field("language", b"en"), field("stream", b"true"), field("temperature", b"0.5")];
+    let mut parts = vec![
+        field("language", b"en"),
+        field("stream", b"true"),
+        field("temperature", b"0.5"),
+    ];
     let model = field("model", b"");
     parts.push((model.0, choose(rng, &MODELS).as_bytes().to_vec()));
     let names = [
@@ -291,11 +321,20 @@ fn plain(rng: &mut Rng) -> Form {
     rng.shuffle(&mut parts);
     let content_type = format!("multipart/form-data; boundary={quote}{boundary}{quote}");
     let behind = (*choose(rng, &["\r\n", ""])).to_owned();
-    Form { content_type, boundary, parts, before: String::new(), behind }
+    Form {
+        content_type,
+        boundary,
+        parts,
+        before: String::new(),
+        behind,
+    }
 }
 
 fn model(form: &mut Form) -> &mut (String, Vec<u8>) {
-    form.parts.iter_mut().find(|(head, _)| head.contains("model")).unwrap()
+    form.parts
+        .iter_mut()
+        .find(|(head, _)| head.contains("model"))
+        .unwrap()
 }
 
 impl Form {

@@ -13,24 +13,54 @@ type Make = fn(&mut Rng) -> Vec<u8>;
 pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: plain", |rng| members(rng, &[]).into()),
     ("json: no model", |rng| {
-        let value =
-            *choose(rng, &["null", "\"\"", "7", "false", "[\"base\"]", "{\"model\":\"base\"}"]);
+        let value = *choose(
+            rng,
+            &[
+                "null",
+                "\"\"",
+                "7",
+                "false",
+                "[\"base\"]",
+                "{\"model\":\"base\"}",
+            ],
+        );
         members(rng, &[("\"model\"", value.into())]).into()
     }),
     ("json: two models", |rng| {
-        let keys = ["\"model\"", "\"mod\\u0065l\"", "\"\\u006dodel\"", "\"model\\u0000\""];
-        let both = [(*choose(rng, &keys), name(rng)), (*choose(rng, &keys), name(rng))];
+        let keys = [
+            "\"model\"",
+            "\"mod\\u0065l\"",
+            "\"\\u006dodel\"",
+            "\"model\\u0000\"",
+        ];
+        let both = [
+            (*choose(rng, &keys), name(rng)),
+            (*choose(rng, &keys), name(rng)),
+        ];
         members(rng, &both).into()
     }),
     ("json: escaped name", |rng| {
-        let key = *choose(rng, &["\"mod\\u0065l\"", "\"\\u006Dodel\"", "\"m\\u006fde\\u006c\""]);
+        let key = *choose(
+            rng,
+            &[
+                "\"mod\\u0065l\"",
+                "\"\\u006Dodel\"",
+                "\"m\\u006fde\\u006c\"",
+            ],
+        );
         let model = format!("\"\\u{:04x}ecret-lora\"", u32::from('s'));
         members(rng, &[(key, model)]).into()
     }),
     ("json: other case", |rng| {
         let key = *choose(
             rng,
-            &["\"Model\"", "\"MODEL\"", "\" model\"", "\"model \"", "\"mode\\u013a\""],
+            &[
+                "\"Model\"",
+                "\"MODEL\"",
+                "\" model\"",
+                "\"model \"",
+                "\"mode\\u013a\"",
+            ],
         );
         let model = name(rng);
         members(rng, &[(key, model)]).into()
@@ -50,9 +80,24 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: NaN", |rng| {
         let number = *choose(
             rng,
-            &["NaN", "Infinity", "-Infinity", "1e999", "-0", "00", "0x1", "+1", ".5", "5."],
+            &[
+                "NaN",
+                "Infinity",
+                "-Infinity",
+                "1e999",
+                "-0",
+                "00",
+                "0x1",
+                "+1",
+                ".5",
+                "5.",
+            ],
         );
-        let value = if rng.bool() { number.into() } else { format!("[{{\"a\":{number}}}]") };
+        let value = if rng.bool() {
+            number.into()
+        } else {
+            format!("[{{\"a\":{number}}}]")
+        };
         let model = name(rng);
         members(rng, &[("\"x\"", value), ("\"model\"", model)]).into()
     }),
@@ -60,15 +105,25 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
         let digits = rng.usize(10..6_000);
         members(rng, &[("\"n\"", "9".repeat(digits))]).into()
     }),
-    ("json: byte order mark", |rng| format!("\u{feff}{}", members(rng, &[])).into()),
+    ("json: byte order mark", |rng| {
+        format!("\u{feff}{}", members(rng, &[])).into()
+    }),
     ("json: UTF-16", |rng| {
         let text = marked(rng);
-        let bytes = if rng.bool() { u16::to_le_bytes } else { u16::to_be_bytes };
+        let bytes = if rng.bool() {
+            u16::to_le_bytes
+        } else {
+            u16::to_be_bytes
+        };
         text.encode_utf16().flat_map(bytes).collect()
     }),
     ("json: UTF-32", |rng| {
         let text = marked(rng);
-        let bytes = if rng.bool() { u32::to_le_bytes } else { u32::to_be_bytes };
+        let bytes = if rng.bool() {
+            u32::to_le_bytes
+        } else {
+            u32::to_be_bytes
+        };
         text.chars().flat_map(|char| bytes(char.into())).collect()
     }),
     ("json: cut or longer", |rng| {
@@ -110,15 +165,31 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
     }),
     ("json: deep", |rng| {
         let depth = rng.usize(1..300);
-        let inner = format!("{}{}{}", "{\"model\":".repeat(depth), "\"base\"", "}".repeat(depth));
+        let inner = format!(
+            "{}{}{}",
+            "{\"model\":".repeat(depth),
+            "\"base\"",
+            "}".repeat(depth)
+        );
         let arrays = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let model = name(rng);
-        members(rng, &[("\"x\"", inner), ("\"messages\"", arrays), ("\"model\"", model)]).into()
+        members(
+            rng,
+            &[
+                ("\"x\"", inner),
+                ("\"messages\"", arrays),
+                ("\"model\"", model),
+            ],
+        )
+        .into()
     }),
     ("json: not UTF-8", |rng| {
         let byte = *choose(rng, &[0xff, 0xe9, 0xc0, 0x80]);
         let place: [&[u8]; 2] = [b"{\"model\":\"a?\"}", b"{\"x\":\"?\",\"model\":\"base\"}"];
-        choose(rng, &place).iter().map(|&old| if old == b'?' { byte } else { old }).collect()
+        choose(rng, &place)
+            .iter()
+            .map(|&old| if old == b'?' { byte } else { old })
+            .collect()
     }),
     ("json: mutated", |rng| {
         let text = members(rng, &[]).into_bytes();
@@ -128,11 +199,19 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
 
 /// Builds a random body of the class with this index.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
-    let types =
-        ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-16"];
+    let types = [
+        "application/json",
+        "application/json; charset=utf-8",
+        "application/json;charset=utf-16",
+    ];
     let content_type = choose(rng, &types).as_bytes().to_vec();
     let (class, make) = CLASSES[class];
-    Case { class, is_form: false, content_type, body: make(rng) }
+    Case {
+        class,
+        is_form: false,
+        content_type,
+        body: make(rng),
+    }
 }
 
 /// Returns a random item of `from`.
@@ -145,7 +224,11 @@ pub(super) fn mutated(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     const LIKELY_BYTES: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
     for _ in 0..rng.usize(1..4) {
         let at = rng.usize(0..bytes.len());
-        let byte = if rng.bool() { *choose(rng, LIKELY_BYTES) } else { rng.u8(..) };
+        let byte = if rng.bool() {
+            *choose(rng, LIKELY_BYTES)
+        } else {
+            rng.u8(..)
+        };
         match rng.usize(0..4) {
             0 if bytes.len() > 1 => drop(bytes.remove(at)),
             1 => bytes.insert(at, byte),
@@ -183,15 +266,27 @@ fn members(rng: &mut Rng, given: &[(&str, String)]) -> String {
         "\"\":\"\"",
         "\"text\":{\"format\":{\"type\":\"model\"}}",
     ];
-    let mut members: Vec<String> =
-        given.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    let mut members: Vec<String> = given
+        .iter()
+        .map(|(key, value)| format!("{key}:{value}"))
+        .collect();
     if given.is_empty() {
         members.push(format!("\"model\":{}", name(rng)));
     }
     let start = rng.usize(0..others.len());
     let count = rng.usize(0..4);
-    members.extend(others.iter().cycle().skip(start).take(count).map(|text| (*text).to_owned()));
+    members.extend(
+        others
+            .iter()
+            .cycle()
+            .skip(start)
+            .take(count)
+            .map(|text| (*text).to_owned()),
+    );
     rng.shuffle(&mut members);
     let space = *choose(rng, &["", " ", "\r\n\t"]);
-    format!("{space}{{{space}{}{space}}}{space}", members.join(&format!("{space},{space}")))
+    format!(
+        "{space}{{{space}{}{space}}}{space}",
+        members.join(&format!("{space},{space}"))
+    )
 }

@@ -19,11 +19,19 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     let named = std::env::var("BODIES_PYTHON").ok();
     let program = named.as_deref().unwrap_or("python3");
     // If python-multipart is not installed, this name is `None` in Starlette.
-    let modules =
-        ["-c", "import fastapi; from starlette.formparsers import multipart as m; m.__name__"];
-    let check = Command::new(program).args(modules).stderr(Stdio::null()).status();
+    let modules = [
+        "-c",
+        "import fastapi; from starlette.formparsers import multipart as m; m.__name__",
+    ];
+    let check = Command::new(program)
+        .args(modules)
+        .stderr(Stdio::null())
+        .status();
     if !check.is_ok_and(|status| status.success()) {
-        assert!(named.is_none(), "{program} has no fastapi, or no python-multipart");
+        assert!(
+            named.is_none(),
+            "{program} has no fastapi, or no python-multipart"
+        );
         return None;
     }
     let mut server = Command::new(program)
@@ -42,7 +50,10 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
                 writeln!(input, "{}", json!([kind, case.content_type, case.body])).unwrap();
             }
         });
-        output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
+        output
+            .lines()
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect()
     });
     assert!(server.wait().unwrap().success());
     assert_eq!(readings.len(), cases.len());
@@ -51,11 +62,17 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
 
 /// Returns the model that `serde_json` reads in a JSON body, or axum in a form.
 pub(super) fn rust(case: &Case) -> Reading {
-    if case.is_form { multipart(case) } else { serde(&case.body) }
+    if case.is_form {
+        multipart(case)
+    } else {
+        serde(&case.body)
+    }
 }
 
 fn serde(body: &[u8]) -> Reading {
-    let Ok(Value::Object(members)) = serde_json::from_slice(body) else { return None };
+    let Ok(Value::Object(members)) = serde_json::from_slice(body) else {
+        return None;
+    };
     match members.get("model") {
         None | Some(Value::Null) => Some(Vec::new()),
         Some(Value::String(model)) => Some(model.as_bytes().to_vec()),

@@ -68,7 +68,9 @@ impl Client {
             ];
             let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&pairs));
             let flags = if is_whole { END_STREAM } else { 0 };
-            client.send(&[head, frame(DATA, flags, 1, sent.as_bytes())].concat()).await;
+            client
+                .send(&[head, frame(DATA, flags, 1, sent.as_bytes())].concat())
+                .await;
             return Self::Http2(client);
         }
         let mut stream = TcpStream::connect(to).await.unwrap();
@@ -83,7 +85,10 @@ impl Client {
         let head = format!(
             "POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\ncontent-length: {length}\r\n\r\n"
         );
-        stream.write_all(format!("{head}{sent}{more}").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{head}{sent}{more}").as_bytes())
+            .await
+            .unwrap();
         Self::Http1(stream)
     }
 

@@ -22,9 +22,22 @@ fn a_minute_after_load_nothing_is_left() {
         }
         let is_named = during.verdicts.iter().any(|it| it.verdict == fault.name);
         assert!(is_named, "{} is staged: {:?}", fault.name, during.verdicts);
-        let after = plant.play(MINUTE_STEPS + 1, |_, _, tick| end_load(tick)).pop().unwrap();
-        assert!(after.verdicts.is_empty(), "{}: {:#?}", fault.name, after.verdicts);
-        assert!(after.anomalies.is_empty(), "{}: {:#?}", fault.name, after.anomalies);
+        let after = plant
+            .play(MINUTE_STEPS + 1, |_, _, tick| end_load(tick))
+            .pop()
+            .unwrap();
+        assert!(
+            after.verdicts.is_empty(),
+            "{}: {:#?}",
+            fault.name,
+            after.verdicts
+        );
+        assert!(
+            after.anomalies.is_empty(),
+            "{}: {:#?}",
+            fault.name,
+            after.anomalies
+        );
     }
 }
 
@@ -43,8 +56,21 @@ fn a_drain_is_no_underuse() {
         });
         let is_first = |backend: &String| backend == "gpu-0";
         let verdicts = diagnosis.verdicts.iter().filter(|it| is_first(&it.backend));
-        assert_eq!(verdicts.count(), 0, "step {step}: {:#?}", diagnosis.verdicts);
-        let anomalies = diagnosis.anomalies.iter().filter(|it| is_first(&it.backend));
-        assert_eq!(anomalies.count(), 0, "step {step}: {:#?}", diagnosis.anomalies);
+        assert_eq!(
+            verdicts.count(),
+            0,
+            "step {step}: {:#?}",
+            diagnosis.verdicts
+        );
+        let anomalies = diagnosis
+            .anomalies
+            .iter()
+            .filter(|it| is_first(&it.backend));
+        assert_eq!(
+            anomalies.count(),
+            0,
+            "step {step}: {:#?}",
+            diagnosis.anomalies
+        );
     }
 }

@@ -18,27 +18,102 @@ pub(super) struct Fault {
 
 /// The faults. Each has the name of the rule that must recognize it.
 pub(super) const FAULTS: [Fault; 16] = [
-    Fault { name: "blind", min_backends: 1, first: blind, others: healthy },
-    Fault { name: "kv_thrashing", min_backends: 1, first: thrashing, others: healthy },
-    Fault { name: "kv_backlog", min_backends: 1, first: backlog, others: healthy },
-    Fault { name: "decode_starvation", min_backends: 1, first: decode_starvation, others: healthy },
-    Fault { name: "slow_engine", min_backends: 2, first: slow_engine, others: healthy },
+    Fault {
+        name: "blind",
+        min_backends: 1,
+        first: blind,
+        others: healthy,
+    },
+    Fault {
+        name: "kv_thrashing",
+        min_backends: 1,
+        first: thrashing,
+        others: healthy,
+    },
+    Fault {
+        name: "kv_backlog",
+        min_backends: 1,
+        first: backlog,
+        others: healthy,
+    },
+    Fault {
+        name: "decode_starvation",
+        min_backends: 1,
+        first: decode_starvation,
+        others: healthy,
+    },
+    Fault {
+        name: "slow_engine",
+        min_backends: 2,
+        first: slow_engine,
+        others: healthy,
+    },
     Fault {
         name: "prefill_starvation",
         min_backends: 1,
         first: prefill_starvation,
         others: healthy,
     },
-    Fault { name: "stalls", min_backends: 1, first: stalls, others: healthy },
-    Fault { name: "abort_spike", min_backends: 1, first: abort_spike, others: healthy },
-    Fault { name: "front_end_gap", min_backends: 1, first: front_end_gap, others: healthy },
-    Fault { name: "memory_leak", min_backends: 1, first: ghosts, others: healthy },
-    Fault { name: "memory_leak", min_backends: 1, first: held_blocks, others: idle },
-    Fault { name: "gpu_underused", min_backends: 2, first: idle, others: queued },
-    Fault { name: "imbalance", min_backends: 2, first: crowded, others: uncrowded },
-    Fault { name: "prefix_cache_misses", min_backends: 1, first: prefix_misses, others: healthy },
-    Fault { name: "unusual_responses", min_backends: 1, first: empty_responses, others: healthy },
-    Fault { name: "unusual_responses", min_backends: 1, first: cut_responses, others: healthy },
+    Fault {
+        name: "stalls",
+        min_backends: 1,
+        first: stalls,
+        others: healthy,
+    },
+    Fault {
+        name: "abort_spike",
+        min_backends: 1,
+        first: abort_spike,
+        others: healthy,
+    },
+    Fault {
+        name: "front_end_gap",
+        min_backends: 1,
+        first: front_end_gap,
+        others: healthy,
+    },
+    Fault {
+        name: "memory_leak",
+        min_backends: 1,
+        first: ghosts,
+        others: healthy,
+    },
+    Fault {
+        name: "memory_leak",
+        min_backends: 1,
+        first: held_blocks,
+        others: idle,
+    },
+    Fault {
+        name: "gpu_underused",
+        min_backends: 2,
+        first: idle,
+        others: queued,
+    },
+    Fault {
+        name: "imbalance",
+        min_backends: 2,
+        first: crowded,
+        others: uncrowded,
+    },
+    Fault {
+        name: "prefix_cache_misses",
+        min_backends: 1,
+        first: prefix_misses,
+        others: healthy,
+    },
+    Fault {
+        name: "unusual_responses",
+        min_backends: 1,
+        first: empty_responses,
+        others: healthy,
+    },
+    Fault {
+        name: "unusual_responses",
+        min_backends: 1,
+        first: cut_responses,
+        others: healthy,
+    },
 ];
 
 // === impl Fault ===
@@ -91,7 +166,11 @@ fn decode_starvation(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fas
     tick.gap *= 2.2 + 2.0 * severity;
     tick.gap_p99 = 0.6 + 3.0 * severity + 0.3 * random.f64();
     let is_now = random.f64() < 0.5;
-    tick.stalled = if is_now { (tick.running * 0.8).round() } else { 0.0 };
+    tick.stalled = if is_now {
+        (tick.running * 0.8).round()
+    } else {
+        0.0
+    };
     tick.stalls = tick.stalled;
 }
 
@@ -112,13 +191,18 @@ fn prefill_starvation(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fa
 fn stalls(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
     tick.running = tick.running.max(6.0);
     tick.stalled = (tick.running * (0.3 + 0.7 * severity)).ceil();
-    tick.stalls = if random.f64() < 0.5 { tick.stalled.ceil() } else { 0.0 };
+    tick.stalls = if random.f64() < 0.5 {
+        tick.stalled.ceil()
+    } else {
+        0.0
+    };
     tick.made = 1.0 - severity;
 }
 
 fn abort_spike(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
-    tick.cancelled =
-        (0..tick.requests as u32).filter(|_| random.f64() < 0.3 + 0.6 * severity).count() as f64;
+    tick.cancelled = (0..tick.requests as u32)
+        .filter(|_| random.f64() < 0.3 + 0.6 * severity)
+        .count() as f64;
     tick.cancel_wait = 10.0;
     tick.cancel_spread = 8.0 * severity;
 }

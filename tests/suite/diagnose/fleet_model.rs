@@ -158,7 +158,9 @@ impl Shape {
         let requests = poisson(self.rate * EVERY.as_secs_f64(), random);
         let noise = |random: &mut fastrand::Rng| 0.9 + 0.2 * random.f64();
         let lone = self.output * self.gap;
-        let running = (self.rate * lone * noise(random) + random.f64() - 0.5).round().max(0.0);
+        let running = (self.rate * lone * noise(random) + random.f64() - 0.5)
+            .round()
+            .max(0.0);
         let gap = self.gap * (1.0 + running / 100.0) * noise(random);
         let held = running * (self.prompt + self.output / 2.0) / self.capacity;
         let queue = 0.005 * noise(random);
@@ -179,7 +181,9 @@ impl Shape {
             beyond: 0.0,
             stalled: 0.0,
             stalls: f64::from(u8::from(random.f64() < 0.01)),
-            cancelled: (0..requests as u32).filter(|_| random.f64() < self.cancel).count() as f64,
+            cancelled: (0..requests as u32)
+                .filter(|_| random.f64() < self.cancel)
+                .count() as f64,
             cancel_wait: 5.0,
             cancel_spread: 4.0,
             longest: self.prompt * (2.0 + 2.0 * random.f64()),
@@ -222,13 +226,20 @@ impl FleetBackend {
     fn new(name: usize, shape: Shape) -> Self {
         let mut load = empty_page(16.0, (shape.capacity / 16.0).floor());
         Self::start(&mut load);
-        Self { shape, id: BackendId::new(&format!("gpu-{name}")), load, stalls: 0 }
+        Self {
+            shape,
+            id: BackendId::new(&format!("gpu-{name}")),
+            load,
+            stalls: 0,
+        }
     }
 
     fn start(load: &mut EngineLoad) {
         let started = Some(load.started.unwrap_or(1_000.0) + 100.0);
-        *load =
-            EngineLoad { started, ..empty_page(load.block_size.unwrap(), load.blocks.unwrap()) };
+        *load = EngineLoad {
+            started,
+            ..empty_page(load.block_size.unwrap(), load.blocks.unwrap())
+        };
     }
 
     /// Adds the values of a step to the counters of the engine. Returns the sample that the diagnosis gets.
@@ -245,7 +256,10 @@ impl FleetBackend {
         load.waiting = Some(tick.waiting);
         add(&mut load.preemptions, tick.preemptions);
         add(&mut load.prefix_queries, requests * self.shape.prompt);
-        add(&mut load.prefix_hits, requests * self.shape.prompt * tick.hit);
+        add(
+            &mut load.prefix_hits,
+            requests * self.shape.prompt * tick.hit,
+        );
         add(&mut load.prompt_tokens, begun * self.shape.prompt);
         add(&mut load.generation_tokens, tokens);
         add(&mut load.queue_seconds, begun * tick.queue);
@@ -259,7 +273,13 @@ impl FleetBackend {
         self.stalls += tick.stalls as u64;
         let seen = self.seen(tick, begun - tick.foreign);
         let page = Some(self.load).filter(|_| tick.has_page);
-        DiagnosisSample { at, is_up: tick.is_up, page, gateway: Some(seen), gpus: None }
+        DiagnosisSample {
+            at,
+            is_up: tick.is_up,
+            page,
+            gateway: Some(seen),
+            gpus: None,
+        }
     }
 
     fn seen(&self, tick: &Tick, begun: f64) -> GatewayObservations {
@@ -287,7 +307,11 @@ impl FleetBackend {
             prompt_tokens: prompts,
             reusable_tokens: prompts * tick.reusable,
             reusable_here_tokens: prompts * tick.reusable_here,
-            longest_prompt: if tick.requests > 0.0 { tick.longest } else { 0.0 },
+            longest_prompt: if tick.requests > 0.0 {
+                tick.longest
+            } else {
+                0.0
+            },
             generated: begun as u64,
             responses: responses as u64,
             empty_responses: (responses * tick.empty).round() as u64,
@@ -322,7 +346,9 @@ impl Plant {
     pub(super) fn new(backend_count: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
-        let backends = (0..backend_count).map(|name| FleetBackend::new(name, shape)).collect();
+        let backends = (0..backend_count)
+            .map(|name| FleetBackend::new(name, shape))
+            .collect();
         Self {
             backends,
             random,

@@ -20,7 +20,13 @@ fn after(time: Duration, gpus: impl Fn(Duration) -> Option<GpuCondition>) -> Dia
             ..EngineLoad::default()
         };
         let gpus = gpus(EVERY * step as u32);
-        vec![DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus }]
+        vec![DiagnosisSample {
+            at,
+            is_up: true,
+            page: Some(page),
+            gateway: None,
+            gpus,
+        }]
     })
 }
 
@@ -37,7 +43,13 @@ fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
                 gaps: Some(gaps),
                 ..EngineLoad::default()
             };
-            DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus }
+            DiagnosisSample {
+                at,
+                is_up: true,
+                page: Some(page),
+                gateway: None,
+                gpus,
+            }
         });
         samples.into()
     })
@@ -64,33 +76,63 @@ fn gpu_verdicts(diagnosis: &Diagnosis) -> Vec<&str> {
 fn healthy_and_unmeasured_gpus_have_no_verdict() {
     let diagnosis = after(Duration::from_hours(1), |_| Some(healthy()));
     assert!(gpu_verdicts(&diagnosis).is_empty(), "{diagnosis:#?}");
-    assert_eq!(diagnosis.known_verdicts().get(&("gpu-0", "gpu_throttled")), None);
+    assert_eq!(
+        diagnosis.known_verdicts().get(&("gpu-0", "gpu_throttled")),
+        None
+    );
     let without_gpus = after(Duration::from_mins(3), |_| None);
     assert!(gpu_verdicts(&without_gpus).is_empty());
-    let missing = without_gpus.undetermined.iter().filter(|it| it.verdict.starts_with("gpu_"));
+    let missing = without_gpus
+        .undetermined
+        .iter()
+        .filter(|it| it.verdict.starts_with("gpu_"));
     assert!(missing.clone().count() == 1 && missing.clone().all(|it| it.missing == ["gpus"]));
 }
 
 #[test]
 fn throttling_has_a_verdict_until_it_ends() {
-    let hot = GpuCondition { is_throttled: Some(true), ..healthy() };
+    let hot = GpuCondition {
+        is_throttled: Some(true),
+        ..healthy()
+    };
     let diagnosis = after(Duration::from_mins(3), |_| Some(hot));
     assert_eq!(gpu_verdicts(&diagnosis), ["gpu_throttled"]);
     let ended = after(Duration::from_mins(6), |at| {
-        Some(if at < Duration::from_mins(3) { hot } else { healthy() })
+        Some(if at < Duration::from_mins(3) {
+            hot
+        } else {
+            healthy()
+        })
     });
     assert!(gpu_verdicts(&ended).is_empty(), "{ended:#?}");
-    let short = |at: Duration| Some(if at.as_secs() % 60 < 10 { hot } else { healthy() });
+    let short = |at: Duration| {
+        Some(if at.as_secs() % 60 < 10 {
+            hot
+        } else {
+            healthy()
+        })
+    };
     assert!(gpu_verdicts(&after(Duration::from_mins(5), short)).is_empty());
 }
 
 #[test]
 fn throttling_is_a_cause_only_if_shown() {
     for (is_throttled, expected) in [(Some(true), true), (Some(false), false), (None, false)] {
-        let gpus = GpuCondition { is_throttled, ..healthy() };
+        let gpus = GpuCondition {
+            is_throttled,
+            ..healthy()
+        };
         let diagnosis = slow_among_three(gpus);
-        let verdict = diagnosis.verdicts.iter().find(|it| it.verdict == "slow_engine");
+        let verdict = diagnosis
+            .verdicts
+            .iter()
+            .find(|it| it.verdict == "slow_engine");
         let cause = verdict.map(|it| it.cause.as_deref().is_some_and(|it| it.contains("clock")));
-        assert_eq!(cause, Some(expected), "{is_throttled:?}: {:#?}", diagnosis.verdicts);
+        assert_eq!(
+            cause,
+            Some(expected),
+            "{is_throttled:?}: {:#?}",
+            diagnosis.verdicts
+        );
     }
 }

@@ -13,10 +13,15 @@ fn named_only_with<T: Copy>(
 ) -> Vec<String> {
     let named = |value: T| {
         let mut plant = Plant::with_baselines(backends, 5);
-        let diagnoses = plant
-            .play(minutes * MINUTE_STEPS, |step, place, tick| change(value, step, place, tick));
-        let verdicts = diagnoses.into_iter().flat_map(|diagnosis| diagnosis.verdicts);
-        let named = verdicts.filter(|it| it.verdict == rule).map(|it| it.backend);
+        let diagnoses = plant.play(minutes * MINUTE_STEPS, |step, place, tick| {
+            change(value, step, place, tick);
+        });
+        let verdicts = diagnoses
+            .into_iter()
+            .flat_map(|diagnosis| diagnosis.verdicts);
+        let named = verdicts
+            .filter(|it| it.verdict == rule)
+            .map(|it| it.backend);
         named.collect::<Vec<_>>()
     };
     assert_eq!(named(harmless), [""; 0], "{rule}");
@@ -39,15 +44,18 @@ fn only_a_second_pause_has_a_verdict() {
 #[test]
 fn fast_backends_beside_slow_ones_are_not_underused() {
     // With ten requests, gpu-0 gets its usual share of the load. With two, it gets fewer.
-    let named =
-        named_only_with(("gpu_underused", 2, 3), [2.0, 10.0], |requests, _, place, tick| {
+    let named = named_only_with(
+        ("gpu_underused", 2, 3),
+        [2.0, 10.0],
+        |requests, _, place, tick| {
             if place == 0 {
                 (tick.requests, tick.running, tick.waiting) = (requests, 1.0, 0.0);
             } else {
                 (tick.requests, tick.running, tick.waiting) = (10.0, 8.0, 9.0);
                 tick.gap *= 16.0;
             }
-        });
+        },
+    );
     assert!(named.contains(&"gpu-0".to_owned()), "{named:?}");
 }
 
@@ -79,21 +87,29 @@ fn waiting_at_a_full_cache_has_a_verdict() {
 
 #[test]
 fn a_slow_api_server_shows_in_six_streams() {
-    named_only_with(("front_end_gap", 1, 8), [0.6, 0.15], |lag, step, _, tick| {
-        tick.requests = f64::from(u8::from(step % 2 == 0));
-        tick.running = 1.0;
-        tick.lag = lag;
-    });
+    named_only_with(
+        ("front_end_gap", 1, 8),
+        [0.6, 0.15],
+        |lag, step, _, tick| {
+            tick.requests = f64::from(u8::from(step % 2 == 0));
+            tick.running = 1.0;
+            tick.lag = lag;
+        },
+    );
 }
 
 #[test]
 fn a_queue_with_free_slots_has_no_verdict() {
     // With 15 running requests between the bursts, most sequence slots stay in use, and further requests wait
     // in the gateway.
-    named_only_with(("prefill_starvation", 1, 3), [4.0, 15.0], |running, step, _, tick| {
-        let is_burst = step % 6 < 2;
-        (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);
-        (tick.queue, tick.waiting) = (3.0, if is_burst { 12.0 } else { 0.0 });
-        tick.running = if is_burst { 16.0 } else { running };
-    });
+    named_only_with(
+        ("prefill_starvation", 1, 3),
+        [4.0, 15.0],
+        |running, step, _, tick| {
+            let is_burst = step % 6 < 2;
+            (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);
+            (tick.queue, tick.waiting) = (3.0, if is_burst { 12.0 } else { 0.0 });
+            tick.running = if is_burst { 16.0 } else { running };
+        },
+    );
 }

@@ -53,8 +53,15 @@ fn a_day_of_changes_has_no_verdict() {
                 tick.beyond -= theirs;
             }
         });
-        let verdicts: Vec<_> =
-            diagnosis.verdicts.iter().map(|it| (&it.verdict, &it.backend)).collect();
-        assert!(verdicts.is_empty(), "{second} s: {verdicts:?} {:#?}", diagnosis.verdicts);
+        let verdicts: Vec<_> = diagnosis
+            .verdicts
+            .iter()
+            .map(|it| (&it.verdict, &it.backend))
+            .collect();
+        assert!(
+            verdicts.is_empty(),
+            "{second} s: {verdicts:?} {:#?}",
+            diagnosis.verdicts
+        );
     }
 }

@@ -59,11 +59,20 @@ const FAULTS: [HeldOutFault; 6] = [
 
 /// Builds a fault for which the diagnosis has no rule, so that every verdict is wrong.
 const fn without_rule(name: &'static str, stage: Stage) -> HeldOutFault {
-    HeldOutFault { name, stage, is_right: |_| false, is_undecided: |_| false }
+    HeldOutFault {
+        name,
+        stage,
+        is_right: |_| false,
+        is_undecided: |_| false,
+    }
 }
 
 fn has_cause(verdict: &Verdict, name: &str, cause: &str) -> bool {
-    verdict.verdict == name && verdict.cause.as_deref().is_some_and(|it| it.starts_with(cause))
+    verdict.verdict == name
+        && verdict
+            .cause
+            .as_deref()
+            .is_some_and(|it| it.starts_with(cause))
 }
 
 /// Draws an engine with a random speed and a random cost model, and with 256 sequence slots.
@@ -73,7 +82,11 @@ fn engine(random: &mut fastrand::Rng) -> EngineSpec {
         attention_pair_seconds: between(random, 0.0, 2e-9),
         jitter: between(random, 0.0, 0.2),
         has_batch_buckets: random.bool(),
-        accepted_drafts: if random.bool() { 0.0 } else { between(random, 0.5, 2.0) },
+        accepted_drafts: if random.bool() {
+            0.0
+        } else {
+            between(random, 0.5, 2.0)
+        },
         ..CostModel::LINEAR
     };
     EngineSpec {
@@ -99,56 +112,130 @@ fn batch_rate(spec: &EngineSpec, sequences: f64, traffic: &Traffic) -> f64 {
 
 fn batch_limit(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
     let limit = random.u32(2..=24);
-    let spec = EngineSpec { max_num_seqs: limit, ..engine(random) };
+    let spec = EngineSpec {
+        max_num_seqs: limit,
+        ..engine(random)
+    };
     let (prompt, output) = ((50, random.u32(100..600)), (60, random.u32(100..400)));
-    let traffic = Traffic { rate: 1.0, prompt, output };
+    let traffic = Traffic {
+        rate: 1.0,
+        prompt,
+        output,
+    };
     let accepted = 1.0 + spec.cost_model.accepted_drafts;
     let rate = accepted * batch_rate(&spec, f64::from(limit), &traffic);
-    (spec, Traffic { rate: 0.3 * rate, ..traffic }, Traffic { rate: 1.6 * rate, ..traffic })
+    (
+        spec,
+        Traffic {
+            rate: 0.3 * rate,
+            ..traffic
+        },
+        Traffic {
+            rate: 1.6 * rate,
+            ..traffic
+        },
+    )
 }
 
 fn token_budget(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
-    let budget = *random.choice(&[256, 512, 1_024, 2_048, 4_096]).unwrap_or(&512);
-    let spec = EngineSpec { max_num_batched_tokens: budget, ..engine(random) };
+    let budget = *random
+        .choice(&[256, 512, 1_024, 2_048, 4_096])
+        .unwrap_or(&512);
+    let spec = EngineSpec {
+        max_num_batched_tokens: budget,
+        ..engine(random)
+    };
     let prompt = (random.u32(500..2_000), random.u32(2_000..7_000));
     let output = (5, random.u32(10..60));
-    let traffic = Traffic { rate: 1.0, prompt, output };
+    let traffic = Traffic {
+        rate: 1.0,
+        prompt,
+        output,
+    };
     let step = spec.step_base.as_secs_f64() + f64::from(budget) * spec.prefill_token.as_secs_f64();
     let tokens = f64::from(prompt.0 + prompt.1) / 2.0;
     let rate = f64::from(budget) / step / tokens;
-    (spec, Traffic { rate: 0.3 * rate, ..traffic }, Traffic { rate: 1.6 * rate, ..traffic })
+    (
+        spec,
+        Traffic {
+            rate: 0.3 * rate,
+            ..traffic
+        },
+        Traffic {
+            rate: 1.6 * rate,
+            ..traffic
+        },
+    )
 }
 
 fn small_cache(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
     let base = engine(random);
     let (prompt, output) = ((80, random.u32(150..500)), (200, random.u32(300..800)));
-    let traffic = Traffic { rate: 1.0, prompt, output };
+    let traffic = Traffic {
+        rate: 1.0,
+        prompt,
+        output,
+    };
     let sequences = f64::from(random.u32(6..24));
     let tokens = f64::from(prompt.0 + prompt.1 + output.0 + output.1) / 2.0;
     let blocks = (sequences * tokens / f64::from(base.block_size)) as u32;
     let spec = EngineSpec { blocks, ..base };
     let accepted = 1.0 + spec.cost_model.accepted_drafts;
     let rate = accepted * batch_rate(&spec, sequences, &traffic);
-    (spec, Traffic { rate: 0.2 * rate, ..traffic }, Traffic { rate: 1.6 * rate, ..traffic })
+    (
+        spec,
+        Traffic {
+            rate: 0.2 * rate,
+            ..traffic
+        },
+        Traffic {
+            rate: 1.6 * rate,
+            ..traffic
+        },
+    )
 }
 
 fn busy(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
     let spec = engine(random);
     let (prompt, output) = ((50, random.u32(100..900)), (60, random.u32(100..400)));
-    let traffic = Traffic { rate: 1.0, prompt, output };
+    let traffic = Traffic {
+        rate: 1.0,
+        prompt,
+        output,
+    };
     let rate = batch_rate(&spec, 40.0, &traffic);
-    (spec, Traffic { rate: 0.3 * rate, ..traffic }, Traffic { rate: 0.7 * rate, ..traffic })
+    (
+        spec,
+        Traffic {
+            rate: 0.3 * rate,
+            ..traffic
+        },
+        Traffic {
+            rate: 0.7 * rate,
+            ..traffic
+        },
+    )
 }
 
 fn pauses(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
     let (spec, usual, _) = busy(random);
-    let cost_model = CostModel { pause_share: 0.03, ..spec.cost_model };
+    let cost_model = CostModel {
+        pause_share: 0.03,
+        ..spec.cost_model
+    };
     (EngineSpec { cost_model, ..spec }, usual, usual)
 }
 
 fn longer_answers(random: &mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic) {
     let (spec, usual, _) = busy(random);
-    (spec, usual, Traffic { output: (usual.output.0 * 2, usual.output.1 * 2), ..usual })
+    (
+        spec,
+        usual,
+        Traffic {
+            output: (usual.output.0 * 2, usual.output.1 * 2),
+            ..usual
+        },
+    )
 }
 
 /// Number of steps with usual traffic before the fault: seven minutes.
@@ -171,7 +258,10 @@ fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
                 is_undecided = true;
             } else {
                 let Verdict { verdict, cause, .. } = &verdict;
-                eprintln!("{} seed {seed} step {step}: {verdict} {cause:?}", fault.name);
+                eprintln!(
+                    "{} seed {seed} step {step}: {verdict} {cause:?}",
+                    fault.name
+                );
                 is_wrong = true;
             }
         }
@@ -195,7 +285,16 @@ fn unseen_engines_get_no_wrong_causes() {
     eprintln!(
         "| fault | engines | named | cannot tell which | no verdict | wrong verdict |\n|---|---|---|---|---|---|"
     );
-    for (name, Score { named, undecided, missed, wrong }) in &scores {
+    for (
+        name,
+        Score {
+            named,
+            undecided,
+            missed,
+            wrong,
+        },
+    ) in &scores
+    {
         eprintln!("| {name} | {seeds} | {named} | {undecided} | {missed} | {wrong} |");
     }
     let sum = |value: fn(&Score) -> u32| scores.values().map(value).sum::<u32>();
@@ -207,6 +306,12 @@ fn unseen_engines_get_no_wrong_causes() {
         f64::from(named) / f64::from(told.max(1)),
         f64::from(named) / f64::from(3 * seeds as u32)
     );
-    assert!(f64::from(named) >= 0.95 * f64::from(told), "precision: {scores:?}");
-    assert!(f64::from(named) >= 0.7 * f64::from(3 * seeds as u32), "recall: {scores:?}");
+    assert!(
+        f64::from(named) >= 0.95 * f64::from(told),
+        "precision: {scores:?}"
+    );
+    assert!(
+        f64::from(named) >= 0.7 * f64::from(3 * seeds as u32),
+        "recall: {scores:?}"
+    );
 }

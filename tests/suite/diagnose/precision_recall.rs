@@ -31,14 +31,21 @@ fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, S
     let mut verdicts = BTreeMap::new();
     for _ in 0..BASELINE_STEPS {
         let diagnosis = plant.step(|_, _, _, _| {});
-        verdicts.extend(diagnosis.verdicts.into_iter().map(|it| ((it.verdict, it.backend), 0)));
+        verdicts.extend(
+            diagnosis
+                .verdicts
+                .into_iter()
+                .map(|it| ((it.verdict, it.backend), 0)),
+        );
     }
     for step in 1..=MINUTE_STEPS + FURTHER_STEPS {
         let diagnosis = plant.step(|place, shape, tick, random| {
             fault.apply(place, how, shape, tick, random);
         });
         for verdict in diagnosis.verdicts {
-            verdicts.entry((verdict.verdict, verdict.backend)).or_insert(step);
+            verdicts
+                .entry((verdict.verdict, verdict.backend))
+                .or_insert(step);
         }
     }
     verdicts
@@ -75,18 +82,45 @@ fn run_scenarios(scenarios: u64) -> BTreeMap<&'static str, Score> {
 fn every_fault_is_named_within_a_minute() {
     let scores = run_scenarios(scenarios(12));
     eprintln!("| verdict | scenarios | precision | recall | slowest |\n|---|---|---|---|---|");
-    for (name, Score { named, missed, wrong, seconds }) in &scores {
+    for (
+        name,
+        Score {
+            named,
+            missed,
+            wrong,
+            seconds,
+        },
+    ) in &scores
+    {
         let precision = f64::from(*named) / f64::from((named + wrong).max(1));
         let recall = f64::from(*named) / f64::from((named + missed).max(1));
         let scenarios = named + missed;
         eprintln!("| `{name}` | {scenarios} | {precision:.3} | {recall:.3} | {seconds} s |");
     }
-    for (name, Score { named, missed, wrong, .. }) in &scores {
-        assert!(f64::from(*named) >= 0.95 * f64::from(named + missed), "recall of {name}");
-        assert!(f64::from(*named) >= 0.95 * f64::from(named + wrong), "precision of {name}");
+    for (
+        name,
+        Score {
+            named,
+            missed,
+            wrong,
+            ..
+        },
+    ) in &scores
+    {
+        assert!(
+            f64::from(*named) >= 0.95 * f64::from(named + missed),
+            "recall of {name}"
+        );
+        assert!(
+            f64::from(*named) >= 0.95 * f64::from(named + wrong),
+            "precision of {name}"
+        );
         // These rules need GPUs or five minutes, which the scenarios here do not have. `gpus.rs` and
         // `routed_around.rs` test them.
         let others = ["gpu_throttled", "backend_avoided"];
-        assert!(*named > 0 || others.contains(name), "{name} was never tested");
+        assert!(
+            *named > 0 || others.contains(name),
+            "{name} was never tested"
+        );
     }
 }

@@ -31,8 +31,15 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
 }
 
 fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<ArcSwap<Diagnosis>> {
-    let backends = vec![DiagnosedBackend { backend: backend.to_owned(), is_determined: true }];
-    let diagnosis = Diagnosis { verdicts, backends, ..Diagnosis::default() };
+    let backends = vec![DiagnosedBackend {
+        backend: backend.to_owned(),
+        is_determined: true,
+    }];
+    let diagnosis = Diagnosis {
+        verdicts,
+        backends,
+        ..Diagnosis::default()
+    };
     Arc::new(ArcSwap::from_pointee(diagnosis))
 }
 
@@ -50,13 +57,19 @@ async fn without_samples_all_rules_are_undetermined() {
     for (addr, missing) in [
         (simulated, "30 seconds of samples"),
         (html.addr, "30 seconds of samples"),
-        (SocketAddr::from(([127, 0, 0, 1], 9)), "a response: the backend is down"),
+        (
+            SocketAddr::from(([127, 0, 0, 1], 9)),
+            "a response: the backend is down",
+        ),
     ] {
         let (report, code) = report(&format!("--backend http://{addr} --duration 0s")).await;
         assert_eq!(code, 3, "{report:#}");
         let undetermined = report["undetermined"].as_array().unwrap();
         assert_eq!(undetermined.len(), tokenweir_diagnose::RULES.len());
-        assert!(undetermined.iter().all(|it| it["missing"][0] == missing), "{report:#}");
+        assert!(
+            undetermined.iter().all(|it| it["missing"][0] == missing),
+            "{report:#}"
+        );
         assert_eq!(report["backends"][0]["is_determined"], false);
     }
 }
@@ -71,10 +84,15 @@ async fn gateway_verdicts_set_the_exit_code() {
         (Some(VerdictSeverity::Warning), "critical", 0),
         (None, "warning", 0),
     ] {
-        let verdicts =
-            severity.map(|severity| Verdict { backend: addr.clone(), ..verdict(severity) });
+        let verdicts = severity.map(|severity| Verdict {
+            backend: addr.clone(),
+            ..verdict(severity)
+        });
         let diagnosis = board(&addr, verdicts.clone().into_iter().collect());
-        let setup = Setup { diagnosis, ..Setup::default() };
+        let setup = Setup {
+            diagnosis,
+            ..Setup::default()
+        };
         let gateway = start_with(&[fake.addr], setup).await;
         let arguments = format!("--admin http://{} --fail-on {limit}", gateway.admin);
         let (report, exit) = report(&arguments).await;
@@ -83,11 +101,16 @@ async fn gateway_verdicts_set_the_exit_code() {
         assert_eq!(status["verdicts"], report["verdicts"]);
         let page = gateway.admin("/metrics").await;
         let is_of_verdict = |series: &str| series.starts_with("tokenweir_diagnosis_active{");
-        let of_verdict: Vec<_> =
-            samples(&page).into_iter().filter(|(series, _)| is_of_verdict(series)).collect();
+        let of_verdict: Vec<_> = samples(&page)
+            .into_iter()
+            .filter(|(series, _)| is_of_verdict(series))
+            .collect();
         let verdict = verdicts.iter().map(|it| {
             let (backend, name) = (&it.backend, &it.verdict);
-            (format!("tokenweir_diagnosis_active{{backend=\"{backend}\",verdict=\"{name}\"}}"), 1.0)
+            (
+                format!("tokenweir_diagnosis_active{{backend=\"{backend}\",verdict=\"{name}\"}}"),
+                1.0,
+            )
         });
         assert_eq!(of_verdict, verdict.collect::<Vec<_>>());
     }
@@ -99,7 +122,10 @@ async fn another_listener_is_an_error() {
     let line = format!("diagnose --admin http://{}", fake.addr);
     let (code, _, errors) = run_line(&line, &[]).await;
     assert_eq!(code, Some(3));
-    assert!(errors.contains("/diagnose") && errors.contains("admin listener"), "{errors}");
+    assert!(
+        errors.contains("/diagnose") && errors.contains("admin listener"),
+        "{errors}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,14 +134,20 @@ async fn a_target_without_engine_is_named() {
     let gateway = start_with(&[html.addr], Setup::default()).await;
     let admin = format!("give --admin http://{}", gateway.admin);
     for (addr, words) in [
-        (html.addr, "/metrics has no page with the load of an engine: tokenweir doctor --backend"),
+        (
+            html.addr,
+            "/metrics has no page with the load of an engine: tokenweir doctor --backend",
+        ),
         (gateway.addr, "/metrics answers 404 Not Found"),
         (gateway.admin, admin.as_str()),
     ] {
         let line = format!("diagnose --backend http://{addr} --duration 0s");
         let (code, _, errors) = run_line(&line, &[]).await;
         assert_eq!(code, Some(3));
-        assert!(errors.starts_with(&format!("note: http://{addr}")), "{errors}");
+        assert!(
+            errors.starts_with(&format!("note: http://{addr}")),
+            "{errors}"
+        );
         assert!(errors.contains(words), "{errors}");
     }
 }

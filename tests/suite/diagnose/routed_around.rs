@@ -16,7 +16,9 @@ use tokenweir_sim::engine::EngineSpec;
 
 fn healthy(backends: usize, seed: u64) -> Plant {
     let mut plant = Plant::new(backends, seed);
-    plant.play(BASELINE_STEPS, |_, _, tick| tick.running = tick.running.max(3.0));
+    plant.play(BASELINE_STEPS, |_, _, tick| {
+        tick.running = tick.running.max(3.0);
+    });
     plant
 }
 
@@ -46,7 +48,9 @@ fn an_avoided_backend_is_named_while_slower() {
         assert_eq!(during.last().map(is_avoided), Some(is_named), "{lag}");
         let first = during.iter().position(is_avoided).unwrap_or(usize::MAX) as u64;
         assert!(first >= 4 * MINUTE_STEPS, "{first}");
-        let after = plant.play(6 * MINUTE_STEPS, |_, _, tick| tick.running = tick.running.max(3.0));
+        let after = plant.play(6 * MINUTE_STEPS, |_, _, tick| {
+            tick.running = tick.running.max(3.0);
+        });
         assert_eq!(after.last().map(is_avoided), Some(false));
     }
 }
@@ -76,8 +80,9 @@ fn an_avoided_backends_verdict_ends_when_fast() {
 fn without_requests_a_verdict_ends() {
     for (model, is_held) in [("m", true), ("other", false)] {
         let mut plant = healthy(3, 4);
-        plant.fleet.backends =
-            (0..3).map(|place| listing(place, if place == 0 { model } else { "m" })).collect();
+        plant.fleet.backends = (0..3)
+            .map(|place| listing(place, if place == 0 { model } else { "m" }))
+            .collect();
         let diagnoses = plant.play(8 * MINUTE_STEPS, |step, place, tick| {
             tick.running = tick.running.max(3.0);
             tick.requests = tick.requests.max(6.0);
@@ -110,9 +115,20 @@ fn listing(place: usize, model: &str) -> FleetBackend {
 
 #[test]
 fn long_prompts_are_not_the_batch_limit() {
-    let spec = EngineSpec { blocks: 200_000, ..EngineSpec::DEFAULT };
-    let usual = Traffic { rate: 0.5, prompt: (80, 160), output: (40, 80) };
-    let long = Traffic { rate: 1.0, prompt: (40_000, 60_000), output: (10, 30) };
+    let spec = EngineSpec {
+        blocks: 200_000,
+        ..EngineSpec::DEFAULT
+    };
+    let usual = Traffic {
+        rate: 0.5,
+        prompt: (80, 160),
+        output: (40, 80),
+    };
+    let long = Traffic {
+        rate: 1.0,
+        prompt: (40_000, 60_000),
+        output: (10, 30),
+    };
     let mut causes = Vec::new();
     for seed in 0..3 {
         let mut fixture = EngineFixture::new(spec, seed);
@@ -123,7 +139,10 @@ fn long_prompts_are_not_the_batch_limit() {
         }
     }
     assert!(!causes.is_empty());
-    assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
+    assert!(
+        !causes.iter().any(|it| it.contains("batch is at its limit")),
+        "{causes:?}"
+    );
 }
 
 /// Returns the diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the
@@ -147,12 +166,25 @@ fn two_backends(
                 gaps: total(1_000.0),
                 ..EngineLoad::default()
             };
-            let counts = BackendRequestCounts { generated: 5, ..BackendRequestCounts::default() };
-            let mut gateway =
-                GatewayObservations { in_flight: 4, weight: 1, counts, ..Default::default() };
+            let counts = BackendRequestCounts {
+                generated: 5,
+                ..BackendRequestCounts::default()
+            };
+            let mut gateway = GatewayObservations {
+                in_flight: 4,
+                weight: 1,
+                counts,
+                ..Default::default()
+            };
             sample(step, place, &mut page, &mut gateway);
             let (page, gateway) = (Some(page), Some(gateway));
-            DiagnosisSample { at, is_up: true, page, gateway, gpus: None }
+            DiagnosisSample {
+                at,
+                is_up: true,
+                page,
+                gateway,
+                gpus: None,
+            }
         });
         samples.into()
     })
@@ -171,7 +203,11 @@ fn long_prompts_are_no_slow_engine() {
     };
     assert_eq!(verdict_with(150_000), None);
     let slow = verdict_with(1_000).expect("a backend with short prompts is slow");
-    assert!(slow.remedy.contains("that of the other backend is 20 ms"), "{}", slow.remedy);
+    assert!(
+        slow.remedy.contains("that of the other backend is 20 ms"),
+        "{}",
+        slow.remedy
+    );
 }
 
 #[test]
@@ -201,8 +237,14 @@ fn frozen_metrics_need_load_for_a_verdict() {
 
 #[test]
 fn severity_follows_the_share_of_clients() {
-    let fault = FAULTS.iter().find(|it| it.name == "prefill_starvation").unwrap();
-    for (backends, expected) in [(1, VerdictSeverity::Critical), (30, VerdictSeverity::Warning)] {
+    let fault = FAULTS
+        .iter()
+        .find(|it| it.name == "prefill_starvation")
+        .unwrap();
+    for (backends, expected) in [
+        (1, VerdictSeverity::Critical),
+        (30, VerdictSeverity::Warning),
+    ] {
         let mut plant = healthy(backends, 6);
         let mut severity = None;
         for _ in 0..2 * MINUTE_STEPS {

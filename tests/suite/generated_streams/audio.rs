@@ -27,17 +27,27 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
             r#"{{"id":"{id}","object":"transcription.chunk","created":1795000000,"model":"whisper",{rest}}}"#
         )
     };
-    let named = Meaning { choices: 1, has_names: true, ..Meaning::default() };
+    let named = Meaning {
+        choices: 1,
+        has_names: true,
+        ..Meaning::default()
+    };
     let mut pieces = 0;
     for _ in 0..framing.random.u8(1..=3) {
         for _ in 0..framing.random.u8(..8) {
             pieces += 1;
             let piece = texts::draw(&mut framing.random);
-            let json = envelope(&format!(r#""choices":[{{"delta":{{"content":"{piece}"}}}}]"#));
+            let json = envelope(&format!(
+                r#""choices":[{{"delta":{{"content":"{piece}"}}}}]"#
+            ));
             framing.event(
                 "",
                 &json,
-                Meaning { choices: 1, has_names: true, ..Meaning::with_output(true) },
+                Meaning {
+                    choices: 1,
+                    has_names: true,
+                    ..Meaning::with_output(true)
+                },
             );
         }
         if is_damaged && framing.chance(60) {
@@ -48,7 +58,14 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
             let json = envelope(
                 r#""choices":[{"delta":{"content":""},"finish_reason":"stop","stop_reason":null}]"#,
             );
-            framing.event("", &json, Meaning { finish: Some((0, "stop")), ..named.clone() });
+            framing.event(
+                "",
+                &json,
+                Meaning {
+                    finish: Some((0, "stop")),
+                    ..named.clone()
+                },
+            );
         }
     }
     match ends {
@@ -59,7 +76,11 @@ fn chunks(framing: &mut Framing, is_damaged: bool, ends: Ends) {
                 r#""choices":[],"usage":{usage}{},"completion_tokens":{pieces}}}"#,
                 pieces + 9
             ));
-            let counts = Usage { input: Some(9), output: Some(pieces), ..Usage::default() };
+            let counts = Usage {
+                input: Some(9),
+                output: Some(pieces),
+                ..Usage::default()
+            };
             let meaning = Meaning {
                 usage: Some(counts),
                 is_usage_event: true,
@@ -93,12 +114,22 @@ fn events(framing: &mut Framing, ends: Ends) {
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,
                 pieces + 14
             );
-            let usage = Some(Usage { input: Some(14), output: Some(pieces), ..Usage::default() });
+            let usage = Some(Usage {
+                input: Some(14),
+                output: Some(pieces),
+                ..Usage::default()
+            });
             let output = Meaning::with_output(true).output.filter(|_| pieces == 0);
             framing.event(
                 "",
                 &json,
-                Meaning { output, usage, is_last: true, is_repetition: true, ..Meaning::default() },
+                Meaning {
+                    output,
+                    usage,
+                    is_last: true,
+                    is_repetition: true,
+                    ..Meaning::default()
+                },
             );
         }
     }

@@ -30,7 +30,14 @@ impl<'a> Chunks<'a> {
         let id = format!("gen-{:x}", framing.random.u32(..));
         framing.stream.names = Some((id.clone(), MODEL.into()));
         let (made, reported) = (vec![0; plan.choices], vec![0; plan.choices]);
-        Self { made, reported, padding: plan.padding, plan, framing, id }
+        Self {
+            made,
+            reported,
+            padding: plan.padding,
+            plan,
+            framing,
+            id,
+        }
     }
 
     /// Writes the whole stream. If `is_damaged`, it contains a malformed event or malformed usage.
@@ -40,7 +47,11 @@ impl<'a> Chunks<'a> {
             Ends::Error => self.framing.random.usize(..=steps.len()),
             _ => steps.len(),
         };
-        let damaged = if is_damaged { self.framing.random.usize(..=failing) } else { usize::MAX };
+        let damaged = if is_damaged {
+            self.framing.random.usize(..=failing)
+        } else {
+            usize::MAX
+        };
         for (number, step) in steps[..failing].iter().enumerate() {
             self.step(step);
             if number == damaged {
@@ -76,7 +87,11 @@ impl<'a> Chunks<'a> {
             _ => self.completion_choice(step, &text),
         };
         let is_continuous = self.plan.usage == UsageAsked::Continuous;
-        let usage = if is_continuous { self.counts(self.made[step.choice]) } else { String::new() };
+        let usage = if is_continuous {
+            self.counts(self.made[step.choice])
+        } else {
+            String::new()
+        };
         let json = self.envelope(&choice, &usage);
         let output = |is_answer| Some(Output { is_answer, tokens });
         let meaning = Meaning {
@@ -91,8 +106,10 @@ impl<'a> Chunks<'a> {
                 StepKind::Finish(_, name, _) => Some((step.choice, name)),
                 _ => None,
             },
-            usage: is_continuous
-                .then(|| Usage { output: Some(self.made.iter().sum()), ..self.input() }),
+            usage: is_continuous.then(|| Usage {
+                output: Some(self.made.iter().sum()),
+                ..self.input()
+            }),
             has_names: true,
             is_marked: step.what == StepKind::Role,
             ..Meaning::default()
@@ -105,7 +122,11 @@ impl<'a> Chunks<'a> {
         let increase = self.made[step.choice] - self.reported[step.choice];
         if self.plan.usage == UsageAsked::Continuous {
             self.reported[step.choice] = self.made[step.choice];
-            return Some(if self.reports_in_lists(step) { step.tokens } else { increase });
+            return Some(if self.reports_in_lists(step) {
+                step.tokens
+            } else {
+                increase
+            });
         }
         self.reports_in_lists(step).then_some(step.tokens)
     }
@@ -202,26 +223,44 @@ impl<'a> Chunks<'a> {
         let finish = member("finish_reason", &reason(step.what), has_nulls);
         let ids = member("token_ids", &self.ids(step), has_nulls);
         let stop = member("stop_reason", "", has_nulls);
-        let (index, text) = (format!("\"index\":{}", step.choice), format!("\"text\":\"{text}\""));
-        let (first, second) = if has_nulls { (index, text) } else { (text, index) };
+        let (index, text) = (
+            format!("\"index\":{}", step.choice),
+            format!("\"text\":\"{text}\""),
+        );
+        let (first, second) = if has_nulls {
+            (index, text)
+        } else {
+            (text, index)
+        };
         format!("{{{first},{second}{logprobs}{finish}{stop}{ids}}}")
     }
 
     fn logprobs(&self, step: &Step, write: impl Fn(u64) -> String) -> String {
         let has = self.plan.has_logprobs && self.reports_in_lists(step);
-        if has { write(step.tokens) } else { String::new() }
+        if has {
+            write(step.tokens)
+        } else {
+            String::new()
+        }
     }
 
     fn ids(&self, step: &Step) -> String {
         let has = self.plan.has_ids && self.reports_in_lists(step);
-        if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
+        if has {
+            format!("[{}]", list("15339", step.tokens))
+        } else {
+            String::new()
+        }
     }
 
     /// Builds the JSON of a chunk with these choices and this `usage` member, which may be empty.
     pub(crate) fn envelope(&self, choices: &str, usage: &str) -> String {
         let (id, plan) = (&self.id, self.plan);
-        let object =
-            if plan.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" };
+        let object = if plan.api == Api::Chat {
+            "chat.completion.chunk"
+        } else {
+            "text_completion"
+        };
         let usage = member("usage", usage, plan.front_end == FrontEnd::Sglang);
         if plan.front_end == FrontEnd::LlamaCpp {
             return format!(
@@ -247,7 +286,11 @@ impl<'a> Chunks<'a> {
         };
         let choices = usize::from(json.contains("\"index\""));
         self.framing.stream.kinds.push("decoys");
-        let mut meaning = Meaning { choices, has_names: true, ..Meaning::default() };
+        let mut meaning = Meaning {
+            choices,
+            has_names: true,
+            ..Meaning::default()
+        };
         if choices > 0 {
             meaning.add_unknown(false);
         }
@@ -256,7 +299,10 @@ impl<'a> Chunks<'a> {
 
     fn usage_event(&mut self, is_damaged: bool) {
         let output: u64 = self.made.iter().sum();
-        let mut counts = Usage { output: Some(output), ..self.input() };
+        let mut counts = Usage {
+            output: Some(output),
+            ..self.input()
+        };
         let mut usage = self.counts(output);
         if is_damaged {
             (usage, counts) = stream_errors::usage(self.framing, self.plan.prompt_tokens, output);
@@ -285,8 +331,16 @@ impl<'a> Chunks<'a> {
     }
 
     fn input(&self) -> Usage {
-        let Plan { prompt_tokens, cached, .. } = *self.plan;
-        Usage { input: Some(prompt_tokens), cached, ..Usage::default() }
+        let Plan {
+            prompt_tokens,
+            cached,
+            ..
+        } = *self.plan;
+        Usage {
+            input: Some(prompt_tokens),
+            cached,
+            ..Usage::default()
+        }
     }
 
     /// Builds the JSON of a `usage` object with this number of output tokens.

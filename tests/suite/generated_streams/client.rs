@@ -46,11 +46,18 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
     let pauses = script.frames.iter().filter(is_wait).count();
     let waits = pauses + usize::from(case.close == Close::Broken);
-    let (bytes, is_broken) =
-        take(ObservedBody::new(PrefetchedBody::new(script), exchange, ()), waits);
+    let (bytes, is_broken) = take(
+        ObservedBody::new(PrefetchedBody::new(script), exchange, ()),
+        waits,
+    );
     let first_outputs = std::mem::take(&mut *lock(&sink.first_outputs));
     let records = std::mem::take(&mut *lock(&sink.records));
-    Seen { bytes, is_broken, records, first_outputs }
+    Seen {
+        bytes,
+        is_broken,
+        records,
+        first_outputs,
+    }
 }
 
 /// Polls the frames of a body as hyper does, until the body ends or fails. Drops the body if it is pending
@@ -109,7 +116,12 @@ impl Script {
         if case.close == Close::Whole && !has_length && chance(&mut random, 5) {
             frames.push_back(Step::Trailers);
         }
-        Self { frames, close: case.close, has_length, sink }
+        Self {
+            frames,
+            close: case.close,
+            has_length,
+            sink,
+        }
     }
 }
 
@@ -122,7 +134,9 @@ fn cuts(case: &Case, random: &mut Rng) -> Vec<usize> {
             let ends = case.stream.events.iter().map(|event| event.complete_at);
             ends.filter(|end| *end < all).collect()
         }
-        8..16 => (0..random.usize(..12)).map(|_| random.usize(..=all)).collect(),
+        8..16 => (0..random.usize(..12))
+            .map(|_| random.usize(..=all))
+            .collect(),
         16..18 => (0..all).step_by(random.usize(2..64)).collect(),
         18 if all < 4_000 => (0..all).collect(),
         _ => Vec::new(),

@@ -74,10 +74,21 @@ impl Case {
         }
         let stream = framing.stream;
         let (arrived, close) = ending(&stream, &mut random);
-        let content_type =
-            ["text/event-stream; charset=utf-8", "text/event-stream", "Text/Event-Stream"]
-                [random.usize(..3)];
-        Self { api, status: 200, content_type, stream, is_usage_injected, arrived, close, random }
+        let content_type = [
+            "text/event-stream; charset=utf-8",
+            "text/event-stream",
+            "Text/Event-Stream",
+        ][random.usize(..3)];
+        Self {
+            api,
+            status: 200,
+            content_type,
+            stream,
+            is_usage_injected,
+            arrived,
+            close,
+            random,
+        }
     }
 
     /// Whether the gateway knows the format of the events of this API.
@@ -100,7 +111,10 @@ impl Case {
             "Internal Server Error"
         };
         let error = is_json.then_some((Some("400"), Some("BadRequestError")));
-        let meaning = Meaning { error, ..Meaning::default() };
+        let meaning = Meaning {
+            error,
+            ..Meaning::default()
+        };
         let stream = GeneratedStream {
             bytes: body.into(),
             events: vec![Event {
@@ -116,7 +130,11 @@ impl Case {
         Self {
             api,
             status,
-            content_type: if is_json { "application/json" } else { "text/plain" },
+            content_type: if is_json {
+                "application/json"
+            } else {
+                "text/plain"
+            },
             stream,
             is_usage_injected: random.bool(),
             arrived,
@@ -149,7 +167,11 @@ fn before_a_malformed_event(stream: &GeneratedStream, at: usize) -> usize {
     let is_inside = |event: &&Event| {
         event.meaning.is_malformed && (event.begins_at..event.complete_at).contains(&at)
     };
-    stream.events.iter().find(is_inside).map_or(at, |event| event.begins_at)
+    stream
+        .events
+        .iter()
+        .find(is_inside)
+        .map_or(at, |event| event.begins_at)
 }
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
@@ -166,13 +188,38 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         (plan.usage == UsageAsked::AtTheEnd, "usage at the end"),
         (plan.usage == UsageAsked::Continuous, "continuous usage"),
         (plan.reports_tokens(), "token ids or logprobs"),
-        (plan.steps.iter().any(|step| step.tokens > 1), "several tokens in an event"),
-        (has(|what| matches!(what, StepKind::Text(Field::Reasoning))), "reasoning"),
-        (has(|what| matches!(what, StepKind::Text(Field::ToolCalls))), "tool calls"),
-        (has(|what| matches!(what, StepKind::Text(Field::Refusal))), "refusal"),
-        (has(|what| matches!(what, StepKind::HeldBack)), "text withheld"),
-        (has(|what| matches!(what, StepKind::Finish("abort", ..))), "abort"),
-        (!has(|what| matches!(what, StepKind::Finish(..))), "no finish reason"),
+        (
+            plan.steps.iter().any(|step| step.tokens > 1),
+            "several tokens in an event",
+        ),
+        (
+            has(|what| matches!(what, StepKind::Text(Field::Reasoning))),
+            "reasoning",
+        ),
+        (
+            has(|what| matches!(what, StepKind::Text(Field::ToolCalls))),
+            "tool calls",
+        ),
+        (
+            has(|what| matches!(what, StepKind::Text(Field::Refusal))),
+            "refusal",
+        ),
+        (
+            has(|what| matches!(what, StepKind::HeldBack)),
+            "text withheld",
+        ),
+        (
+            has(|what| matches!(what, StepKind::Finish("abort", ..))),
+            "abort",
+        ),
+        (
+            !has(|what| matches!(what, StepKind::Finish(..))),
+            "no finish reason",
+        ),
     ];
-    kinds.into_iter().filter(|(has, _)| *has).map(|(_, kind)| kind).collect()
+    kinds
+        .into_iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, kind)| kind)
+        .collect()
 }

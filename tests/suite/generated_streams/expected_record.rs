@@ -72,7 +72,10 @@ impl RecordFields {
 
     /// Computes the values that the record of this exchange must have.
     pub(crate) fn expected(case: &Case) -> Self {
-        let mut fields = Self { status: Some(case.status), ..Self::default() };
+        let mut fields = Self {
+            status: Some(case.status),
+            ..Self::default()
+        };
         if case.is_stream() {
             fields.add_events(case);
         } else {
@@ -108,10 +111,18 @@ impl RecordFields {
         self.usage_event = case.is_usage_injected.then_some("missing");
         let mut estimated = 0;
         let is_ended = case.close == Close::Whole;
-        let arrived_events =
-            stream.events.iter().take_while(|event| event.has_arrived(case.arrived, is_ended));
-        for Meaning { output, choices, finish, usage, error, .. } in
-            arrived_events.clone().map(|event| &event.meaning)
+        let arrived_events = stream
+            .events
+            .iter()
+            .take_while(|event| event.has_arrived(case.arrived, is_ended));
+        for Meaning {
+            output,
+            choices,
+            finish,
+            usage,
+            error,
+            ..
+        } in arrived_events.clone().map(|event| &event.meaning)
         {
             self.events += 1;
             if self.finish_reasons.len() < *choices {
@@ -136,8 +147,13 @@ impl RecordFields {
                 None => {}
             }
         }
-        for Meaning { is_usage_event, usage, is_malformed, is_last, .. } in
-            arrived_events.map(|event| &event.meaning)
+        for Meaning {
+            is_usage_event,
+            usage,
+            is_malformed,
+            is_last,
+            ..
+        } in arrived_events.map(|event| &event.meaning)
         {
             self.marks[3] |= is_last;
             self.is_malformed |= is_malformed;
@@ -160,14 +176,24 @@ impl RecordFields {
             || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
         let has_answer = self.marks[1]
             || self.error.is_some()
-            || self.finish_reasons.iter().flatten().any(|reason| *reason != "error");
+            || self
+                .finish_reasons
+                .iter()
+                .flatten()
+                .any(|reason| *reason != "error");
         self.is_whole = has_end && (has_answer || !case.has_known_format());
         self.count(estimated);
     }
 
     /// Replaces each token count for which `later` has a value.
     fn add_usage(&mut self, later: Usage) {
-        let Usage { input, output, cached, cache_created, reasoning } = self.usage;
+        let Usage {
+            input,
+            output,
+            cached,
+            cache_created,
+            reasoning,
+        } = self.usage;
         self.usage = Usage {
             input: later.input.or(input),
             output: later.output.or(output),
@@ -211,7 +237,8 @@ impl RecordFields {
         };
         self.is_backend_fault = match self.ending {
             "inband_error" => !self.error.iter().any(|[code, _]| {
-                code.as_ref().is_some_and(|code| code.len() == 3 && code.starts_with('4'))
+                code.as_ref()
+                    .is_some_and(|code| code.len() == 3 && code.starts_with('4'))
             }),
             "truncated_cut" => !self.is_whole,
             ending => matches!(ending, "upstream_status" | "upstream_abort"),

@@ -76,8 +76,14 @@ pub(crate) struct Output {
 impl Meaning {
     /// Returns the meaning of an event that only has output, and does not report its number of tokens.
     pub(crate) fn with_output(is_answer: bool) -> Self {
-        let output = Some(Output { is_answer, tokens: None });
-        Self { output, ..Self::default() }
+        let output = Some(Output {
+            is_answer,
+            tokens: None,
+        });
+        Self {
+            output,
+            ..Self::default()
+        }
     }
 
     /// Adds an unknown field that has a value to the meaning. `is_in_delta`: whether the field is inside a

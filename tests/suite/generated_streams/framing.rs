@@ -103,13 +103,22 @@ impl Framing {
 
     /// Writes `[DONE]`, the last event of some APIs.
     pub(crate) fn done(&mut self) {
-        self.raw(b"[DONE]", Meaning { is_last: true, ..Meaning::default() });
+        self.raw(
+            b"[DONE]",
+            Meaning {
+                is_last: true,
+                ..Meaning::default()
+            },
+        );
     }
 
     /// Writes an error in a field `error`, as old llama.cpp servers do.
     pub(crate) fn error_field(&mut self, json: &str) {
         let error = Some((Some("500"), None));
-        let meaning = Meaning { error, ..Meaning::default() };
+        let meaning = Meaning {
+            error,
+            ..Meaning::default()
+        };
         let start = self.begin("", &meaning);
         self.data_end = self.stream.bytes.len() + "error: ".len() + json.len();
         self.line(format!("error: {json}").as_bytes());
@@ -144,8 +153,11 @@ impl Framing {
             }
         }
         if !kind.is_empty() {
-            let line =
-                if self.has_space { format!("event: {kind}") } else { format!("event:{kind}") };
+            let line = if self.has_space {
+                format!("event: {kind}")
+            } else {
+                format!("event:{kind}")
+            };
             self.line(line.as_bytes());
         }
         start
@@ -159,7 +171,12 @@ impl Framing {
             self.stream.usage_event = Some(start..self.stream.bytes.len());
         }
         let data_ends_at = self.data_end;
-        self.stream.events.push(Event { begins_at: start, data_ends_at, complete_at, meaning });
+        self.stream.events.push(Event {
+            begins_at: start,
+            data_ends_at,
+            complete_at,
+            meaning,
+        });
     }
 
     fn data(&mut self, data: &[u8]) {

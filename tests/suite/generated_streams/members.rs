@@ -46,7 +46,11 @@ pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> Strin
 }
 
 fn draw(random: &mut Rng, may_have_content: bool) -> &'static str {
-    let values = if may_have_content && random.bool() { CONTENTS } else { NOTHINGS };
+    let values = if may_have_content && random.bool() {
+        CONTENTS
+    } else {
+        NOTHINGS
+    };
     values[random.usize(..values.len())]
 }
 

@@ -67,7 +67,9 @@ fn unknown_streams_give_record_and_bytes() {
 /// Runs `count` exchanges, multiplied by the environment variable `GENERATED_STREAMS` if it is set. If
 /// exchanges have faults, fails with their seeds and faults.
 fn check(api: Api, count: u64) {
-    let factor = std::env::var("GENERATED_STREAMS").ok().and_then(|factor| factor.parse().ok());
+    let factor = std::env::var("GENERATED_STREAMS")
+        .ok()
+        .and_then(|factor| factor.parse().ok());
     let count = count * factor.unwrap_or(1);
     let live = ExchangeRegistry::new(ObservationSettings::default(), Instant::now());
     let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
@@ -97,7 +99,10 @@ fn check(api: Api, count: u64) {
     eprintln!("{count} streams of {api:?}: {kinds:#?}");
     assert!(wrong == 0, "{wrong} of {count} streams:\n{shown}");
     let rarest = kinds.iter().min_by_key(|(_, count)| **count);
-    assert!(rarest.is_some_and(|(_, times)| *times >= 10), "{rarest:?} is too rare to be tested");
+    assert!(
+        rarest.is_some_and(|(_, times)| *times >= 10),
+        "{rarest:?} is too rare to be tested"
+    );
 }
 
 /// Lists the differences between an exchange and what is expected. `open` is the number of exchanges that the
@@ -117,9 +122,18 @@ fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec
     for (is_right, fault) in [
         (has_names(case, record), "wrong id or model"),
         (open == 0, "an exchange is still open"),
-        (record.bytes_out == seen.bytes.len() as u64, "wrong number of bytes"),
-        (seen.is_broken == (case.close == Close::Broken), "wrong end for the client"),
-        (is_first_output_reported_at_once(case, seen), "the first output was reported late"),
+        (
+            record.bytes_out == seen.bytes.len() as u64,
+            "wrong number of bytes",
+        ),
+        (
+            seen.is_broken == (case.close == Close::Broken),
+            "wrong end for the client",
+        ),
+        (
+            is_first_output_reported_at_once(case, seen),
+            "the first output was reported late",
+        ),
         (record.timings.ended.is_some(), "no end"),
     ] {
         if !is_right {
@@ -132,8 +146,15 @@ fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec
 /// Whether the gateway reported the first output while it read the frame that completes the first event with
 /// output. Until this report, the gateway holds the response back.
 fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
-    let mut outputs = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
-    let first = outputs.next().map(|event| event.complete_at).filter(|at| *at <= case.arrived);
+    let mut outputs = case
+        .stream
+        .events
+        .iter()
+        .filter(|event| event.meaning.output.is_some());
+    let first = outputs
+        .next()
+        .map(|event| event.complete_at)
+        .filter(|at| *at <= case.arrived);
     match (first, &seen.first_outputs[..]) {
         (Some(first), [frame]) => frame.contains(&(first - 1)),
         (first, reports) => first.is_none_or(|_| !case.is_stream()) && reports.is_empty(),
@@ -143,9 +164,16 @@ fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
 /// Whether the record has the id and model of the stream. It must have them when the first event that
 /// contains them is complete, and may have them earlier.
 fn has_names(case: &Case, record: &RequestRecord) -> bool {
-    let observed = [&record.observed.response_id, &record.observed.response_model];
+    let observed = [
+        &record.observed.response_id,
+        &record.observed.response_model,
+    ];
     let written = case.stream.names.as_ref().map(|(id, model)| [id, model]);
-    let mut whole = case.stream.events.iter().filter(|event| event.complete_at <= case.arrived);
+    let mut whole = case
+        .stream
+        .events
+        .iter()
+        .filter(|event| event.complete_at <= case.arrived);
     let is_due = whole.any(|event| event.meaning.has_names);
     (0..2).all(|index| match (observed[index], written) {
         (Some(observed), Some(written)) => **observed == **written[index],
@@ -159,8 +187,11 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
 /// finish reason before that event, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
-    let removed =
-        case.stream.usage_event.clone().filter(|_| expected.usage_event == Some("stripped"));
+    let removed = case
+        .stream
+        .usage_event
+        .clone()
+        .filter(|_| expected.usage_event == Some("stripped"));
     let removed = removed.map_or(0..0, |event| event.start..event.end.min(case.arrived));
     let due = [&arrived[..removed.start], &arrived[removed.end..]].concat();
     let is_ended = case.close == Close::Whole;
@@ -171,7 +202,11 @@ fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<Stri
     let whole = whole.last().map_or(0, |event| event.complete_at);
     let may_lack =
         case.close == Close::Left && matches!(expected.usage_event, Some("missing" | "stripped"));
-    let least = if may_lack { whole.saturating_sub(removed.len()) } else { due.len() };
+    let least = if may_lack {
+        whole.saturating_sub(removed.len())
+    } else {
+        due.len()
+    };
     let is_right = due.starts_with(&seen.bytes) && seen.bytes.len() >= least;
     (!is_right).then(|| {
         format!(

@@ -118,7 +118,11 @@ impl Plan {
             has_reasoning_count: chance(random, 20),
             steps: Vec::new(),
             choices,
-            padding: if random.u16(..1000) < 3 { random.usize(2_000..150_000) } else { 0 },
+            padding: if random.u16(..1000) < 3 {
+                random.usize(2_000..150_000)
+            } else {
+                0
+            },
         };
         plan.draw_steps(random);
         plan
@@ -132,10 +136,15 @@ impl Plan {
     fn draw_steps(&mut self, random: &mut Rng) {
         // Rarely, the server omits the finish reason of all choices.
         let is_finished = !chance(random, 2);
-        let mut lanes: Vec<Vec<Step>> =
-            (0..self.choices).map(|choice| self.draw_choice(choice, is_finished, random)).collect();
+        let mut lanes: Vec<Vec<Step>> = (0..self.choices)
+            .map(|choice| self.draw_choice(choice, is_finished, random))
+            .collect();
         if self.api == Api::Chat {
-            let role = |choice| Step { choice, what: StepKind::Role, tokens: 0 };
+            let role = |choice| Step {
+                choice,
+                what: StepKind::Role,
+                tokens: 0,
+            };
             self.steps.extend((0..self.choices).map(role));
         }
         // The events of the choices are interleaved at random.
@@ -154,7 +163,11 @@ impl Plan {
     fn draw_choice(&self, choice: usize, is_finished: bool, random: &mut Rng) -> Vec<Step> {
         let is_chat = self.api == Api::Chat;
         let is_speculative = chance(random, 15);
-        let thinks = if is_chat && chance(random, 30) { random.u8(..6) } else { 0 };
+        let thinks = if is_chat && chance(random, 30) {
+            random.u8(..6)
+        } else {
+            0
+        };
         let field = match random.u8(..20) {
             0..3 if is_chat => Field::ToolCalls,
             3 if is_chat => Field::FunctionCall,
@@ -173,13 +186,21 @@ impl Plan {
                 StepKind::Text(..) if is_speculative => random.u64(1..=6),
                 _ => 1,
             };
-            steps.push(Step { choice, what, tokens });
+            steps.push(Step {
+                choice,
+                what,
+                tokens,
+            });
         }
         if is_finished {
             let (raw, name) = REASONS[random.usize(..REASONS.len())];
             let has_text = self.front_end == FrontEnd::VllmPython && name == "length";
             let tokens = u64::from(has_text || matches!(name, "stop" | "tool_calls"));
-            steps.push(Step { choice, what: StepKind::Finish(raw, name, has_text), tokens });
+            steps.push(Step {
+                choice,
+                what: StepKind::Finish(raw, name, has_text),
+                tokens,
+            });
         }
         steps
     }

@@ -16,15 +16,39 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
             ("malformed: JSON cut off", whole.as_bytes()[..cut].to_vec())
         }
         2 => {
-            let texts = ["", "hello", "<html>", "[DONE", "[DONE]]", "nul", "{\"a\" 1}", "{'a':1}"];
-            ("malformed: not JSON", texts[framing.random.usize(..texts.len())].into())
+            let texts = [
+                "",
+                "hello",
+                "<html>",
+                "[DONE",
+                "[DONE]]",
+                "nul",
+                "{\"a\" 1}",
+                "{'a':1}",
+            ];
+            (
+                "malformed: not JSON",
+                texts[framing.random.usize(..texts.len())].into(),
+            )
         }
-        3 => ("malformed: more after the JSON", format!("{whole}}}").into()),
-        4 => ("malformed: brackets", format!("{}]", &whole[..whole.len() - 1]).into()),
-        5 => ("malformed: too deep and unclosed", format!("{{\"x\":{deep}").into()),
+        3 => (
+            "malformed: more after the JSON",
+            format!("{whole}}}").into(),
+        ),
+        4 => (
+            "malformed: brackets",
+            format!("{}]", &whole[..whole.len() - 1]).into(),
+        ),
+        5 => (
+            "malformed: too deep and unclosed",
+            format!("{{\"x\":{deep}").into(),
+        ),
         _ => {
             let texts = ["5", "\"x\"", "[1,2]", "true", "null"];
-            ("malformed: not an object", texts[framing.random.usize(..texts.len())].into())
+            (
+                "malformed: not an object",
+                texts[framing.random.usize(..texts.len())].into(),
+            )
         }
     };
     let harmless = framing.random.u8(..8);
@@ -39,15 +63,35 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
             data.extend_from_slice(b"\xFF\xC3(\xF0\x9F\"}");
             let choices = usize::from(is_chunk);
-            ("invalid UTF-8", data, Meaning { choices, ..Meaning::with_output(is_chunk) })
+            (
+                "invalid UTF-8",
+                data,
+                Meaning {
+                    choices,
+                    ..Meaning::with_output(is_chunk)
+                },
+            )
         }
         _ if data.is_empty() => ("malformed: not JSON", data, Meaning::default()),
-        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::with_output(false) }),
+        _ => (
+            kind,
+            data,
+            Meaning {
+                is_malformed: true,
+                ..Meaning::with_output(false)
+            },
+        ),
     };
     let mut meaning = meaning;
     meaning.is_text = meaning.is_malformed && !data.starts_with(b"{") && data != b"[1,2]";
     // The first text is probably an error. A second one shows that texts are the format of the stream.
-    if meaning.is_text && !framing.stream.events.iter().any(|event| event.meaning.is_text) {
+    if meaning.is_text
+        && !framing
+            .stream
+            .events
+            .iter()
+            .any(|event| event.meaning.is_text)
+    {
         meaning.output = None;
     }
     framing.stream.kinds.push(kind);
@@ -77,13 +121,19 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
             format!(
                 r#"{{"prompt_tokens":{bad},"total_tokens":{total},"completion_tokens":{output}}}"#
             ),
-            Usage { output: Some(output), ..Usage::default() },
+            Usage {
+                output: Some(output),
+                ..Usage::default()
+            },
         ),
         1 => (
             format!(
                 r#"{{"prompt_tokens":{input},"total_tokens":{total},"completion_tokens":{bad}}}"#
             ),
-            Usage { input: Some(input), ..Usage::default() },
+            Usage {
+                input: Some(input),
+                ..Usage::default()
+            },
         ),
         2 => (
             format!(
@@ -91,7 +141,10 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
             ),
             Usage::default(),
         ),
-        _ => (NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(), Usage::default()),
+        _ => (
+            NO_USAGES[framing.random.usize(..NO_USAGES.len())].into(),
+            Usage::default(),
+        ),
     }
 }
 
@@ -109,7 +162,11 @@ pub(crate) fn failure(framing: &mut Framing, front_end: FrontEnd) {
             r#"{"error": {"message": "caf\u00e9", "type": "InternalServerError", "param": null, "code": 500}}"#,
             named,
         ),
-        _ => ("error event, a text", r#"{"error":"the engine is dead"}"#, Some((None, None))),
+        _ => (
+            "error event, a text",
+            r#"{"error":"the engine is dead"}"#,
+            Some((None, None)),
+        ),
     };
     if front_end == FrontEnd::LlamaCpp && framing.random.bool() {
         framing.stream.kinds.push("error field");
@@ -117,5 +174,12 @@ pub(crate) fn failure(framing: &mut Framing, front_end: FrontEnd) {
         return;
     }
     framing.stream.kinds.push(kind);
-    framing.event("", json, Meaning { error, ..Meaning::default() });
+    framing.event(
+        "",
+        json,
+        Meaning {
+            error,
+            ..Meaning::default()
+        },
+    );
 }

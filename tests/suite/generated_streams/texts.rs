@@ -32,6 +32,10 @@ const ORDINARY: usize = 5;
 
 /// Draws a random text, mostly an ordinary one.
 pub(crate) fn draw(random: &mut Rng) -> Cow<'static, str> {
-    let range = if random.u8(..4) > 0 { ORDINARY } else { TEXTS.len() };
+    let range = if random.u8(..4) > 0 {
+        ORDINARY
+    } else {
+        TEXTS.len()
+    };
     TEXTS[random.usize(..range)].into()
 }

@@ -28,7 +28,11 @@ pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
             _ => framing.raw(json.as_bytes(), Meaning::with_output(false)),
         }
         // If the text of an event is not JSON, only the end of the event shows where the text ends.
-        if let Some(event) = framing.stream.events.last_mut().filter(|_| json.starts_with("plain"))
+        if let Some(event) = framing
+            .stream
+            .events
+            .last_mut()
+            .filter(|_| json.starts_with("plain"))
         {
             event.data_ends_at = event.complete_at;
         }

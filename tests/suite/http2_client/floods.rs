@@ -35,7 +35,10 @@ struct Flooded {
 /// reads the frames of the gateway. If the connection is still open, it then sends a valid request on another
 /// stream.
 async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
-    let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
+    let Http2 {
+        mut writer,
+        mut reader,
+    } = Http2::connect(gateway.addr, &[]).await;
     let (all, mut sent) = (frames(), 0);
     let last = u32::try_from(4 * all + 1).unwrap();
     let (_, expected) = victim("last");
@@ -47,14 +50,20 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
             }
             sent += FRAMES_PER_WRITE;
         }
-        let head = frame(HEADERS, END_HEADERS, last, &encode_headers(&valid_headers()));
+        let head = frame(
+            HEADERS,
+            END_HEADERS,
+            last,
+            &encode_headers(&valid_headers()),
+        );
         let body = frame(DATA, END_STREAM, last, expected.body.as_bytes());
         // Writing may fail, because the gateway may already have closed the connection.
         let _ = writer.write_all(&[head, body].concat()).await;
     };
     let both = async { tokio::join!(writing, reader.ended(last)).1 };
-    let ended =
-        tokio::time::timeout(WAIT_TIMEOUT, both).await.expect("the flood ends within the timeout");
+    let ended = tokio::time::timeout(WAIT_TIMEOUT, both)
+        .await
+        .expect("the flood ends within the timeout");
     let ended = (ended != Ended::Answered(expected.body.clone())).then_some(ended);
     Flooded { sent, ended }
 }
@@ -62,7 +71,9 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
 /// Asserts that the gateway serves another client.
 async fn assert_serves(gateway: &Running) {
     let (request, expected) = victim("other");
-    let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(request)).await.expect("an answer");
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(request))
+        .await
+        .expect("an answer");
     assert_eq!(answers(&answer), Ok(vec![expected]));
 }
 
@@ -72,7 +83,12 @@ async fn rapid_resets_close_the_connection_early() {
     let flooded = flood(&gateway, |number| {
         let stream = u32::try_from(2 * number + 1).unwrap();
         [
-            frame(HEADERS, END_HEADERS, stream, &encode_headers(&valid_headers())),
+            frame(
+                HEADERS,
+                END_HEADERS,
+                stream,
+                &encode_headers(&valid_headers()),
+            ),
             frame(DATA, END_STREAM, stream, br#"{"model":"tiny"}"#),
             frame(RST_STREAM, 0, stream, &CANCEL),
         ]
@@ -80,9 +96,15 @@ async fn rapid_resets_close_the_connection_early() {
     })
     .await;
     let reached = fake.take_received().len();
-    println!("{flooded:?}, of {} frames; {reached} requests reached the backend", flooded.sent);
+    println!(
+        "{flooded:?}, of {} frames; {reached} requests reached the backend",
+        flooded.sent
+    );
     assert!(
-        matches!(flooded.ended, Some(Ended::Refused(ENHANCE_YOUR_CALM) | Ended::Closed)),
+        matches!(
+            flooded.ended,
+            Some(Ended::Refused(ENHANCE_YOUR_CALM) | Ended::Closed)
+        ),
         "{flooded:?}"
     );
     assert!(reached <= 220, "{reached} requests reached the backend");
@@ -94,13 +116,25 @@ async fn endless_http2_headers_close_the_client_connection() {
     let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, 0, 1, &encode_headers(&valid_headers())),
-        _ => frame(CONTINUATION, 0, 1, &encode_headers(&[("x", "a".repeat(16_000).as_str())])),
+        _ => frame(
+            CONTINUATION,
+            0,
+            1,
+            &encode_headers(&[("x", "a".repeat(16_000).as_str())]),
+        ),
     })
     .await;
     println!("{flooded:?}");
-    assert!(flooded.ended.is_some() && flooded.sent < frames(), "{flooded:?}");
+    assert!(
+        flooded.ended.is_some() && flooded.sent < frames(),
+        "{flooded:?}"
+    );
     assert_serves(&gateway).await;
-    assert!(fake.seen().iter().all(|seen| seen.body.ends_with(b"\"other\"}")));
+    assert!(
+        fake.seen()
+            .iter()
+            .all(|seen| seen.body.ends_with(b"\"other\"}"))
+    );
 }
 
 #[tokio::test]
@@ -110,7 +144,9 @@ async fn floods_of_frames_affect_nobody_else() {
     let floods: [(&str, Make); 4] = [
         ("PING", |_| frame(PING, 0, 0, &[7; 8])),
         ("SETTINGS", |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
-        ("WINDOW_UPDATE", |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
+        ("WINDOW_UPDATE", |_| {
+            frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
+        }),
         ("empty DATA", |number| match number {
             0 => frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers())),
             _ => frame(DATA, 0, 1, b""),
@@ -138,9 +174,13 @@ async fn invalid_http2_window_updates_are_rejected() {
     ] {
         let mut client = Http2::connect(gateway.addr, &[]).await;
         client.send(&wrong).await;
-        let ended =
-            tokio::time::timeout(WAIT_TIMEOUT, client.reader.ended(1)).await.expect("an end");
-        assert!(matches!(ended, Ended::Refused(1..) | Ended::Closed), "{wrong:?}: {ended:?}");
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, client.reader.ended(1))
+            .await
+            .expect("an end");
+        assert!(
+            matches!(ended, Ended::Refused(1..) | Ended::Closed),
+            "{wrong:?}: {ended:?}"
+        );
     }
     assert_serves(&gateway).await;
     assert_eq!(fake.seen().len(), 1);
@@ -153,7 +193,9 @@ async fn a_closed_window_stops_reading() {
     let (flooding, gateway) = flooding().await;
     let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers()));
-    client.send(&[head, frame(DATA, END_STREAM, 1, br#"{"model":"tiny"}"#)].concat()).await;
+    client
+        .send(&[head, frame(DATA, END_STREAM, 1, br#"{"model":"tiny"}"#)].concat())
+        .await;
     while client.reader.next().await.expect("a head").kind != HEADERS {}
     assert_only_the_backend_stops(&flooding, &gateway, client).await;
 }

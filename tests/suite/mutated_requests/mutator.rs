@@ -86,7 +86,9 @@ fn range(length: usize, random: &mut Rng) -> std::ops::Range<usize> {
 
 fn change_bytes(bytes: &mut Vec<u8>, random: &mut Rng) {
     let range = range(bytes.len(), random);
-    let Some(byte) = bytes.get_mut(range.start) else { return };
+    let Some(byte) = bytes.get_mut(range.start) else {
+        return;
+    };
     match random.u8(0..6) {
         0 => *byte ^= 1 << random.u8(0..8),
         1 => *byte = random.u8(..),
@@ -102,8 +104,10 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Rng) {
 
 /// Removes, duplicates or swaps lines, changes a line ending, or changes a number in a line.
 fn change_lines(bytes: &mut Vec<u8>, random: &mut Rng) {
-    let mut lines: Vec<Vec<u8>> =
-        bytes.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+    let mut lines: Vec<Vec<u8>> = bytes
+        .split_inclusive(|b| *b == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect();
     if lines.is_empty() {
         return;
     }
@@ -129,6 +133,10 @@ fn change_lines(bytes: &mut Vec<u8>, random: &mut Rng) {
 fn put_token(bytes: &mut Vec<u8>, random: &mut Rng) {
     let token = TOKENS[random.usize(..TOKENS.len())];
     let range = range(bytes.len(), random);
-    let end = if random.bool() { range.start } else { range.end };
+    let end = if random.bool() {
+        range.start
+    } else {
+        range.end
+    };
     bytes.splice(range.start..end, token.bytes());
 }

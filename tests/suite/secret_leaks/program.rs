@@ -64,8 +64,15 @@ impl Program {
         fs::write(&file, text).unwrap();
         let mut command = process::program();
         command.args(["serve", "--config"]).arg(&file).env_clear();
-        command.env("RUST_LOG", "trace").env("BACKEND_KEY", secret("backend-key"));
-        let program = Self { process: GatewayProcess::spawn(command).await, capture, usage, texts };
+        command
+            .env("RUST_LOG", "trace")
+            .env("BACKEND_KEY", secret("backend-key"));
+        let program = Self {
+            process: GatewayProcess::spawn(command).await,
+            capture,
+            usage,
+            texts,
+        };
         // Wait until the gateway has read the model list of the backend.
         wait_until!(program.process.get("/status").await.contains("\"tiny\""));
         program

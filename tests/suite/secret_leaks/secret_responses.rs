@@ -18,15 +18,31 @@ pub(super) struct Api {
 }
 
 pub(super) const APIS: [Api; 4] = [
-    Api { name: "chat", path: "/v1/chat/completions" },
-    Api { name: "completions", path: "/v1/completions" },
-    Api { name: "responses", path: "/v1/responses" },
-    Api { name: "messages", path: "/v1/messages" },
+    Api {
+        name: "chat",
+        path: "/v1/chat/completions",
+    },
+    Api {
+        name: "completions",
+        path: "/v1/completions",
+    },
+    Api {
+        name: "responses",
+        path: "/v1/responses",
+    },
+    Api {
+        name: "messages",
+        path: "/v1/messages",
+    },
 ];
 
 /// Builds the events of a stream of this API, with a secret in each text field.
 fn events(api: &Api) -> Vec<Value> {
-    let (text, thought, call) = (secret("answer"), secret("reasoning"), secret("tool-arguments"));
+    let (text, thought, call) = (
+        secret("answer"),
+        secret("reasoning"),
+        secret("tool-arguments"),
+    );
     match api.name {
         "chat" => {
             let choice = |delta: Value, finish: Value| {
@@ -68,8 +84,11 @@ fn events(api: &Api) -> Vec<Value> {
 
 /// Builds a complete response of this API, not a stream, with a secret in each text field.
 fn document(api: &Api) -> Value {
-    let (text, thought, call) =
-        (secret("whole-answer"), secret("whole-reasoning"), secret("whole-arguments"));
+    let (text, thought, call) = (
+        secret("whole-answer"),
+        secret("whole-reasoning"),
+        secret("whole-arguments"),
+    );
     match api.name {
         "chat" => json!({ "id": "c", "model": "tiny", "choices": [{ "index": 0, "message": {
             "content": text, "reasoning": thought,
@@ -98,14 +117,20 @@ pub(super) fn answer(api: &Api, is_stream: bool, play: &str) -> Vec<Step> {
     match play {
         "error_status" => vec![Step::Send(whole("500 Oh", &error(500).to_string()))],
         "bad_request" => vec![Step::Send(whole("400 No", &error(400).to_string()))],
-        "garbage" => vec![Step::Send(format!("{}\r\n\r\n", secret("no-http")).into()), Step::Close],
+        "garbage" => vec![
+            Step::Send(format!("{}\r\n\r\n", secret("no-http")).into()),
+            Step::Close,
+        ],
         "cut" if is_stream => vec![begin(&events[..1]), Step::Reset],
         "cut" => {
             let bytes = whole("200 OK", &document(api).to_string());
             vec![Step::Send(bytes[..bytes.len() - 9].to_vec()), Step::Close]
         }
         "hang" => vec![begin(&events[..2]), Step::AwaitClose],
-        "error_event" => vec![Step::Send(stream_of(&[&events[0], &error(500).to_string()]))],
+        "error_event" => vec![Step::Send(stream_of(&[
+            &events[0],
+            &error(500).to_string(),
+        ]))],
         _ if is_stream => {
             events.push("[DONE]".to_owned());
             vec![Step::Send(stream_of(&events))]

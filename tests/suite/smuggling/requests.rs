@@ -41,12 +41,25 @@ const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
 /// Returns all test cases.
 pub(crate) fn all() -> Vec<Case> {
-    let groups = [lengths(), encodings(), lines(), chunks(), heads(), targets(), hops()];
+    let groups = [
+        lengths(),
+        encodings(),
+        lines(),
+        chunks(),
+        heads(),
+        targets(),
+        hops(),
+    ];
     groups.into_iter().flatten().collect()
 }
 
 fn case(name: &'static str, verdict: Verdict, bytes: impl Into<Vec<u8>>) -> Case {
-    Case { name, bytes: bytes.into(), verdict, gone: &[] }
+    Case {
+        name,
+        bytes: bytes.into(),
+        verdict,
+        gone: &[],
+    }
 }
 
 /// Builds a request with these header lines, followed by `rest`.
@@ -69,35 +82,89 @@ fn lengths() -> Vec<Case> {
     let length = BODY.len();
     let sent = |value: &str| with(&format!("content-length: {value}\r\n"), BODY);
     let twice = |one: usize, two: usize| {
-        with(&format!("content-length: {one}\r\ncontent-length: {two}\r\n"), BODY)
+        with(
+            &format!("content-length: {one}\r\ncontent-length: {two}\r\n"),
+            BODY,
+        )
     };
     vec![
         case("a length", Served, sent(&length.to_string())),
-        case("a length with whitespace around it", Served, sent(&format!("\t {length} \t"))),
+        case(
+            "a length with whitespace around it",
+            Served,
+            sent(&format!("\t {length} \t")),
+        ),
         case("a length with zeros", Served, sent(&format!("000{length}"))),
         case("two lengths", Refused(400), twice(length, length + 1)),
-        case("two lengths, the first one short", Refused(400), twice(1, length)),
+        case(
+            "two lengths, the first one short",
+            Refused(400),
+            twice(1, length),
+        ),
         case("the same length twice", Refused(400), twice(length, length)),
-        case("a list of lengths", Refused(400), sent(&format!("{length}, {length}"))),
-        case("a list of different lengths", Refused(400), sent(&format!("{length}, 0"))),
-        case("a length with a sign", Refused(400), sent(&format!("+{length}"))),
+        case(
+            "a list of lengths",
+            Refused(400),
+            sent(&format!("{length}, {length}")),
+        ),
+        case(
+            "a list of different lengths",
+            Refused(400),
+            sent(&format!("{length}, 0")),
+        ),
+        case(
+            "a length with a sign",
+            Refused(400),
+            sent(&format!("+{length}")),
+        ),
         case("a negative length", Refused(400), sent("-1")),
         case("a length in hexadecimal", Refused(400), sent("0x20")),
         case("a length with an exponent", Refused(400), sent("3e1")),
-        case("a length with a fraction", Refused(400), sent(&format!("{length}.0"))),
+        case(
+            "a length with a fraction",
+            Refused(400),
+            sent(&format!("{length}.0")),
+        ),
         case("a length with an underscore", Refused(400), sent("3_2")),
         case("a length with a space in it", Refused(400), sent("3 2")),
-        case("a length with a comma behind it", Refused(400), sent(&format!("{length},"))),
-        case("a length in quotes", Refused(400), sent(&format!("\"{length}\""))),
+        case(
+            "a length with a comma behind it",
+            Refused(400),
+            sent(&format!("{length},")),
+        ),
+        case(
+            "a length in quotes",
+            Refused(400),
+            sent(&format!("\"{length}\"")),
+        ),
         case("no digits of a length", Refused(400), sent("")),
-        case("digits of another script", Refused(400), sent("\u{663}\u{662}")),
-        case("a length of 2^64", Refused(400), sent("18446744073709551616")),
-        case("a length of 2^64 plus the body length", Refused(400), sent("18446744073709551648")),
-        case("a length of 2^63", Refused(413), sent("9223372036854775808")),
+        case(
+            "digits of another script",
+            Refused(400),
+            sent("\u{663}\u{662}"),
+        ),
+        case(
+            "a length of 2^64",
+            Refused(400),
+            sent("18446744073709551616"),
+        ),
+        case(
+            "a length of 2^64 plus the body length",
+            Refused(400),
+            sent("18446744073709551648"),
+        ),
+        case(
+            "a length of 2^63",
+            Refused(413),
+            sent("9223372036854775808"),
+        ),
         case(
             "a length that is too short",
             ServedThenRefused,
-            with(&format!("content-length: {length}\r\n"), &format!("{BODY}0\r\n\r\n")),
+            with(
+                &format!("content-length: {length}\r\n"),
+                &format!("{BODY}0\r\n\r\n"),
+            ),
         ),
     ]
 }
@@ -118,12 +185,24 @@ fn encodings() -> Vec<Case> {
     let refused = [
         ("an unknown encoding", "transfer-encoding: xchunked"),
         ("identity", "transfer-encoding: identity"),
-        ("chunked, then identity", "transfer-encoding: chunked, identity"),
-        ("identity, then chunked", "transfer-encoding: identity, chunked"),
+        (
+            "chunked, then identity",
+            "transfer-encoding: chunked, identity",
+        ),
+        (
+            "identity, then chunked",
+            "transfer-encoding: identity, chunked",
+        ),
         ("gzip, then chunked", "transfer-encoding: gzip, chunked"),
         ("chunked twice", "transfer-encoding: chunked, chunked"),
-        ("two encodings", "transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
-        ("an encoding and identity", "transfer-encoding: chunked\r\ntransfer-encoding: identity"),
+        (
+            "two encodings",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        ),
+        (
+            "an encoding and identity",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+        ),
         ("a comma before", "transfer-encoding: ,chunked"),
         ("a comma after", "transfer-encoding: chunked,"),
         ("a parameter", "transfer-encoding: chunked;q=1"),
@@ -131,15 +210,24 @@ fn encodings() -> Vec<Case> {
         ("a vertical tab before", "transfer-encoding: \x0bchunked"),
         ("a form feed before", "transfer-encoding: \x0cchunked"),
         ("a NUL behind", "transfer-encoding: chunked\0"),
-        ("a letter of another script", "transfer-encoding: ch\u{fc}nked"),
+        (
+            "a letter of another script",
+            "transfer-encoding: ch\u{fc}nked",
+        ),
         ("no encoding", "transfer-encoding:"),
         ("a space before the colon", "transfer-encoding : chunked"),
         ("a tab before the colon", "transfer-encoding\t: chunked"),
         ("a NUL before the colon", "transfer-encoding\0: chunked"),
         ("a space before the name", " transfer-encoding: chunked"),
-        ("a vertical tab before the name", "\x0btransfer-encoding: chunked"),
+        (
+            "a vertical tab before the name",
+            "\x0btransfer-encoding: chunked",
+        ),
         ("folded", "transfer-encoding:\r\n chunked"),
-        ("folded after another", "x: a\r\n\ttransfer-encoding: chunked"),
+        (
+            "folded after another",
+            "x: a\r\n\ttransfer-encoding: chunked",
+        ),
         ("after a bare LF", "x: a\ntransfer-encoding: chunked"),
         ("after a bare CR", "x: a\rtransfer-encoding: chunked"),
         ("behind CR CR LF", "x: a\r\r\ntransfer-encoding: chunked"),
@@ -147,7 +235,11 @@ fn encodings() -> Vec<Case> {
     let old = with("transfer-encoding: chunked\r\n", &chunked()).replace("HTTP/1.1", "HTTP/1.0");
     let mut cases = vec![
         case("chunks", Served, encoded("transfer-encoding: chunked")),
-        case("chunked in upper case", Served, encoded("TRANSFER-ENCODING:\tCHUNKED ")),
+        case(
+            "chunked in upper case",
+            Served,
+            encoded("TRANSFER-ENCODING:\tCHUNKED "),
+        ),
         case("a length, then chunks", Refused(400), cl_te),
         case("chunked, then a length", Refused(400), te_cl),
         case("a length of zero, then chunked", Refused(400), zero_te),
@@ -157,8 +249,11 @@ fn encodings() -> Vec<Case> {
         case("chunks in HTTP/1.0", Refused(400), old),
     ];
     cases.extend(refused.map(|(name, line)| case(name, Refused(400), encoded(line))));
-    let mut hidden =
-        case("an underscore in the name", Served, whole("transfer_encoding: chunked\r\n"));
+    let mut hidden = case(
+        "an underscore in the name",
+        Served,
+        whole("transfer_encoding: chunked\r\n"),
+    );
     hidden.gone = &["chunked"];
     cases.push(hidden);
     cases
@@ -171,11 +266,18 @@ fn lines() -> Vec<Case> {
     let first = plain.find('\n').unwrap_or_default();
     let put = |at: usize, text: &str| format!("{}{text}{}", &plain[..at], &plain[at..]);
     let mut latin = whole("x: a#\r\n").into_bytes();
-    latin.iter_mut().filter(|byte| **byte == b'#').for_each(|byte| *byte = 0xe4);
+    latin
+        .iter_mut()
+        .filter(|byte| **byte == b'#')
+        .for_each(|byte| *byte = 0xe4);
     let bare = format!("{}{BODY}", plain[..head].replace("\r\n", "\n"));
     vec![
         case("bare LF everywhere", Refused(400), bare),
-        case("bare LF after the request line", Refused(400), plain.replacen("\r\n", "\n", 1)),
+        case(
+            "bare LF after the request line",
+            Refused(400),
+            plain.replacen("\r\n", "\n", 1),
+        ),
         case("bare LF after a header", Refused(400), whole("x: a\n")),
         case(
             "bare LF at the end",
@@ -183,7 +285,11 @@ fn lines() -> Vec<Case> {
             with("content-length: 0\r\n", "").replace("\r\n\r\n", "\r\n\n"),
         ),
         case("LF CR", Refused(400), plain.replacen("\r\n", "\n\r", 1)),
-        case("CR CR LF", Refused(400), plain.replacen("\r\n", "\r\r\n", 1)),
+        case(
+            "CR CR LF",
+            Refused(400),
+            plain.replacen("\r\n", "\r\r\n", 1),
+        ),
         case("a bare CR in a value", Refused(400), whole("x: a\rb\r\n")),
         case("a NUL in a value", Refused(400), whole("x: a\0b\r\n")),
         case("a NUL in a name", Refused(400), whole("x\0: a\r\n")),
@@ -191,14 +297,30 @@ fn lines() -> Vec<Case> {
         case("a DEL in a value", Refused(400), whole("x: a\x7fb\r\n")),
         case("an ESC in a value", Refused(400), whole("x: a\x1bb\r\n")),
         case("a folded header", Refused(400), whole("x: a\r\n b\r\n")),
-        case("a folded length", Refused(400), with("content-length: 2\r\n x\r\n", BODY)),
-        case("a first header that is folded", Refused(400), put(first + 1, " x: a\r\n")),
+        case(
+            "a folded length",
+            Refused(400),
+            with("content-length: 2\r\n x\r\n", BODY),
+        ),
+        case(
+            "a first header that is folded",
+            Refused(400),
+            put(first + 1, " x: a\r\n"),
+        ),
         case("a header without a colon", Refused(400), whole("x\r\n")),
         case("a header without a name", Refused(400), whole(": a\r\n")),
         case("a name in brackets", Refused(400), whole("x(a): a\r\n")),
-        case("a name of another script", Refused(400), whole("x\u{e4}: a\r\n")),
+        case(
+            "a name of another script",
+            Refused(400),
+            whole("x\u{e4}: a\r\n"),
+        ),
         case("a blank line before it", Served, format!("\r\n{plain}")),
-        case("two blank lines before it", Served, format!("\r\n\r\n{plain}")),
+        case(
+            "two blank lines before it",
+            Served,
+            format!("\r\n\r\n{plain}"),
+        ),
         case("a bare LF before it", Refused(400), format!("\n{plain}")),
         case("a space before it", Refused(400), format!(" {plain}")),
         case("an empty header", Served, whole("x:\r\n")),
@@ -207,29 +329,74 @@ fn lines() -> Vec<Case> {
 }
 
 /// Builds requests with chunked bodies that servers have parsed differently.
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn chunks() -> Vec<Case> {
     let length = BODY.len();
     let sent = |body: &str| with("transfer-encoding: chunked\r\n", body);
     let end = "0\r\n\r\n";
     let sized = |size: &str| sent(&format!("{size}\r\n{BODY}\r\n{end}"));
     let (half, rest) = BODY.split_at(length / 2);
-    let two = format!("{:X}\r\n{half}\r\n{:x}\r\n{rest}\r\n{end}", half.len(), rest.len());
+    let two = format!(
+        "{:X}\r\n{half}\r\n{:x}\r\n{rest}\r\n{end}",
+        half.len(),
+        rest.len()
+    );
     let whole = |more: &str| sent(&format!("{length:x}\r\n{BODY}{more}"));
     vec![
         case("two chunks", Served, sent(&two)),
-        case("a size with zeros", Served, sized(&format!("000{length:x}"))),
-        case("an extension", Served, sized(&format!("{length:x};a=\"b\""))),
-        case("a trailer", Served, whole("\r\n0\r\nx: a\r\ncontent-length: 9\r\n\r\n")),
-        case("a size and a bare LF", Refused(400), sent(&format!("{length:x}\n{BODY}\r\n{end}"))),
-        case("a size and a bare CR", Refused(400), sent(&format!("{length:x}\r{BODY}\r\n{end}"))),
+        case(
+            "a size with zeros",
+            Served,
+            sized(&format!("000{length:x}")),
+        ),
+        case(
+            "an extension",
+            Served,
+            sized(&format!("{length:x};a=\"b\"")),
+        ),
+        case(
+            "a trailer",
+            Served,
+            whole("\r\n0\r\nx: a\r\ncontent-length: 9\r\n\r\n"),
+        ),
+        case(
+            "a size and a bare LF",
+            Refused(400),
+            sent(&format!("{length:x}\n{BODY}\r\n{end}")),
+        ),
+        case(
+            "a size and a bare CR",
+            Refused(400),
+            sent(&format!("{length:x}\r{BODY}\r\n{end}")),
+        ),
         case("a size of 2^64", Refused(400), sized("10000000000000020")),
-        case("a size with a prefix", Refused(400), sized(&format!("0x{length:x}"))),
-        case("a size with a sign", Refused(400), sized(&format!("+{length:x}"))),
+        case(
+            "a size with a prefix",
+            Refused(400),
+            sized(&format!("0x{length:x}")),
+        ),
+        case(
+            "a size with a sign",
+            Refused(400),
+            sized(&format!("+{length:x}")),
+        ),
         case("a negative size", Refused(400), sized("-1")),
         case("a size with an underscore", Refused(400), sized("2_0")),
-        case("a size with a space after it", Refused(400), sized(&format!("{length:x} "))),
-        case("a size with a space before it", Refused(400), sized(&format!(" {length:x}"))),
-        case("a size with a tab after it", Refused(400), sized(&format!("{length:x}\t"))),
+        case(
+            "a size with a space after it",
+            Refused(400),
+            sized(&format!("{length:x} ")),
+        ),
+        case(
+            "a size with a space before it",
+            Refused(400),
+            sized(&format!(" {length:x}")),
+        ),
+        case(
+            "a size with a tab after it",
+            Refused(400),
+            sized(&format!("{length:x}\t")),
+        ),
         case("no size", Refused(400), sized("")),
         case("an extension without a size", Refused(400), sized(";a")),
         case(
@@ -237,20 +404,48 @@ fn chunks() -> Vec<Case> {
             Refused(400),
             sent(&format!("{length:x};a\n{BODY}\r\n{end}")),
         ),
-        case("an extension with a LF in it", Refused(400), sized(&format!("{length:x};a\nb"))),
-        case("an extension with a CR in it", Refused(400), sized(&format!("{length:x};a\rb"))),
+        case(
+            "an extension with a LF in it",
+            Refused(400),
+            sized(&format!("{length:x};a\nb")),
+        ),
+        case(
+            "an extension with a CR in it",
+            Refused(400),
+            sized(&format!("{length:x};a\rb")),
+        ),
         case("no line end after a chunk", Refused(400), whole(end)),
-        case("a bare LF after a chunk", Refused(400), whole(&format!("\n{end}"))),
-        case("a bare CR after a chunk", Refused(400), whole(&format!("\r{end}"))),
-        case("two more bytes after a chunk", Refused(400), whole(&format!("ab\r\n{end}"))),
+        case(
+            "a bare LF after a chunk",
+            Refused(400),
+            whole(&format!("\n{end}")),
+        ),
+        case(
+            "a bare CR after a chunk",
+            Refused(400),
+            whole(&format!("\r{end}")),
+        ),
+        case(
+            "two more bytes after a chunk",
+            Refused(400),
+            whole(&format!("ab\r\n{end}")),
+        ),
         case(
             "a chunk that is longer than its size",
             Refused(400),
             sent(&format!("1\r\n{BODY}\r\n{end}")),
         ),
-        case("a bare LF after the last chunk", Refused(400), whole("\r\n0\n\r\n")),
+        case(
+            "a bare LF after the last chunk",
+            Refused(400),
+            whole("\r\n0\n\r\n"),
+        ),
         case("a bare LF at the end", Refused(400), whole("\r\n0\r\n\n")),
-        case("a bare LF in a trailer", Refused(400), whole("\r\n0\r\nx: a\n\r\n")),
+        case(
+            "a bare LF in a trailer",
+            Refused(400),
+            whole("\r\n0\r\nx: a\n\r\n"),
+        ),
     ]
 }
 
@@ -263,7 +458,11 @@ fn heads() -> Vec<Case> {
     let tunnel = "CONNECT g:80 HTTP/1.1\r\nhost: g:80\r\n\r\n";
     vec![
         case("HTTP/1.0", ServedLast, version("HTTP/1.0")),
-        case("HTTP/1.0 without a host", ServedLast, host("").replacen("/1.1", "/1.0", 1)),
+        case(
+            "HTTP/1.0 without a host",
+            ServedLast,
+            host("").replacen("/1.1", "/1.0", 1),
+        ),
         case(
             "HTTP/1.0 that is kept alive",
             Served,
@@ -272,10 +471,22 @@ fn heads() -> Vec<Case> {
         case("HTTP/1.2", Refused(400), version("HTTP/1.2")),
         case("HTTP/2.0", Refused(400), version("HTTP/2.0")),
         case("HTTP/0.9", Refused(400), version("HTTP/0.9")),
-        case("no version", Refused(400), whole("").replacen(" HTTP/1.1", "", 1)),
+        case(
+            "no version",
+            Refused(400),
+            whole("").replacen(" HTTP/1.1", "", 1),
+        ),
         case("a version in lower case", Refused(400), version("http/1.1")),
-        case("a version with a zero more", Refused(400), version("HTTP/1.10")),
-        case("a version of another protocol", Refused(400), version("ICAP/1.1")),
+        case(
+            "a version with a zero more",
+            Refused(400),
+            version("HTTP/1.10"),
+        ),
+        case(
+            "a version of another protocol",
+            Refused(400),
+            version("ICAP/1.1"),
+        ),
         case("two spaces after the method", Refused(400), method("POST ")),
         case("a tab after the method", Refused(400), method("POST\t")),
         case("a method in brackets", Refused(400), method("(POST)")),
@@ -287,16 +498,32 @@ fn heads() -> Vec<Case> {
         case("the beginning of HTTP/2", Refused(405), method("PRI")),
         case("no host", Refused(400), host("")),
         case("two hosts", Refused(400), host("host: g\r\nhost: h\r\n")),
-        case("the same host twice", Refused(400), host("host: g\r\nhost: g\r\n")),
+        case(
+            "the same host twice",
+            Refused(400),
+            host("host: g\r\nhost: g\r\n"),
+        ),
         case("a list of hosts", Refused(400), host("host: g, h\r\n")),
         case("an empty host", Served, host("host:\r\n")),
-        case("an empty host twice", Refused(400), host("host:\r\nhost:\r\n")),
+        case(
+            "an empty host twice",
+            Refused(400),
+            host("host:\r\nhost:\r\n"),
+        ),
         case("a host with a user", Refused(400), host("host: a@g\r\n")),
         case("a host with a path", Refused(400), host("host: g/v1\r\n")),
         case("a host with a space", Refused(400), host("host: g h\r\n")),
-        case("a host with an underscore for its dash", Served, whole("x_host: h\r\n")),
+        case(
+            "a host with an underscore for its dash",
+            Served,
+            whole("x_host: h\r\n"),
+        ),
         case("a head that is too long", Refused(431), whole(&long)),
-        case("too many headers", Refused(431), whole(&"x: a\r\n".repeat(101))),
+        case(
+            "too many headers",
+            Refused(431),
+            whole(&"x: a\r\n".repeat(101)),
+        ),
         case(
             "a path that is too long",
             Refused(431),
@@ -309,23 +536,63 @@ fn heads() -> Vec<Case> {
 fn targets() -> Vec<Case> {
     let to = |target: &str| whole("").replacen(CHAT, target, 1);
     vec![
-        case("an absolute form", Served, to(&format!("http://169.254.169.254{CHAT}"))),
-        case("an absolute form with a user", Served, to(&format!("http://a:b@127.0.0.1:1{CHAT}"))),
-        case("an absolute form of another scheme", Served, to(&format!("ftp://h{CHAT}"))),
+        case(
+            "an absolute form",
+            Served,
+            to(&format!("http://169.254.169.254{CHAT}")),
+        ),
+        case(
+            "an absolute form with a user",
+            Served,
+            to(&format!("http://a:b@127.0.0.1:1{CHAT}")),
+        ),
+        case(
+            "an absolute form of another scheme",
+            Served,
+            to(&format!("ftp://h{CHAT}")),
+        ),
         case("a query", Served, to(&format!("{CHAT}?a=b&c=%0d%0a"))),
         case("a fragment", Served, to(&format!("{CHAT}#a"))),
         case("only a host", Refused(404), to("g:80")),
         case("an asterisk", Refused(404), to("*")),
-        case("an absolute form without a path", Refused(405), to("http://h")),
+        case(
+            "an absolute form without a path",
+            Refused(405),
+            to("http://h"),
+        ),
         case("two slashes", Refused(404), to(&format!("/{CHAT}"))),
         case("dot segments", Refused(404), to("/v1/../metrics")),
-        case("percent-encoded dot segments", Refused(404), to("/v1/%2e%2e/metrics")),
-        case("a percent-encoded slash", Refused(404), to("/v1%2fchat/completions")),
-        case("a percent-encoded letter", Refused(404), to("/v1/chat/%63ompletions")),
-        case("a slash after the path", Refused(404), to(&format!("{CHAT}/"))),
-        case("a semicolon after the path", Refused(404), to(&format!("{CHAT};a=b"))),
+        case(
+            "percent-encoded dot segments",
+            Refused(404),
+            to("/v1/%2e%2e/metrics"),
+        ),
+        case(
+            "a percent-encoded slash",
+            Refused(404),
+            to("/v1%2fchat/completions"),
+        ),
+        case(
+            "a percent-encoded letter",
+            Refused(404),
+            to("/v1/chat/%63ompletions"),
+        ),
+        case(
+            "a slash after the path",
+            Refused(404),
+            to(&format!("{CHAT}/")),
+        ),
+        case(
+            "a semicolon after the path",
+            Refused(404),
+            to(&format!("{CHAT};a=b")),
+        ),
         case("backslashes", Refused(400), to("\\v1\\chat\\completions")),
-        case("a space in the path", Refused(400), to(&format!("{CHAT} HTTP/1.1 /x"))),
+        case(
+            "a space in the path",
+            Refused(400),
+            to(&format!("{CHAT} HTTP/1.1 /x")),
+        ),
         case("a bare CR in it", Refused(400), to(&format!("{CHAT}\rx"))),
         case("a NUL in it", Refused(400), to(&format!("{CHAT}\0"))),
         case("a tab in the path", Refused(400), to(&format!("{CHAT}\tx"))),
@@ -343,13 +610,31 @@ fn targets() -> Vec<Case> {
 
 /// Builds requests with hop-by-hop headers.
 fn hops() -> Vec<Case> {
-    let hop = |name, verdict, lines: &str, gone| Case { gone, ..case(name, verdict, whole(lines)) };
+    let hop = |name, verdict, lines: &str, gone| Case {
+        gone,
+        ..case(name, verdict, whole(lines))
+    };
     let upgrade =
         "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
     vec![
-        hop("an upgrade", Served, "connection: upgrade\r\nupgrade: foo\r\n", &["foo"]),
-        hop("an upgrade to HTTP/2", Served, upgrade, &["h2c", "aamaaabk"]),
-        hop("an upgrade that is not nominated", Served, "upgrade: websocket\r\n", &["websocket"]),
+        hop(
+            "an upgrade",
+            Served,
+            "connection: upgrade\r\nupgrade: foo\r\n",
+            &["foo"],
+        ),
+        hop(
+            "an upgrade to HTTP/2",
+            Served,
+            upgrade,
+            &["h2c", "aamaaabk"],
+        ),
+        hop(
+            "an upgrade that is not nominated",
+            Served,
+            "upgrade: websocket\r\n",
+            &["websocket"],
+        ),
         hop(
             "a header that is nominated",
             ServedLast,
@@ -362,30 +647,65 @@ fn hops() -> Vec<Case> {
             "authorization: Bearer k\r\nconnection: x\r\nconnection: Authorization\r\n",
             &["bearer"],
         ),
-        hop("a length that is nominated", Served, "connection: content-length\r\n", &[]),
-        hop("a host that is nominated", Served, "connection: host\r\n", &[]),
+        hop(
+            "a length that is nominated",
+            Served,
+            "connection: content-length\r\n",
+            &[],
+        ),
+        hop(
+            "a host that is nominated",
+            Served,
+            "connection: host\r\n",
+            &[],
+        ),
         hop(
             "an id that is nominated",
             Served,
             "connection: x-request-id, x-forwarded-for\r\n",
             &[],
         ),
-        hop("an empty connection list", Served, "connection: ,, ,\r\n", &[]),
+        hop(
+            "an empty connection list",
+            Served,
+            "connection: ,, ,\r\n",
+            &[],
+        ),
         hop(
             "headers of old proxies",
             Served,
             "proxy-connection: keep-alive\r\nkeep-alive: timeout=1\r\n",
             &["timeout"],
         ),
-        hop("proxy credentials", Served, "proxy-authorization: Basic abc\r\n", &["basic"]),
-        hop("trailers that are announced", Served, "te: trailers\r\ntrailer: x\r\n", &[]),
-        hop("an expectation", Served, "expect: 100-continue\r\n", &["100-continue"]),
+        hop(
+            "proxy credentials",
+            Served,
+            "proxy-authorization: Basic abc\r\n",
+            &["basic"],
+        ),
+        hop(
+            "trailers that are announced",
+            Served,
+            "te: trailers\r\ntrailer: x\r\n",
+            &[],
+        ),
+        hop(
+            "an expectation",
+            Served,
+            "expect: 100-continue\r\n",
+            &["100-continue"],
+        ),
         hop(
             "an underscore",
             Served,
             "content_length: 0\r\nx_forwarded_for: 1.2.3.4\r\n",
             &["1.2.3.4"],
         ),
-        hop("a selected engine", Served, "x-data-parallel-rank: 1\r\n", &["rank"]),
+        hop(
+            "a selected engine",
+            Served,
+            "x-data-parallel-rank: 1\r\n",
+            &["rank"],
+        ),
     ]
 }

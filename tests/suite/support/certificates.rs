@@ -49,7 +49,10 @@ impl Authority {
         params.not_after = date_time_ymd(until, 12, 31);
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
-        Pair { cert: cert.pem(), key: key.serialize_pem() }
+        Pair {
+            cert: cert.pem(),
+            key: key.serialize_pem(),
+        }
     }
 }
 
@@ -86,7 +89,9 @@ impl Files {
 
 fn roots(authority: &Authority) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap())
+        .unwrap();
     Arc::new(roots)
 }
 
@@ -119,7 +124,9 @@ pub(crate) async fn start_tls_terminator(
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                let Ok(mut client_stream) = acceptor.accept(stream).await else { return };
+                let Ok(mut client_stream) = acceptor.accept(stream).await else {
+                    return;
+                };
                 let mut upstream = TcpStream::connect(to).await.unwrap();
                 let _ = copy_bidirectional(&mut client_stream, &mut upstream).await;
             });
@@ -157,5 +164,7 @@ pub(crate) async fn connect(
     name: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(to).await?;
-    client.connect(ServerName::try_from(name.to_owned()).unwrap(), stream).await
+    client
+        .connect(ServerName::try_from(name.to_owned()).unwrap(), stream)
+        .await
 }

@@ -38,8 +38,9 @@ impl Collector {
             std::future::ready(())
         };
         let path = "/opentelemetry.proto.collector.trace.v1.TraceService/{*method}";
-        let router =
-            Router::new().route("/v1/traces", post(count_unzipped)).route_service(path, service);
+        let router = Router::new()
+            .route("/v1/traces", post(count_unzipped))
+            .route_service(path, service);
         let router = layered(router);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -19,7 +19,14 @@ pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<V
 pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     let mut framed = Vec::new();
     for chunk in body.chunks(size) {
-        framed.extend([format!("{:x};a=b\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat());
+        framed.extend(
+            [
+                format!("{:x};a=b\r\n", chunk.len()).as_bytes(),
+                chunk,
+                b"\r\n",
+            ]
+            .concat(),
+        );
     }
     framed.extend(b"0\r\nx-trailer: a\r\n\r\n");
     framed

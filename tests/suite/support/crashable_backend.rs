@@ -43,7 +43,13 @@ impl CrashableBackend {
         let reserved_port = bind_shared(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let addr = reserved_port.local_addr().unwrap().as_socket().unwrap();
         let (server, trigger) = start_proxy(addr, backend);
-        Self { addr, backend_addr: backend, trigger, server, _reserved_port: reserved_port }
+        Self {
+            addr,
+            backend_addr: backend,
+            trigger,
+            server,
+            _reserved_port: reserved_port,
+        }
     }
 
     /// Sets the point of a request at which the backend crashes. It crashes there once.
@@ -90,7 +96,9 @@ fn start_proxy(addr: SocketAddr, backend: SocketAddr) -> (TcpServer, Arc<CrashTr
 }
 
 async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: Arc<CrashTrigger>) {
-    let Ok(mut backend) = TcpStream::connect(backend).await else { return };
+    let Ok(mut backend) = TcpStream::connect(backend).await else {
+        return;
+    };
     let (mut request_bytes, mut response_bytes, mut is_inference) = (0, 0, false);
     let (mut request_buffer, mut response_buffer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
@@ -122,7 +130,10 @@ async fn forward(
     trigger: &CrashTrigger,
 ) -> bool {
     let last = bytes_until_crash.filter(|at| *at <= bytes.len());
-    let is_passed = to.write_all(&bytes[..last.unwrap_or(bytes.len())]).await.is_ok();
+    let is_passed = to
+        .write_all(&bytes[..last.unwrap_or(bytes.len())])
+        .await
+        .is_ok();
     if last.is_some() && trigger.crash_point.lock().unwrap().take().is_some() {
         trigger.server.get().unwrap().abort();
         // The end of the proxy also drops this connection.

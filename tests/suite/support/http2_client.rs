@@ -15,7 +15,9 @@ pub(crate) async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Sender {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(16 << 10).initial_connection_window_size(1 << 20);
+    builder
+        .initial_stream_window_size(16 << 10)
+        .initial_connection_window_size(1 << 20);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
@@ -34,5 +36,14 @@ pub(crate) async fn post(sender: &mut Sender, path: &str, body: &str) -> Respons
 /// Reads the whole response. Returns the status and the body.
 pub(crate) async fn whole(response: Response<Incoming>) -> (u16, Vec<u8>) {
     let status = response.status().as_u16();
-    (status, response.into_body().collect().await.unwrap().to_bytes().to_vec())
+    (
+        status,
+        response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes()
+            .to_vec(),
+    )
 }

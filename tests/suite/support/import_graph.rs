@@ -50,16 +50,23 @@ impl ImportGraph {
     /// module: files`.
     pub(crate) fn module_cycles(&self) -> Vec<Vec<String>> {
         let imports = self.imports();
-        let folders: BTreeSet<&Path> =
-            imports.keys().flat_map(|file| Path::new(file).ancestors().skip(1)).collect();
+        let folders: BTreeSet<&Path> = imports
+            .keys()
+            .flat_map(|file| Path::new(file).ancestors().skip(1))
+            .collect();
         let cycles = |folder: &Path| {
             let mut modules = Imports::new();
             for (file, imported) in &imports {
-                let Some(own) = module_in(folder, file) else { continue };
+                let Some(own) = module_in(folder, file) else {
+                    continue;
+                };
                 for other in imported.keys() {
                     if let Some(module) = module_in(folder, other).filter(|module| *module != own) {
                         let files = modules.entry(own.clone()).or_default();
-                        files.entry(module).or_default().insert(format!("{file} -> {other}"));
+                        files
+                            .entry(module)
+                            .or_default()
+                            .insert(format!("{file} -> {other}"));
                     }
                 }
             }
@@ -76,7 +83,10 @@ impl ImportGraph {
             for path in &module.paths {
                 let declaring = self.declaring_file(position, path, 0);
                 if let Some(file) = declaring.filter(|file| *file != module.file) {
-                    of_file.entry(file.to_owned()).or_default().insert(path.join("::"));
+                    of_file
+                        .entry(file.to_owned())
+                        .or_default()
+                        .insert(path.join("::"));
                 }
             }
         }
@@ -113,9 +123,21 @@ impl ImportGraph {
     /// Reads a file and the files of the modules that it declares. Returns whether the file exists.
     fn read_file(&mut self, read: Read<'_>, file: &Path, position: &[String]) -> bool {
         let Some(text) = read(file) else { return false };
-        let is_folder = matches!(file.file_name().unwrap().to_str(), Some("lib.rs" | "mod.rs"));
-        let folder = if is_folder { file.with_file_name("") } else { file.with_extension("") };
-        self.read_module(read, (file, &folder), position, &without_tests(&tokens(&text)));
+        let is_folder = matches!(
+            file.file_name().unwrap().to_str(),
+            Some("lib.rs" | "mod.rs")
+        );
+        let folder = if is_folder {
+            file.with_file_name("")
+        } else {
+            file.with_extension("")
+        };
+        self.read_module(
+            read,
+            (file, &folder),
+            position,
+            &without_tests(&tokens(&text)),
+        );
         true
     }
 
@@ -126,7 +148,10 @@ impl ImportGraph {
         position: &[String],
         tokens: Tokens<'_>,
     ) {
-        let mut module = Module { file: file.display().to_string(), ..Module::default() };
+        let mut module = Module {
+            file: file.display().to_string(),
+            ..Module::default()
+        };
         let mut at = 0;
         while at < tokens.len() {
             let (token, rest) = (tokens[at].as_str(), &tokens[at + 1..]);
@@ -138,7 +163,11 @@ impl ImportGraph {
                 let child = [position, &rest[..1]].concat();
                 let files = [format!("{}.rs", rest[0]), format!("{}/mod.rs", rest[0])];
                 let is_found = |file: &String| self.read_file(read, &folder.join(file), &child);
-                assert!(files.iter().any(is_found), "{} has no file", child.join("::"));
+                assert!(
+                    files.iter().any(is_found),
+                    "{} has no file",
+                    child.join("::")
+                );
                 at += 1;
             } else if token == "mod" && follows(1, "{") {
                 let child = [position, &rest[..1]].concat();
@@ -186,8 +215,10 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
         }
         found
     };
-    let reach: BTreeMap<_, _> =
-        imports.keys().map(|from| (from.clone(), reachable(from))).collect();
+    let reach: BTreeMap<_, _> = imports
+        .keys()
+        .map(|from| (from.clone(), reachable(from)))
+        .collect();
     let reaches = |a: &String, b: &String| reach.get(a).is_some_and(|found| found.contains(b));
     let mut groups: BTreeMap<&String, Vec<String>> = BTreeMap::new();
     for (from, imported) in imports {
@@ -209,7 +240,13 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
 /// the tree.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
-        assert_ne!(tokens[0], "*", "{} imports all names of {}", module.file, path.join("::"));
+        assert_ne!(
+            tokens[0],
+            "*",
+            "{} imports all names of {}",
+            module.file,
+            path.join("::")
+        );
         match tokens[0].as_str() {
             "::" => tokens = &tokens[1..],
             "{" => {
@@ -236,7 +273,9 @@ fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Modu
         alias = Some(tokens[1].clone());
         tokens = &tokens[2..];
     }
-    module.aliases.extend(alias.map(|alias| (alias, path.clone())));
+    module
+        .aliases
+        .extend(alias.map(|alias| (alias, path.clone())));
     module.paths.insert(path);
     tokens
 }
@@ -267,8 +306,14 @@ fn without_tests(tokens: Tokens<'_>) -> Vec<String> {
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
         let rest = &tokens[at..];
-        let condition = rest.iter().position(|token| token == "]").map_or(rest, |end| &rest[..end]);
-        let is_condition = condition.iter().zip(["#", "[", "cfg"]).all(|(token, of)| token == of);
+        let condition = rest
+            .iter()
+            .position(|token| token == "]")
+            .map_or(rest, |end| &rest[..end]);
+        let is_condition = condition
+            .iter()
+            .zip(["#", "[", "cfg"])
+            .all(|(token, of)| token == of);
         let names = |name| condition.iter().any(|token| token == name);
         if is_condition && names("test") && !names("not") {
             at += condition.len() + 1;
@@ -361,7 +406,13 @@ fn a_re_export_counts_as_its_source() {
         "use crate::{folder::Own as O};",
     ] {
         let cycle = &crate_with(child)[0];
-        assert!(cycle[0].starts_with("folder/child.rs -> folder/mod.rs: "), "{cycle:?}");
-        assert_eq!(cycle[1..], ["folder/mod.rs -> folder/child.rs: child::Child"]);
+        assert!(
+            cycle[0].starts_with("folder/child.rs -> folder/mod.rs: "),
+            "{cycle:?}"
+        );
+        assert_eq!(
+            cycle[1..],
+            ["folder/mod.rs -> folder/child.rs: child::Child"]
+        );
     }
 }

@@ -48,7 +48,12 @@ impl KubernetesApiServer {
             let sender = sender.clone();
             async move { drop(sender.send(Asked::read(stream).await)) }
         });
-        Self { addr, requests, server, reserved_port }
+        Self {
+            addr,
+            requests,
+            server,
+            reserved_port,
+        }
     }
 
     /// Refuses connections until the next [`KubernetesApiServer::restart`].
@@ -78,7 +83,11 @@ impl KubernetesApiServer {
     /// Begins the response to the next request, which must be a watch that starts at this resource version.
     pub(crate) async fn watch(&mut self, version: u64) -> Watch {
         let asked = self.asked().await;
-        assert!(asked.is_watch() && asked.version() == Some(version), "{}", asked.target);
+        assert!(
+            asked.is_watch() && asked.version() == Some(version),
+            "{}",
+            asked.target
+        );
         asked.start_stream().await
     }
 }
@@ -161,7 +170,10 @@ impl Asked {
              content-length: {}\r\n\r\n",
             body.len()
         );
-        let _ = self.stream.write_all(format!("{head}{body}").as_bytes()).await;
+        let _ = self
+            .stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .await;
     }
 
     /// Begins the response to a watch. The test then sends its events.

@@ -72,7 +72,11 @@ pub(crate) fn program() -> Command {
 /// Runs the `tokenweir` program with these arguments, and with no environment variables but these.
 pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
     let mut command = program();
-    command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null());
     let output = command.output().await.unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     (output.status.code(), out, err)
@@ -113,8 +117,14 @@ impl GatewayProcess {
 
     async fn run(mut command: Command, config: Option<&Path>, variables: &[(&str, &str)]) -> Self {
         command.args(["serve", "--log-format", "human", "--access-log", "false"]);
-        command.args(config.iter().flat_map(|config| [OsStr::new("--config"), config.as_os_str()]));
-        command.env("TOKENWEIR_ADMIN", "127.0.0.1:0").envs(variables.iter().copied());
+        command.args(
+            config
+                .iter()
+                .flat_map(|config| [OsStr::new("--config"), config.as_os_str()]),
+        );
+        command
+            .env("TOKENWEIR_ADMIN", "127.0.0.1:0")
+            .envs(variables.iter().copied());
         let process = Self::spawn(command).await;
         wait_until!(process.get("/readyz").await.starts_with("HTTP/1.1 200"));
         process
@@ -122,7 +132,10 @@ impl GatewayProcess {
 
     /// Starts a command that runs a gateway, and waits until its log shows the addresses of its listeners.
     pub(crate) async fn spawn(mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let access_log = Output::read(child.stdout.take().unwrap());
         let log = Output::read(child.stderr.take().unwrap());
@@ -132,12 +145,19 @@ impl GatewayProcess {
             assert!(!has_exited, "the gateway exited: {}", log.text());
             address("admin")
         });
-        Self { child, clients: address("clients"), admin, access_log, log }
+        Self {
+            child,
+            clients: address("clients"),
+            admin,
+            access_log,
+            log,
+        }
     }
 
     /// Returns the address of the client listener. Fails if the listener uses TLS.
     pub(crate) fn clients(&self) -> SocketAddr {
-        self.clients.expect("the banner names the client listener before the admin listener")
+        self.clients
+            .expect("the banner names the client listener before the admin listener")
     }
 
     /// Returns the lines of the log so far.
@@ -175,7 +195,11 @@ impl GatewayProcess {
     /// Sends the process a signal, such as `HUP`.
     pub(crate) async fn signal(&self, name: &str) {
         let id = self.child.id().expect("a running process").to_string();
-        let sent = Command::new("kill").args(["-s", name, &id]).status().await.unwrap();
+        let sent = Command::new("kill")
+            .args(["-s", name, &id])
+            .status()
+            .await
+            .unwrap();
         assert!(sent.success());
     }
 
@@ -187,7 +211,9 @@ impl GatewayProcess {
             (&mut self.log.reading).await.unwrap();
             status
         };
-        tokio::time::timeout(WAIT_TIMEOUT, ending).await.expect("exit within the timeout")
+        tokio::time::timeout(WAIT_TIMEOUT, ending)
+            .await
+            .expect("exit within the timeout")
     }
 }
 
@@ -259,7 +285,11 @@ impl Load {
                 }
             });
         }
-        Self { clients, is_over, outcomes }
+        Self {
+            clients,
+            is_over,
+            outcomes,
+        }
     }
 
     /// Waits until the clients have got `requests` more responses, or a request has failed.
@@ -276,7 +306,11 @@ impl Load {
         while self.clients.join_next().await.is_some() {}
         let Outcomes { served, failed } = &*self.outcomes.borrow();
         eprintln!("{served} requests served, {} failed", failed.len());
-        assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
+        assert!(
+            failed.is_empty(),
+            "{} of {served}: {failed:?}",
+            failed.len()
+        );
     }
 }
 
@@ -285,7 +319,11 @@ fn request(model: &str, reuses_connection: bool) -> String {
         r#"{{"model":"{model}","stream":true,"max_tokens":12,"messages":[{{"role":"user","content":"hi"}}]}}"#
     );
     let request = post(CHAT, &body);
-    if reuses_connection { request.replace("connection: close\r\n", "") } else { request }
+    if reuses_connection {
+        request.replace("connection: close\r\n", "")
+    } else {
+        request
+    }
 }
 
 /// Sends one request and reads its response to the last byte. Keeps the connection unless the response closes
@@ -298,22 +336,36 @@ async fn exchange_request(
 ) -> Result<(), String> {
     let mut stream = match idle_connection.take() {
         Some(stream) => stream,
-        None => TcpStream::connect(gateway).await.map_err(|error| format!("connect: {error}"))?,
+        None => TcpStream::connect(gateway)
+            .await
+            .map_err(|error| format!("connect: {error}"))?,
     };
-    stream.write_all(request.as_bytes()).await.map_err(|error| format!("send: {error}"))?;
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .map_err(|error| format!("send: {error}"))?;
     let mut response = Vec::new();
     while !response.ends_with(b"0\r\n\r\n") {
-        let read =
-            stream.read_buf(&mut response).await.map_err(|error| format!("read: {error}"))?;
+        let read = stream
+            .read_buf(&mut response)
+            .await
+            .map_err(|error| format!("read: {error}"))?;
         if read == 0 {
-            return Err(format!("truncated: {:?}", String::from_utf8_lossy(&response)));
+            return Err(format!(
+                "truncated: {:?}",
+                String::from_utf8_lossy(&response)
+            ));
         }
     }
     let text = String::from_utf8_lossy(&response);
     if !text.starts_with("HTTP/1.1 200") || !text.contains("data: [DONE]") {
         return Err(format!("unexpected response: {text:?}"));
     }
-    let head = text.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
+    let head = text
+        .split("\r\n\r\n")
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     if reuses_connection && !head.contains("connection: close") {
         *idle_connection = Some(stream);
     }

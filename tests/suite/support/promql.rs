@@ -16,7 +16,14 @@ pub(crate) struct QueryNames {
     pub(crate) labels: Vec<String>,
 }
 
-const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const GROUPINGS: [&str; 6] = [
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+];
 const KEYWORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
 pub(crate) fn names(query: &str) -> QueryNames {
@@ -48,12 +55,17 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
     let after = rest.trim_start();
     if GROUPINGS.contains(&name) && after.starts_with('(') {
         let (labels, rest) = after[1..].split_once(')').unwrap();
-        let labels = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
+        let labels = labels
+            .split(',')
+            .map(str::trim)
+            .filter(|label| !label.is_empty());
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
     // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric name.
-    let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
+    let is_aggregation = GROUPINGS[..2]
+        .iter()
+        .any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')
         || KEYWORDS.contains(&name)
@@ -65,7 +77,10 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
         Some(inner) => matchers(inner),
         None => (Vec::new(), rest),
     };
-    names.metrics.push(Named { metric: name.to_owned(), matchers });
+    names.metrics.push(Named {
+        metric: name.to_owned(),
+        matchers,
+    });
     rest
 }
 
@@ -89,8 +104,11 @@ fn metrics_and_labels_are_found_in_queries() {
     let query = "histogram_quantile(0.95, sum by (le, slo) (rate(a_bucket{x=~\"b|c\",y!=\"d\"}[5m])))\n\
                  > 2 * (level:e:p95 offset 1h) and on (f) vector(0) unless g";
     let names_in_query = names(query);
-    let metrics: Vec<&str> =
-        names_in_query.metrics.iter().map(|named| named.metric.as_str()).collect();
+    let metrics: Vec<&str> = names_in_query
+        .metrics
+        .iter()
+        .map(|named| named.metric.as_str())
+        .collect();
     assert_eq!(metrics, ["a_bucket", "level:e:p95", "g"]);
     let pairs = [("x", "b|c"), ("y", "d")].map(|(label, value)| (label.into(), value.into()));
     assert_eq!(names_in_query.metrics[0].matchers, pairs);

@@ -98,7 +98,13 @@ impl Http2 {
         let settings: Vec<u8> = settings.iter().flat_map(each).collect();
         let begin = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
         writer.write_all(&begin).await.unwrap();
-        Self { writer, reader: Reader { half, buffer: Vec::new() } }
+        Self {
+            writer,
+            reader: Reader {
+                half,
+                buffer: Vec::new(),
+            },
+        }
     }
 
     /// Writes bytes. It is no error if the connection is closed.
@@ -127,7 +133,12 @@ impl Reader {
         let (kind, flags) = (head[3], head[4]);
         let payload = self.buffer.get(9..9 + length)?.to_vec();
         self.buffer.drain(..9 + length);
-        Some(Frame { kind, flags, stream, payload })
+        Some(Frame {
+            kind,
+            flags,
+            stream,
+            payload,
+        })
     }
 
     /// Reads until this stream has ended. Returns how it ended.

@@ -12,7 +12,10 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
     let answer = response("200 OK", &format!("content-type: {media_type}\r\n"), sent);
     let (_fake, gateway) = gateway_answering(answer).await;
     let answer = gateway.raw(request(path)).await;
-    assert!(body(&answer) == (sent.as_bytes().to_vec(), true), "the body passes unchanged");
+    assert!(
+        body(&answer) == (sent.as_bytes().to_vec(), true),
+        "the body passes unchanged"
+    );
     gateway.record().await
 }
 
@@ -30,8 +33,11 @@ pub(crate) fn request(path: &str) -> String {
 pub(crate) fn facts(record: &RequestRecord) -> Value {
     let observed = &record.observed;
     let usage = &observed.usage;
-    let finish: Vec<_> =
-        observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
+    let finish: Vec<_> = observed
+        .finish_reasons
+        .iter()
+        .map(|reason| reason.map(FinishReason::as_str))
+        .collect();
     json!({
         "outcome": record.outcome.as_str(),
         "outputs": observed.output_events,

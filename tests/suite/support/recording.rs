@@ -42,7 +42,9 @@ pub(crate) fn all() -> Vec<Recording> {
             let file = |ending| folder().join(front_end).join(format!("{name}.{ending}"));
             let raw = fs::read(file("http")).unwrap();
             let expected = fs::read_to_string(file("expected.json")).unwrap();
-            let Some((head, framed)) = split_head(&raw) else { continue };
+            let Some((head, framed)) = split_head(&raw) else {
+                continue;
+            };
             all.push(Recording {
                 name: format!("{front_end}/{name}"),
                 path: entry["path"].as_str().unwrap().into(),
@@ -91,7 +93,11 @@ fn split_head(raw: &[u8]) -> Option<(String, &[u8])> {
 
 fn unframe(head: &str, framed: &[u8]) -> Vec<Vec<u8>> {
     if header(head, "transfer-encoding") != Some("chunked") {
-        return if framed.is_empty() { vec![] } else { vec![framed.to_vec()] };
+        return if framed.is_empty() {
+            vec![]
+        } else {
+            vec![framed.to_vec()]
+        };
     }
     chunks(framed).0.into_iter().map(<[u8]>::to_vec).collect()
 }

@@ -19,7 +19,9 @@ pub(crate) async fn read_request(
     };
     let head = String::from_utf8_lossy(&buffer.split_to(end)).into_owned();
     let names = head.to_ascii_lowercase();
-    let length = names.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length = names
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:"));
     let length = length.map_or(0, |length| length.trim().parse().unwrap());
     while buffer.len() < length {
         if stream.read_buf(buffer).await.ok()? == 0 {

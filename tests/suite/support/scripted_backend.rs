@@ -48,10 +48,17 @@ pub(crate) const VLLM: Kind = Kind {
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
 /// An SGLang server. Here it has no metrics page.
-pub(crate) const SGLANG: Kind = Kind { owner: "sglang", health: "/health", metrics: "" };
+pub(crate) const SGLANG: Kind = Kind {
+    owner: "sglang",
+    health: "/health",
+    metrics: "",
+};
 /// llama.cpp, to which the gateway sends no parameters that this server may not know.
-pub(crate) const LLAMA_CPP: Kind =
-    Kind { owner: "llamacpp", health: "/health", metrics: "llamacpp:requests_processing 1\n" };
+pub(crate) const LLAMA_CPP: Kind = Kind {
+    owner: "llamacpp",
+    health: "/health",
+    metrics: "llamacpp:requests_processing 1\n",
+};
 
 /// TensorRT-LLM. Its `/metrics` has JSON instead of the Prometheus format.
 pub(crate) const TENSORRT_LLM: Kind = Kind {
@@ -62,8 +69,11 @@ pub(crate) const TENSORRT_LLM: Kind = Kind {
 
 /// vLLM behind Ray Serve. Its proxy has another path for health checks, and its metrics page is at another
 /// port.
-pub(crate) const RAY_SERVE: Kind =
-    Kind { owner: "organization-owner", health: "/-/healthz", metrics: "" };
+pub(crate) const RAY_SERVE: Kind = Kind {
+    owner: "organization-owner",
+    health: "/-/healthz",
+    metrics: "",
+};
 
 /// The pages that all servers have at their start: path, status and body. The health check, the models and
 /// the metrics page depend on the software of the server.
@@ -158,7 +168,12 @@ impl ScriptedBackend {
         let served = state.clone();
         let server = TcpServer::start(move |stream| serve(stream, served.clone())).await;
         let closes = tokio::sync::Mutex::new(closes);
-        let backend = Self { addr: server.addr, state, closes, _server: server };
+        let backend = Self {
+            addr: server.addr,
+            state,
+            closes,
+            _server: server,
+        };
         for (path, status, body) in PAGES {
             backend.set_page(path, status, body);
         }
@@ -201,7 +216,14 @@ impl ScriptedBackend {
         then: impl Into<Vec<Step>>,
     ) -> [Self; 2] {
         let (first, then) = (first.into(), then.into());
-        Self::two(move |number, _, _| if number == 0 { first.clone() } else { then.clone() }).await
+        Self::two(move |number, _, _| {
+            if number == 0 {
+                first.clone()
+            } else {
+                then.clone()
+            }
+        })
+        .await
     }
 
     /// Starts a backend that answers every inference request with these bytes.
@@ -237,13 +259,20 @@ impl ScriptedBackend {
 
     /// Sets whether the health check answers with 200.
     pub(crate) fn set_healthy(&self, healthy: bool) {
-        let status = if healthy { "200 OK" } else { "503 Service Unavailable" };
+        let status = if healthy {
+            "200 OK"
+        } else {
+            "503 Service Unavailable"
+        };
         self.set_page(self.state.kind.health, status, "");
     }
 
     /// Sets the models that `/v1/models` lists. `BASE:ADAPTER` stands for an adapter on a base model.
     pub(crate) fn set_models(&self, models: &[&str]) {
-        let models: Vec<_> = models.iter().map(|id| model(id, self.state.kind.owner)).collect();
+        let models: Vec<_> = models
+            .iter()
+            .map(|id| model(id, self.state.kind.owner))
+            .collect();
         let list = serde_json::json!({ "object": "list", "data": models });
         self.set_page("/v1/models", "200 OK", &list.to_string());
     }
@@ -258,18 +287,30 @@ impl ScriptedBackend {
     /// Sets the response to `/metrics`. `None` restores the metrics page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
         let page = page.unwrap_or_else(|| Page::of(self.state.kind.metrics));
-        self.state.pages.lock().unwrap().insert("/metrics", Arc::new(page));
+        self.state
+            .pages
+            .lock()
+            .unwrap()
+            .insert("/metrics", Arc::new(page));
     }
 
     /// Sets the response to a path that the server answers itself, not by a script, such as `/is_paused`.
     pub(crate) fn set_page(&self, path: &'static str, status: &'static str, body: &str) {
         let page = Page::Whole(response(status, "", body));
-        self.state.pages.lock().unwrap().insert(path, Arc::new(page));
+        self.state
+            .pages
+            .lock()
+            .unwrap()
+            .insert(path, Arc::new(page));
     }
 
     /// Sets the response to a path that the server answers itself, in any form.
     pub(crate) fn set_raw_page(&self, path: &'static str, page: Page) {
-        self.state.pages.lock().unwrap().insert(path, Arc::new(page));
+        self.state
+            .pages
+            .lock()
+            .unwrap()
+            .insert(path, Arc::new(page));
     }
 
     /// Makes `/v1/models` list this model with this context length in tokens.
@@ -282,7 +323,13 @@ impl ScriptedBackend {
 
     /// Returns the number of requests for this path so far.
     pub(crate) fn asked(&self, path: &str) -> usize {
-        self.state.counts.lock().unwrap().get(path).copied().unwrap_or(0)
+        self.state
+            .counts
+            .lock()
+            .unwrap()
+            .get(path)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Returns the numbers of requests for `/health` and for `/metrics` so far.
@@ -300,11 +347,21 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut buffer = BytesMut::new();
     let mut inference = 0;
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
-        let mut seen = Seen { head, body: body.into(), earlier: inference, number: 0 };
+        let mut seen = Seen {
+            head,
+            body: body.into(),
+            earlier: inference,
+            number: 0,
+        };
         let path = seen.head.split(' ').nth(1).unwrap_or("");
         // Removes this prefix, as a proxy in front of the engine would.
         let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
-        *state.counts.lock().unwrap().entry(path.clone()).or_default() += 1;
+        *state
+            .counts
+            .lock()
+            .unwrap()
+            .entry(path.clone())
+            .or_default() += 1;
         let page = state.pages.lock().unwrap().get(&*path).cloned();
         if let Some(page) = page {
             if send_page(&mut stream, &page).await {
@@ -371,7 +428,9 @@ async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
 }
 
 fn model(id: &str, owner: &str) -> serde_json::Value {
-    let (parent, id) = id.split_once(':').map_or((None, id), |(base, id)| (Some(base), id));
+    let (parent, id) = id
+        .split_once(':')
+        .map_or((None, id), |(base, id)| (Some(base), id));
     serde_json::json!({
         "id": id, "object": "model", "created": std::process::id(), "owned_by": owner,
         "root": format!("/models/{id}"), "parent": parent, "x-field": [1, 2],
@@ -424,7 +483,12 @@ pub(crate) fn chunk(event: &str) -> Vec<u8> {
 /// Frames each piece as one HTTP chunk, so that the gateway reads the pieces separately.
 pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
     let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
-    pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
+    pieces
+        .iter()
+        .filter(|piece| !piece.is_empty())
+        .map(frame)
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// Builds a whole response with this JSON body.
@@ -435,7 +499,10 @@ pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
 /// Builds a whole response with these header lines and this body.
 pub(crate) fn response(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
-    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 

@@ -26,7 +26,10 @@ impl Fleet {
 
     /// Starts this many simulated backends, and a gateway with the settings `setup`.
     pub(crate) async fn start_with(count: u16, setup: Setup) -> Self {
-        let settings = SimulatorSettings { backends: count, ..SimulatorSettings::default() };
+        let settings = SimulatorSettings {
+            backends: count,
+            ..SimulatorSettings::default()
+        };
         Self::simulate(settings, setup).await
     }
 
@@ -34,18 +37,29 @@ impl Fleet {
     /// `setup`.
     pub(crate) async fn simulate(settings: SimulatorSettings, setup: Setup) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let sim = Simulator::bind(&SimulatorSettings { listen, ..settings }).await.unwrap();
+        let sim = Simulator::bind(&SimulatorSettings { listen, ..settings })
+            .await
+            .unwrap();
         let backend_addrs = sim.addrs().to_vec();
-        let backends = (0..backend_addrs.len()).map(|index| sim.backend(index).unwrap()).collect();
+        let backends = (0..backend_addrs.len())
+            .map(|index| sim.backend(index).unwrap())
+            .collect();
         let serving = tokio::spawn(sim.run(std::future::pending()));
         let gateway = start_with(&backend_addrs, setup).await;
-        Self { gateway, backends, backend_addrs, serving }
+        Self {
+            gateway,
+            backends,
+            backend_addrs,
+            serving,
+        }
     }
 
     /// Returns the sum of a value that the simulated engines report.
     pub(crate) fn sum(&self, value: fn(&EngineLoad) -> Option<f64>) -> f64 {
         let loads = self.backends.iter().map(|backend| backend.metrics());
-        loads.filter_map(|page| value(&EngineLoad::read(page.as_bytes()))).sum()
+        loads
+            .filter_map(|page| value(&EngineLoad::read(page.as_bytes())))
+            .sum()
     }
 }
 

@@ -33,19 +33,37 @@ pub(crate) struct Answered {
 /// Returns a description of the first violation.
 pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
     let require = |holds: bool, problem: &str| {
-        if holds { Ok(()) } else { Err(format!("{problem} in {:?}", seen.head)) }
+        if holds {
+            Ok(())
+        } else {
+            Err(format!("{problem} in {:?}", seen.head))
+        }
     };
-    let head = seen.head.strip_suffix("\r\n\r\n").ok_or("no end of the head")?;
+    let head = seen
+        .head
+        .strip_suffix("\r\n\r\n")
+        .ok_or("no end of the head")?;
     let mut lines = head.split("\r\n");
     let is_clean = |text: &str| !text.bytes().any(|byte| byte < b' ' && byte != b'\t');
     let request: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    require(request.len() == 3 && request[2] == "HTTP/1.1", "an invalid request line")?;
-    require(request[1].starts_with('/') && is_clean(request[1]), "an invalid path")?;
+    require(
+        request.len() == 3 && request[2] == "HTTP/1.1",
+        "an invalid request line",
+    )?;
+    require(
+        request[1].starts_with('/') && is_clean(request[1]),
+        "an invalid path",
+    )?;
     require(request[0].bytes().all(is_token), "an invalid method")?;
     let mut names = Vec::new();
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or(format!("no colon in {line:?}"))?;
-        require(!name.is_empty() && name.bytes().all(is_token), "an invalid name")?;
+        let (name, value) = line
+            .split_once(':')
+            .ok_or(format!("no colon in {line:?}"))?;
+        require(
+            !name.is_empty() && name.bytes().all(is_token),
+            "an invalid name",
+        )?;
         require(!name.contains('_'), "a name with an underscore")?;
         require(is_clean(value), "a control character")?;
         names.push(name.to_ascii_lowercase());
@@ -57,7 +75,9 @@ pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
     let count = |name: &str| names.iter().filter(|existing| *existing == name).count();
     require(count("content-length") == 1, "no length or several")?;
     require(count("host") == 1, "no host or several")?;
-    FORBIDDEN_HEADERS.iter().try_for_each(|name| require(count(name) == 0, name))
+    FORBIDDEN_HEADERS
+        .iter()
+        .try_for_each(|name| require(count(name) == 0, name))
 }
 
 fn is_token(byte: u8) -> bool {
@@ -72,7 +92,9 @@ pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
         let error_at = |problem: &str| format!("{problem}: {:?}", String::from_utf8_lossy(bytes));
         let end = memchr::memmem::find(bytes, b"\r\n\r\n").ok_or_else(|| error_at("no head"))? + 4;
         let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-        let status = head.strip_prefix("http/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+        let status = head
+            .strip_prefix("http/1.")
+            .and_then(|rest| rest.get(2..5)?.parse().ok());
         let status: u16 = status.ok_or_else(|| error_at("no status"))?;
         let length = head.split("\r\ncontent-length: ").nth(1);
         let length: usize = match length.and_then(|rest| rest.split("\r\n").next()) {
@@ -80,9 +102,14 @@ pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
             Some(length) => length.parse().map_err(|_| error_at("an invalid length"))?,
             None => return Err(error_at("no length")),
         };
-        let body = bytes.get(end..end + length).ok_or_else(|| error_at("truncated"))?;
+        let body = bytes
+            .get(end..end + length)
+            .ok_or_else(|| error_at("truncated"))?;
         if status >= 200 {
-            all.push(Answered { status, body: String::from_utf8_lossy(body).into_owned() });
+            all.push(Answered {
+                status,
+                body: String::from_utf8_lossy(body).into_owned(),
+            });
         }
         bytes = &bytes[end + length..];
     }

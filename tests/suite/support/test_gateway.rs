@@ -204,7 +204,11 @@ struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
 
 impl Sink for RecordingSink {
     fn sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
-        record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| SampleReason::Sampled)
+        record
+            .trace
+            .as_ref()
+            .filter(|trace| trace.is_sampled)
+            .map(|_| SampleReason::Sampled)
     }
 
     fn finished(&self, records: &[&RequestRecord]) {
@@ -273,7 +277,10 @@ impl Default for Setup {
             routes: ConfiguredRoutes::default(),
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
-            kv_events: KvEventsSettings { enabled: Some(false), ..Default::default() },
+            kv_events: KvEventsSettings {
+                enabled: Some(false),
+                ..Default::default()
+            },
             connection_age: None,
             sleep: SleepSettings::default(),
             data_parallel_ranks: false,
@@ -286,17 +293,30 @@ impl Default for Setup {
 pub(crate) fn admission_settings(
     configured: &config::AdmissionConfig,
 ) -> admission::AdmissionSettings {
-    let config = Config { admission: configured.clone(), ..Config::default() };
-    let settings = config.proxy_settings(None, |_| None).unwrap().admission.unwrap();
+    let config = Config {
+        admission: configured.clone(),
+        ..Config::default()
+    };
+    let settings = config
+        .proxy_settings(None, |_| None)
+        .unwrap()
+        .admission
+        .unwrap();
     // Without a configured wait, a request does not wait for a backend, so that a refusal comes at once.
     let max_backend_wait = configured.max_backend_wait.unwrap_or_default();
-    admission::AdmissionSettings { max_backend_wait, ..settings }
+    admission::AdmissionSettings {
+        max_backend_wait,
+        ..settings
+    }
 }
 
 /// Builds the access control of an admin listener that requires the token `operator`.
 pub(crate) fn operator_token() -> AdminAuthorizer {
     let token_digest = Some(KeyDigest::from_key(b"operator"));
-    AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
+    AdminAuthorizer {
+        token_digest,
+        ..AdminAuthorizer::default()
+    }
 }
 
 /// Builds the tiers with these names. A request names its tier in the header `x-tier`.
@@ -369,7 +389,11 @@ pub(crate) async fn gateway_following_with(
 
 /// The settings of the options that know the backends.
 fn option_config(setup: &Setup) -> Config {
-    let mut config = Config { kv_events: setup.kv_events, sleep: setup.sleep, ..Config::default() };
+    let mut config = Config {
+        kv_events: setup.kv_events,
+        sleep: setup.sleep,
+        ..Config::default()
+    };
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
     config
 }
@@ -378,7 +402,11 @@ fn option_config(setup: &Setup) -> Config {
 fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc<BackendPool> {
     let config = option_config(setup);
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
-        let scheme = if setup.outbound.is_some() { "https" } else { "http" };
+        let scheme = if setup.outbound.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
         let facets = options.facets(&config, &BackendConfig::at(address.clone()));
@@ -395,7 +423,12 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         backend.health.breaker.set(setup.health);
         backend
     };
-    let roles = setup.roles.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let roles = setup
+        .roles
+        .iter()
+        .copied()
+        .map(Some)
+        .chain(std::iter::repeat(None));
     let backends = backends.iter().zip(roles).map(backend).collect();
     let settings = PoolSettings {
         models: setup.models.clone(),
@@ -403,7 +436,11 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         panic_threshold: setup.health.panic_threshold,
         max_model_labels: setup.max_models,
     };
-    Arc::new(BackendPool::with_facets(backends, &settings, options.pool_facets()))
+    Arc::new(BackendPool::with_facets(
+        backends,
+        &settings,
+        options.pool_facets(),
+    ))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -443,8 +480,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     });
     let decisions = Arc::new(DecisionLog::new(1_024, extras::DECISION_PARTS));
     let stored_responses = Arc::<StoredResponses>::default();
-    let mut sinks: Vec<Arc<dyn Sink>> =
-        vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
+    let mut sinks: Vec<Arc<dyn Sink>> = vec![
+        pool.clone(),
+        decisions.clone(),
+        setup.access.clone(),
+        stored_responses.clone(),
+    ];
     let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
     let mut running_capture = None;
     if let Some(file) = &setup.capture {
@@ -460,8 +501,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     sinks.push(Arc::new(RecordingSink(sender)));
     let texts = PayloadLogSettings::default();
     let quality_consumer = TextConsumer::new(0);
-    let quality =
-        QualityMonitor::start(&setup.quality, &texts.redaction(), 1 << 30, quality_consumer);
+    let quality = QualityMonitor::start(
+        &setup.quality,
+        &texts.redaction(),
+        1 << 30,
+        quality_consumer,
+    );
     if let Some((quality, guard)) = quality.unwrap() {
         let quality = Arc::new(quality);
         sinks.push(quality.clone());
@@ -470,7 +515,11 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     }
     let share = setup.quality.share();
     let text_sampling = TextSampling {
-        samples: vec![TextSample { consumer: quality_consumer, share, is_by_trace: true }],
+        samples: vec![TextSample {
+            consumer: quality_consumer,
+            share,
+            is_by_trace: true,
+        }],
         max_text_bytes: texts.excerpt_bytes(),
     };
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
@@ -487,9 +536,14 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         telemetry.clone(),
         options.drivers(),
     );
-    health_checks.wait_first_checks(Duration::from_secs(10)).await;
+    health_checks
+        .wait_first_checks(Duration::from_secs(10))
+        .await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
-    let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
+    let limits = ServerLimits {
+        drain_timeout: setup.drain,
+        ..setup.limits
+    };
     let connection_limiter = ConnectionLimiter::new(&limits, overload_guard.clone());
     let settings = ProxySettings {
         requests: RequestSettings {
@@ -529,8 +583,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     request_extras.attach(&mut proxy.state.extensions);
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
-    status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));
-    status_sources.push(Arc::new(move |status, _| status.certificates = credentials.counts()));
+    status_sources.push(Arc::new(move |status, _| {
+        status.connections = counted.snapshot();
+    }));
+    status_sources.push(Arc::new(move |status, _| {
+        status.certificates = credentials.counts();
+    }));
     let gpus = Arc::new(GpuMonitor::default());
     let gpu_settings = GpuSettings {
         exporters: setup.gpu_exporters,
@@ -563,8 +621,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         admin_router: tokenweir::admin::router(admin),
         tls: setup.tls,
     };
-    let (addr, admin) =
-        (server.client_listener.local_addr().unwrap(), server.admin_listener.local_addr().unwrap());
+    let (addr, admin) = (
+        server.client_listener.local_addr().unwrap(),
+        server.admin_listener.local_addr().unwrap(),
+    );
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.run(async {
         let _ = stopped.await;
@@ -585,7 +645,12 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
 impl Running {
     /// Waits for the end of the next request. Returns its record.
     pub(crate) async fn record(&self) -> RequestRecord {
-        self.records.lock().await.recv().await.expect("a request ends")
+        self.records
+            .lock()
+            .await
+            .recv()
+            .await
+            .expect("a request ends")
     }
 
     /// Takes the records of ended requests that the test has not taken yet.
@@ -596,7 +661,10 @@ impl Running {
 
     /// Fails if there is a record of a request that the test has not taken.
     pub(crate) async fn assert_no_more_records(&self) {
-        assert!(self.records.lock().await.try_recv().is_err(), "exactly one record per request");
+        assert!(
+            self.records.lock().await.try_recv().is_err(),
+            "exactly one record per request"
+        );
     }
 
     /// Waits until the trace capture has written exactly this many lines.
@@ -658,7 +726,9 @@ impl Running {
 
     /// Like [`Running::admin`], with this `accept` header.
     pub(crate) async fn get_admin_page_as(&self, path: &str, accept: &str) -> String {
-        let page = self.get_admin_bytes(path, &format!("accept: {accept}")).await;
+        let page = self
+            .get_admin_bytes(path, &format!("accept: {accept}"))
+            .await;
         String::from_utf8(page).unwrap()
     }
 
@@ -759,7 +829,12 @@ pub(crate) async fn read_until_times(
     let mut answer = Vec::new();
     while String::from_utf8_lossy(&answer).matches(wanted).count() < times {
         let read = client.read_buf(&mut answer).await.unwrap();
-        assert_ne!(read, 0, "ended before {wanted}: {}", String::from_utf8_lossy(&answer));
+        assert_ne!(
+            read,
+            0,
+            "ended before {wanted}: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     answer
 }
@@ -798,18 +873,28 @@ pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
 /// Returns the status code of a raw response. 0: there is no response.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
-    head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+    head.split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Returns the body of a raw response without chunked framing, and whether the body is complete.
 pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+    let end = answer
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .expect("a head")
+        + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
     let rest = &answer[end..];
     if !head.contains("transfer-encoding: chunked") {
         let length = head.split("content-length: ").nth(1);
         let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
-        return (rest.to_vec(), length.is_none_or(|length| length == rest.len()));
+        return (
+            rest.to_vec(),
+            length.is_none_or(|length| length == rest.len()),
+        );
     }
     let (chunks, is_complete) = chunks(rest);
     (chunks.concat(), is_complete)

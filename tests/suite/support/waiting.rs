@@ -12,7 +12,11 @@ macro_rules! wait_for {
                 break value;
             }
             let limit = $crate::waiting::WAIT_LIMIT;
-            assert!(std::time::Instant::now() < deadline, "{limit:?}: {}", stringify!($value));
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{limit:?}: {}",
+                stringify!($value)
+            );
             tokio::task::yield_now().await;
         }
     }};

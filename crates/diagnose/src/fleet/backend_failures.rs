@@ -74,11 +74,18 @@ impl BackendFailures {
     /// Returns a verdict for each backend that matches [`BACKEND_FAILING`] at `now`. Only backends that are
     /// available or ejected can match.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
-        self.backends.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
-        if fleet.backends.iter().any(|backend| backend.attempts.attempts > 0) {
+        self.backends
+            .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
+        if fleet
+            .backends
+            .iter()
+            .any(|backend| backend.attempts.attempts > 0)
+        {
             self.last_attempt_at = Some(now);
         }
-        let age = self.last_attempt_at.map(|at| now.saturating_duration_since(at));
+        let age = self
+            .last_attempt_at
+            .map(|at| now.saturating_duration_since(at));
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
@@ -89,8 +96,10 @@ impl BackendFailures {
             // If no backend has got a request for a long time, nothing shows that the condition still
             // holds.
             attempts.is_failing = !is_idle && attempts.is_failing_at(now);
-            let gets_requests =
-                matches!(backend.state, Availability::Available | Availability::Ejected);
+            let gets_requests = matches!(
+                backend.state,
+                Availability::Available | Availability::Ejected
+            );
             if attempts.is_failing && gets_requests {
                 matches.push(attempts.found_at(backend, severity, now));
             }
@@ -114,7 +123,11 @@ impl BackendAttempts {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= LONG_WINDOW;
         while self.recent.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
         let failed = counts.failed();
-        self.successes = if failed > 0 { 0 } else { self.successes + counts.attempts };
+        self.successes = if failed > 0 {
+            0
+        } else {
+            self.successes + counts.attempts
+        };
         if counts.attempts > 0 {
             self.recent.push_back((now, counts));
         }
@@ -129,14 +142,21 @@ impl BackendAttempts {
         }
         let since = *self.down_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= COVERED_BY_DOWN {
-            *self = Self { down_since: self.down_since, ..Self::default() };
+            *self = Self {
+                down_since: self.down_since,
+                ..Self::default()
+            };
         }
     }
 
     /// The numbers of attempts and of failed attempts in the window that ends at `now`.
     fn sums(&self, window: Duration, now: Instant) -> (u64, u64) {
         let is_in = |at: Instant| now.saturating_duration_since(at) < window;
-        let counts = self.recent.iter().filter(|(at, _)| is_in(*at)).map(|(_, counts)| counts);
+        let counts = self
+            .recent
+            .iter()
+            .filter(|(at, _)| is_in(*at))
+            .map(|(_, counts)| counts);
         counts.fold((0, 0), |(attempts, failed), counts| {
             (attempts + counts.attempts, failed + counts.failed())
         })
@@ -168,8 +188,9 @@ impl BackendAttempts {
         }
         let most = self.found.iter().max_by_key(|failure| failure.count);
         let (attempts, failed) = self.sums(WINDOW, now);
-        let mut cause = most
-            .map_or_else(String::new, |most| format!("most of its failures: {}", most.describe()));
+        let mut cause = most.map_or_else(String::new, |most| {
+            format!("most of its failures: {}", most.describe())
+        });
         if backend.state == Availability::Ejected {
             cause.push_str("; the circuit breaker has ejected it");
         } else if attempts == 0 {
@@ -177,11 +198,17 @@ impl BackendAttempts {
         }
         let evidence =
             |measure, value, unit| Evidence::new(measure, value, unit, WINDOW.as_secs_f64());
-        let remedy = most.and_then(AttemptFailures::remedy).unwrap_or(BACKEND_FAILING.remedy);
+        let remedy = most
+            .and_then(AttemptFailures::remedy)
+            .unwrap_or(BACKEND_FAILING.remedy);
         Verdict {
             backend: backend.id.to_string(),
             evidence: vec![
-                evidence("failed_share", failed as f64 / attempts.max(1) as f64, "ratio"),
+                evidence(
+                    "failed_share",
+                    failed as f64 / attempts.max(1) as f64,
+                    "ratio",
+                ),
                 evidence("failed_attempts", failed as f64, "requests"),
                 evidence("attempts", attempts as f64, "requests"),
             ],
@@ -205,7 +232,11 @@ impl AttemptCounts {
     /// Adds failed attempts to those of the same kind and status.
     pub(crate) fn add_failures(&mut self, failures: &AttemptFailures) {
         let key = |it: &AttemptFailures| (it.kind, it.status);
-        match self.failures.iter_mut().find(|known| key(known) == key(failures)) {
+        match self
+            .failures
+            .iter_mut()
+            .find(|known| key(known) == key(failures))
+        {
             Some(known) => known.count += failures.count,
             None => self.failures.push(failures.clone()),
         }
@@ -270,18 +301,34 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { rule: BackendFailures::default(), now: clock::epoch() }
+            Self {
+                rule: BackendFailures::default(),
+                now: clock::epoch(),
+            }
         }
 
         /// Evaluates the rule after `attempts` attempts at the backend `bad`, of which `failed` failed, and
         /// ten successful attempts at the backend `good`. Returns the verdict on `bad`.
         fn step(&mut self, attempts: u64, failed: u64) -> Option<Verdict> {
             self.now += Duration::from_secs(5);
-            let failure = AttemptFailures { kind: "truncated_cut", status: None, count: failed };
-            let counts = AttemptCounts { attempts, failures: vec![failure] };
-            let good = AttemptCounts { attempts: 10, failures: Vec::new() };
+            let failure = AttemptFailures {
+                kind: "truncated_cut",
+                status: None,
+                count: failed,
+            };
+            let counts = AttemptCounts {
+                attempts,
+                failures: vec![failure],
+            };
+            let good = AttemptCounts {
+                attempts: 10,
+                failures: Vec::new(),
+            };
             let backends = vec![backend("bad", counts), backend("good", good)];
-            let fleet = FleetObservation { backends, ..FleetObservation::default() };
+            let fleet = FleetObservation {
+                backends,
+                ..FleetObservation::default()
+            };
             let found = self.rule.judge(&fleet, self.now);
             assert!(found.iter().all(|it| it.backend == "bad"));
             found.into_iter().next()
@@ -289,7 +336,10 @@ mod tests {
     }
 
     fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
-        FleetBackend { attempts, ..observation::tests::backend(name, Availability::Available) }
+        FleetBackend {
+            attempts,
+            ..observation::tests::backend(name, Availability::Available)
+        }
     }
 
     /// Evaluates the rule at most `steps` times, and returns the number of evaluations until the verdict.
@@ -310,14 +360,23 @@ mod tests {
     fn many_failures_are_found_within_a_minute() {
         for (every, per_step) in [(1, 1), (1, 3), (1, 50)] {
             let found = steps_until_found(24, every, per_step, 4);
-            assert!(found.is_some_and(|step| step <= 12), "{every} {per_step}: {found:?}");
+            assert!(
+                found.is_some_and(|step| step <= 12),
+                "{every} {per_step}: {found:?}"
+            );
         }
-        assert!(steps_until_found(60, 4, 1, 4).is_some(), "three requests a minute");
+        assert!(
+            steps_until_found(60, 4, 1, 4).is_some(),
+            "three requests a minute"
+        );
         assert_eq!(steps_until_found(240, 1, 3, 0), None);
         let mut fixture = Fixture::new();
         assert!(fixture.step(2, 2).is_none(), "two failures");
         let mut fixture = Fixture::new();
-        assert!((0..100).all(|step| fixture.step(10, u64::from(step % 4 == 0)).is_none()), "2.5 %");
+        assert!(
+            (0..100).all(|step| fixture.step(10, u64::from(step % 4 == 0)).is_none()),
+            "2.5 %"
+        );
     }
 
     #[test]
@@ -328,7 +387,11 @@ mod tests {
             let held = fixture.step(0, 0).expect("it is held");
             let cause = held.cause.unwrap();
             assert!(cause.contains("it cuts its responses"), "{cause}");
-            assert_eq!(cause.contains("it gets no requests now"), step >= 11, "{step}: {cause}");
+            assert_eq!(
+                cause.contains("it gets no requests now"),
+                step >= 11,
+                "{step}: {cause}"
+            );
         }
         assert!(fixture.step(9, 0).is_some(), "nine successes are few");
         assert!(fixture.step(1, 0).is_none());
@@ -342,8 +405,10 @@ mod tests {
             for _ in 0..down_steps {
                 fixture.now += Duration::from_secs(5);
                 let down = observation::tests::backend("bad", Availability::Down);
-                let fleet =
-                    FleetObservation { backends: vec![down], ..FleetObservation::default() };
+                let fleet = FleetObservation {
+                    backends: vec![down],
+                    ..FleetObservation::default()
+                };
                 assert_eq!(fixture.rule.judge(&fleet, fixture.now).len(), 0);
             }
             fixture.step(1, 0).is_some()
@@ -359,7 +424,10 @@ mod tests {
         let idle = |fixture: &mut Fixture| {
             fixture.now += Duration::from_secs(5);
             let backends = vec![backend("bad", AttemptCounts::default())];
-            let fleet = FleetObservation { backends, ..FleetObservation::default() };
+            let fleet = FleetObservation {
+                backends,
+                ..FleetObservation::default()
+            };
             fixture.rule.judge(&fleet, fixture.now).len()
         };
         assert_eq!((0..59).map(|_| idle(&mut fixture)).sum::<usize>(), 59);
@@ -371,12 +439,32 @@ mod tests {
         let now = clock::epoch();
         let busy = Some(503);
         let judge = |kind, status, refused| {
-            let failures = vec![AttemptFailures { kind, status, count: 9 }];
-            let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];
-            let counts = RecentCounts { refused, ..RecentCounts::default() };
-            let fleet = FleetObservation { backends, counts, ..FleetObservation::default() };
+            let failures = vec![AttemptFailures {
+                kind,
+                status,
+                count: 9,
+            }];
+            let backends = vec![backend(
+                "a",
+                AttemptCounts {
+                    attempts: 9,
+                    failures,
+                },
+            )];
+            let counts = RecentCounts {
+                refused,
+                ..RecentCounts::default()
+            };
+            let fleet = FleetObservation {
+                backends,
+                counts,
+                ..FleetObservation::default()
+            };
             let found = BackendFailures::default().judge(&fleet, now);
-            found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy))
+            found
+                .into_iter()
+                .next()
+                .map(|it| (it.cause.unwrap(), it.remedy))
         };
         let (cause, remedy) = judge("unauthorized", Some(401), 0).unwrap();
         assert_eq!(cause, "most of its failures: it answers 401");

@@ -40,7 +40,9 @@ impl FleetDiagnoser {
         // the ejection, and last longer than the ejection.
         let is_named = |found: &Verdict| {
             found.verdict == BACKEND_EJECTED.name
-                && failing.iter().any(|failing| failing.backend == found.backend)
+                && failing
+                    .iter()
+                    .any(|failing| failing.backend == found.backend)
         };
         verdicts.retain(|found| !is_named(found));
         verdicts.extend(failing);
@@ -89,8 +91,14 @@ mod tests {
     fn fleet(states: &[Availability], requests: u64, refused: u64) -> FleetObservation {
         let named = states.iter().enumerate();
         FleetObservation {
-            backends: named.map(|(n, state)| backend(&format!("gpu-{n}"), *state)).collect(),
-            counts: RecentCounts { requests, refused, ..RecentCounts::default() },
+            backends: named
+                .map(|(n, state)| backend(&format!("gpu-{n}"), *state))
+                .collect(),
+            counts: RecentCounts {
+                requests,
+                refused,
+                ..RecentCounts::default()
+            },
             window_seconds: 30.0,
             queued: 7,
             ..FleetObservation::default()
@@ -101,8 +109,12 @@ mod tests {
     fn named(fleet: &FleetObservation) -> Vec<String> {
         let verdicts = FleetDiagnoser::default().diagnose(fleet, clock::epoch());
         let name = |verdict: &Verdict| {
-            let text =
-                format!("{} {} {}", verdict.severity.as_str(), verdict.verdict, verdict.backend);
+            let text = format!(
+                "{} {} {}",
+                verdict.severity.as_str(),
+                verdict.verdict,
+                verdict.backend
+            );
             text.trim_end().to_owned()
         };
         verdicts.iter().map(name).collect()
@@ -111,7 +123,10 @@ mod tests {
     #[test]
     fn severity_follows_the_refused_and_waiting_share() {
         let drained = [Available, Drained];
-        assert_eq!(named(&fleet(&drained, 100, 0)), ["info backend_drained gpu-1"]);
+        assert_eq!(
+            named(&fleet(&drained, 100, 0)),
+            ["info backend_drained gpu-1"]
+        );
         assert_eq!(
             named(&fleet(&drained, 100, 3)),
             ["warning shedding", "info backend_drained gpu-1"]
@@ -123,9 +138,19 @@ mod tests {
         let mut waiting = fleet(&drained, 100, 0);
         waiting.counts.waited = 26;
         assert_eq!(named(&waiting), ["critical backend_drained gpu-1"]);
-        assert_eq!(named(&fleet(&[Available; 3], 1_000, 2)), [""; 0], "two are no condition");
-        assert_eq!(named(&fleet(&[Available, Down], 9, 0)), ["warning backend_down gpu-1"]);
-        assert_eq!(named(&fleet(&[Available, Ejected], 9, 0)), ["warning backend_ejected gpu-1"]);
+        assert_eq!(
+            named(&fleet(&[Available; 3], 1_000, 2)),
+            [""; 0],
+            "two are no condition"
+        );
+        assert_eq!(
+            named(&fleet(&[Available, Down], 9, 0)),
+            ["warning backend_down gpu-1"]
+        );
+        assert_eq!(
+            named(&fleet(&[Available, Ejected], 9, 0)),
+            ["warning backend_ejected gpu-1"]
+        );
     }
 
     #[test]
@@ -135,11 +160,17 @@ mod tests {
         }
         let mixed = fleet(&[Drained, Down, Asleep], 10, 10);
         let verdicts = FleetDiagnoser::default().diagnose(&mixed, clock::epoch());
-        assert_eq!(verdicts[0].cause.as_deref(), Some("1 asleep, 1 drained, 1 down"));
+        assert_eq!(
+            verdicts[0].cause.as_deref(),
+            Some("1 asleep, 1 drained, 1 down")
+        );
         assert!((verdicts[0].evidence[0].value - 1.0).abs() < 1e-9);
         assert_eq!(verdicts.len(), 3, "{verdicts:#?}");
         assert_eq!(named(&fleet(&[], 0, 0)), ["critical no_capacity"]);
-        assert_eq!(named(&fleet(&[Unknown, Down], 0, 0)), ["warning backend_down gpu-1"]);
+        assert_eq!(
+            named(&fleet(&[Unknown, Down], 0, 0)),
+            ["warning backend_down gpu-1"]
+        );
     }
 
     #[test]
@@ -150,7 +181,10 @@ mod tests {
             seconds,
         };
         let awaited_models = vec![awaited("`llama`", 12, 40.0), awaited("any model", 1, 300.0)];
-        let observed = FleetObservation { awaited_models, ..fleet(&[Available], 0, 0) };
+        let observed = FleetObservation {
+            awaited_models,
+            ..fleet(&[Available], 0, 0)
+        };
         assert_eq!(named(&observed), ["warning backend_awaited"]);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let expected = "no backend of `llama` for 40 s, 12 requests wait; \
@@ -162,7 +196,10 @@ mod tests {
     fn causes_have_operator_and_health_check_error() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
-        let causes: Vec<_> = verdicts.iter().map(|it| it.cause.as_deref().unwrap()).collect();
+        let causes: Vec<_> = verdicts
+            .iter()
+            .map(|it| it.cause.as_deref().unwrap())
+            .collect();
         assert_eq!(
             causes,
             [
@@ -178,8 +215,16 @@ mod tests {
         let mut observed = fleet(&[Available, Drained], 10, 0);
         let drain = observed.backends[1].drain.as_mut().unwrap();
         drain.age_seconds = 3_600.0;
-        assert_eq!(named(&observed), ["info backend_drained gpu-1"], "it ends by itself");
-        observed.backends[1].drain.as_mut().unwrap().remaining_seconds = None;
+        assert_eq!(
+            named(&observed),
+            ["info backend_drained gpu-1"],
+            "it ends by itself"
+        );
+        observed.backends[1]
+            .drain
+            .as_mut()
+            .unwrap()
+            .remaining_seconds = None;
         assert_eq!(named(&observed), ["warning backend_drained gpu-1"]);
     }
 

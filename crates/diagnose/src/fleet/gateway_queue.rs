@@ -68,7 +68,10 @@ impl GatewayQueue {
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
-        let is_limit = self.cause.as_ref().is_some_and(|(_, remedy)| remedy.is_some());
+        let is_limit = self
+            .cause
+            .as_ref()
+            .is_some_and(|(_, remedy)| remedy.is_some());
         if self.cause.is_none() || is_found && !is_limit {
             self.cause = Some(cause_and_remedy(fleet));
         }
@@ -88,7 +91,11 @@ impl GatewayQueue {
 
 /// Why no backend has capacity, and the remedy for this cause, if it differs from the remedy of the rule.
 fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
-    let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
+    let up = fleet
+        .backends
+        .iter()
+        .filter(|backend| backend.is_up)
+        .count();
     let limited = fleet.limited_backends;
     // No requests wait in the engines of the limited backends, so these engines have capacity left.
     if limited > 0 && 2 * limited >= up {
@@ -104,7 +111,10 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let cause = if missing.is_empty() {
         "every backend that serves them is full".to_owned()
     } else {
-        format!("{up} of {} backends get requests: {missing}", fleet.backends.len())
+        format!(
+            "{up} of {} backends get requests: {missing}",
+            fleet.backends.len()
+        )
     };
     (cause, None)
 }
@@ -125,14 +135,22 @@ mod tests {
             let fleet = FleetObservation {
                 queued,
                 longest_wait_seconds: Some(wait),
-                counts: RecentCounts { delayed, requests: 100, ..RecentCounts::default() },
+                counts: RecentCounts {
+                    delayed,
+                    requests: 100,
+                    ..RecentCounts::default()
+                },
                 ..FleetObservation::default()
             };
             let found = rule.judge(&fleet, is_named, now);
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };
         assert_eq!(judge(9, 1.5, 0, false), None, "a short wait harms nobody");
-        assert_eq!(judge(9, 2.5, 0, false), None, "a single look is no evidence");
+        assert_eq!(
+            judge(9, 2.5, 0, false),
+            None,
+            "a single look is no evidence"
+        );
         assert_eq!(judge(9, 2.5, 0, true), None);
         assert_eq!(
             judge(0, 0.0, 3, false).as_deref(),
@@ -144,7 +162,10 @@ mod tests {
         );
         assert_eq!(judge(5, 3.0, 40, true), None, "requests are refused, too");
         for _ in 0..4 {
-            assert!(judge(0, 0.0, 2, false).is_some(), "it ends after half a minute");
+            assert!(
+                judge(0, 0.0, 2, false).is_some(),
+                "it ends after half a minute"
+            );
         }
         assert_eq!(judge(0, 0.0, 2, false), None);
     }
@@ -162,7 +183,8 @@ mod tests {
             };
             let found = rule.judge(&fleet, false, start + Duration::from_secs(seconds));
             let is_named = found.is_some_and(|it| {
-                it.cause.is_some_and(|cause| cause.contains("admission.max_in_flight"))
+                it.cause
+                    .is_some_and(|cause| cause.contains("admission.max_in_flight"))
                     && it.remedy != GATEWAY_QUEUE.remedy
             });
             assert_eq!(is_named, seconds > 0, "{seconds} s");

@@ -142,13 +142,22 @@ impl GatewayRules {
     /// Returns a verdict for each condition of the gateway that holds at `now`.
     pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<Verdict> {
         let mut matches = Vec::new();
-        if self.connections.has_grown(gateway.refused_connections, CONNECTION_HOLD, now) {
+        if self
+            .connections
+            .has_grown(gateway.refused_connections, CONNECTION_HOLD, now)
+        {
             matches.push(CONNECTIONS_REFUSED.verdict(VerdictSeverity::Critical, None));
         }
-        let earliest = gateway.certificates.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        let earliest = gateway
+            .certificates
+            .iter()
+            .min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
             let (severity, cause) = if *seconds <= 0.0 {
-                (VerdictSeverity::Critical, format!("expired: the certificate for {peer}s"))
+                (
+                    VerdictSeverity::Critical,
+                    format!("expired: the certificate for {peer}s"),
+                )
             } else {
                 let hours = seconds / 3_600.0;
                 let cause = format!("the certificate for {peer}s expires in {hours:.0} h");
@@ -162,11 +171,19 @@ impl GatewayRules {
             let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
             matches.push(RELOAD_FAILED.verdict(VerdictSeverity::Warning, Some(cause)));
         }
-        if self.spans.has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now) {
-            let cause = gateway.span_export_failure.map(|why| format!("the collector: {why}"));
+        if self
+            .spans
+            .has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now)
+        {
+            let cause = gateway
+                .span_export_failure
+                .map(|why| format!("the collector: {why}"));
             matches.push(SPANS_LOST.verdict(VerdictSeverity::Warning, cause));
         }
-        if self.log_lines.has_grown(gateway.lost_log_lines, EXPORT_FAILURE_HOLD, now) {
+        if self
+            .log_lines
+            .has_grown(gateway.lost_log_lines, EXPORT_FAILURE_HOLD, now)
+        {
             matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning, None));
         }
         let unread = gateway.unread_streams;
@@ -204,7 +221,11 @@ impl GatewayRules {
 impl CountGrowth {
     /// Takes the count at `now`. Returns whether the count has grown in the last `hold`.
     fn has_grown(&mut self, count: u64, hold: Duration, now: Instant) -> bool {
-        if self.last.replace(count).is_some_and(|before| count > before) {
+        if self
+            .last
+            .replace(count)
+            .is_some_and(|before| count > before)
+        {
             self.grown_at = Some(now);
         }
         let age = self.grown_at.map(|at| now.saturating_duration_since(at));
@@ -224,7 +245,12 @@ mod tests {
 
     fn names(rules: &mut GatewayRules, gateway: &GatewayConditions, now: Instant) -> Vec<String> {
         let name = |it: Verdict| {
-            format!("{} {} {}", it.severity.as_str(), it.verdict, it.cause.unwrap_or_default())
+            format!(
+                "{} {} {}",
+                it.severity.as_str(),
+                it.verdict,
+                it.cause.unwrap_or_default()
+            )
         };
         rules.judge(gateway, now).into_iter().map(name).collect()
     }
@@ -248,7 +274,10 @@ mod tests {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut is_named = |seconds, lost_spans| {
-            let gateway = GatewayConditions { lost_spans, ..GatewayConditions::default() };
+            let gateway = GatewayConditions {
+                lost_spans,
+                ..GatewayConditions::default()
+            };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
         };
         assert!(!is_named(0, 9), "these failures are old");
@@ -261,7 +290,10 @@ mod tests {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut named = |seconds, lost_log_lines| {
-            let gateway = GatewayConditions { lost_log_lines, ..GatewayConditions::default() };
+            let gateway = GatewayConditions {
+                lost_log_lines,
+                ..GatewayConditions::default()
+            };
             names(&mut rules, &gateway, start + Duration::from_secs(seconds)).join("")
         };
         assert_eq!(named(0, 0), "");
@@ -274,7 +306,10 @@ mod tests {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut is_named = |seconds, refused_connections| {
-            let gateway = GatewayConditions { refused_connections, ..GatewayConditions::default() };
+            let gateway = GatewayConditions {
+                refused_connections,
+                ..GatewayConditions::default()
+            };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
         };
         assert!(!is_named(0, 9), "these are old");
@@ -286,7 +321,10 @@ mod tests {
         let mut rules = GatewayRules::default();
         let mut is_named = |succeeded, failed| {
             let certificate_reloads = CertificateReloads { succeeded, failed };
-            let gateway = GatewayConditions { certificate_reloads, ..GatewayConditions::default() };
+            let gateway = GatewayConditions {
+                certificate_reloads,
+                ..GatewayConditions::default()
+            };
             !names(&mut rules, &gateway, clock::epoch()).is_empty()
         };
         assert!(!is_named(0, 3), "these are old");
@@ -297,20 +335,31 @@ mod tests {
     fn unread_streams_are_named_at_the_second_evaluation() {
         let mut rules = GatewayRules::default();
         let mut is_named = |open_streams, unread_streams| {
-            let gateway =
-                GatewayConditions { open_streams, unread_streams, ..GatewayConditions::default() };
+            let gateway = GatewayConditions {
+                open_streams,
+                unread_streams,
+                ..GatewayConditions::default()
+            };
             !names(&mut rules, &gateway, clock::epoch()).is_empty()
         };
-        assert!(!is_named(10, 2) && is_named(10, 2), "a single look is no evidence");
+        assert!(
+            !is_named(10, 2) && is_named(10, 2),
+            "a single look is no evidence"
+        );
         assert!(!is_named(11, 2) && !is_named(1, 1), "few clients");
     }
 
     #[test]
     fn the_reload_cause_is_the_first_error_line() {
         let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
-        let gateway =
-            GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };
+        let gateway = GatewayConditions {
+            reload_problem: Some(problem),
+            ..GatewayConditions::default()
+        };
         let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
-        assert_eq!(named, ["warning reload_failed gateway.yaml:1:3: unknown key"]);
+        assert_eq!(
+            named,
+            ["warning reload_failed gateway.yaml:1:3: unknown key"]
+        );
     }
 }

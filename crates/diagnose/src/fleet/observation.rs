@@ -171,8 +171,9 @@ impl FleetObservation {
         states.sort_unstable();
         let counts = states.chunk_by(|a, b| a == b);
         let missing = counts.filter(|states| states[0] != Availability::Available);
-        let missing: Vec<String> =
-            missing.map(|states| format!("{} {}", states.len(), label(states[0]))).collect();
+        let missing: Vec<String> = missing
+            .map(|states| format!("{} {}", states.len(), label(states[0])))
+            .collect();
         missing.join(", ")
     }
 

@@ -37,10 +37,14 @@ pub(super) struct RefusedByBackends {
 impl RefusedByBackends {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
-        let refused =
-            fleet.counts.client_errors.iter().filter(|(status, _)| STATUSES.contains(status));
+        let refused = fleet
+            .counts
+            .client_errors
+            .iter()
+            .filter(|(status, _)| STATUSES.contains(status));
         let count: u64 = refused.clone().map(|(_, count)| count).sum();
-        self.debounce.update(is_critical_harm(count, fleet.counts.requests), now);
+        self.debounce
+            .update(is_critical_harm(count, fleet.counts.requests), now);
         if let Some((status, _)) = refused.max_by_key(|(_, count)| **count) {
             self.status = *status;
         }
@@ -48,7 +52,11 @@ impl RefusedByBackends {
         let status = self.status;
         let window = fleet.window_seconds;
         let cause = format!("the backends that were asked answer {status}");
-        let remedy = if status == 429 { RATE_LIMIT_REMEDY } else { REFUSED_BY_BACKENDS.remedy };
+        let remedy = if status == 429 {
+            RATE_LIMIT_REMEDY
+        } else {
+            REFUSED_BY_BACKENDS.remedy
+        };
         Some(Verdict {
             evidence: vec![
                 Evidence::new("refused_by_backends", count as f64, "requests", window),
@@ -74,8 +82,15 @@ mod tests {
         let mut judge = |status, count, requests| {
             now += Duration::from_secs(5);
             let client_errors = [(status, count)].into();
-            let counts = RecentCounts { requests, client_errors, ..RecentCounts::default() };
-            let fleet = FleetObservation { counts, ..FleetObservation::default() };
+            let counts = RecentCounts {
+                requests,
+                client_errors,
+                ..RecentCounts::default()
+            };
+            let fleet = FleetObservation {
+                counts,
+                ..FleetObservation::default()
+            };
             let found = rule.judge(&fleet, now);
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };
@@ -87,7 +102,11 @@ mod tests {
         let named = Some("warning the backends that were asked answer 401");
         assert_eq!(judge(401, 90, 100).as_deref(), named);
         for _ in 0..5 {
-            assert_eq!(judge(401, 1, 100).as_deref(), named, "it ends after half a minute");
+            assert_eq!(
+                judge(401, 1, 100).as_deref(),
+                named,
+                "it ends after half a minute"
+            );
         }
         assert_eq!(judge(401, 1, 100), None);
     }

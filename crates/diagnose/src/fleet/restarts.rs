@@ -51,13 +51,16 @@ struct Interruptions {
 impl Restarts {
     /// Returns a verdict for each backend that matches [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
-        self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
+        self.0
+            .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let interruptions = self.0.entry(backend.id.clone()).or_default();
             interruptions.observe(backend.restarts, backend.state, now);
-            let Some((count, cause)) = interruptions.repeated(now) else { continue };
+            let Some((count, cause)) = interruptions.repeated(now) else {
+                continue;
+            };
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
             matches.push(Verdict {
@@ -89,9 +92,15 @@ impl Interruptions {
     /// interruptions, or the last one is too long ago.
     fn repeated(&self, now: Instant) -> Option<(usize, &'static str)> {
         let (times, cause) = if self.restarts.len() >= MIN_INTERRUPTIONS {
-            (&self.restarts, "its process ends and starts again (crash loop)")
+            (
+                &self.restarts,
+                "its process ends and starts again (crash loop)",
+            )
         } else {
-            (&self.downs, "it is down and up in turn, and its process does not restart")
+            (
+                &self.downs,
+                "it is down and up in turn, and its process does not restart",
+            )
         };
         if times.len() < MIN_INTERRUPTIONS {
             return None;
@@ -117,11 +126,22 @@ mod tests {
         let start = clock::epoch();
         let mut is_named = |second: &u64| {
             let (restarts, state) = at(*second);
-            let backend = FleetBackend { restarts, ..observation::tests::backend("gpu-0", state) };
-            let fleet = FleetObservation { backends: vec![backend], ..FleetObservation::default() };
-            !rule.judge(&fleet, start + Duration::from_secs(*second)).is_empty()
+            let backend = FleetBackend {
+                restarts,
+                ..observation::tests::backend("gpu-0", state)
+            };
+            let fleet = FleetObservation {
+                backends: vec![backend],
+                ..FleetObservation::default()
+            };
+            !rule
+                .judge(&fleet, start + Duration::from_secs(*second))
+                .is_empty()
         };
-        (0..600).step_by(5).filter(|second| is_named(second)).collect()
+        (0..600)
+            .step_by(5)
+            .filter(|second| is_named(second))
+            .collect()
     }
 
     #[test]
@@ -131,10 +151,24 @@ mod tests {
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));
         let flaps = named(|second| {
             let is_down = second % 60 == 0 && (1..=240).contains(&second);
-            (0, if is_down { Availability::Down } else { available })
+            (
+                0,
+                if is_down {
+                    Availability::Down
+                } else {
+                    available
+                },
+            )
         });
         assert_eq!((flaps.first(), flaps.last()), (Some(&180), Some(&375)));
-        assert_eq!(named(|second| ((second / 250).min(2), available)), [0_u64; 0]);
-        assert_eq!(named(|_| (7, Availability::Down)), [0_u64; 0], "one long outage");
+        assert_eq!(
+            named(|second| ((second / 250).min(2), available)),
+            [0_u64; 0]
+        );
+        assert_eq!(
+            named(|_| (7, Availability::Down)),
+            [0_u64; 0],
+            "one long outage"
+        );
     }
 }

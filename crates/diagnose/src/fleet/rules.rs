@@ -139,7 +139,9 @@ pub static FLEET_RULES: [&VerdictDescription; 17] = [
 impl Verdict {
     /// Whether the condition is a state of a backend, of the fleet or of the gateway.
     pub fn is_about_state(&self) -> bool {
-        FLEET_RULES.iter().any(|rule| rule.is_about_state && rule.name == self.verdict)
+        FLEET_RULES
+            .iter()
+            .any(|rule| rule.is_about_state && rule.name == self.verdict)
     }
 }
 
@@ -153,17 +155,30 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
     let is_harmful = has_no_capacity
         || is_shedding(fleet) && is_critical(fleet.counts.refused)
         || is_critical(fleet.counts.waited);
-    let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
+    let severity = if is_harmful {
+        VerdictSeverity::Critical
+    } else {
+        VerdictSeverity::Warning
+    };
     let mut matches = Vec::new();
     if has_no_capacity {
         let missing = fleet.missing_backends();
-        let cause = if missing.is_empty() { "there are no backends".to_owned() } else { missing };
+        let cause = if missing.is_empty() {
+            "there are no backends".to_owned()
+        } else {
+            missing
+        };
         matches.push(for_all(&NO_CAPACITY, severity, cause, fleet));
     } else if is_shedding(fleet) {
         matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
     }
     matches.extend(backend_awaited(&fleet.awaited_models));
-    matches.extend(fleet.backends.iter().filter_map(|backend| judge_backend(backend, severity)));
+    matches.extend(
+        fleet
+            .backends
+            .iter()
+            .filter_map(|backend| judge_backend(backend, severity)),
+    );
     matches
 }
 
@@ -178,7 +193,10 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
             let cause = kind.map(|kind| kind.cause.to_owned());
             let down = BACKEND_DOWN.verdict(severity, cause.or_else(|| backend.reason.clone()));
             let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
-            Verdict { remedy: remedy.to_owned(), ..down }
+            Verdict {
+                remedy: remedy.to_owned(),
+                ..down
+            }
         }
         Availability::Ejected => {
             let panic = "it gets requests nevertheless, because most backends are ejected";
@@ -187,7 +205,11 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
         }
         Availability::Drained => {
             let is_harmful = severity == VerdictSeverity::Critical;
-            let severity = if is_harmful { severity } else { drain_severity(backend) };
+            let severity = if is_harmful {
+                severity
+            } else {
+                drain_severity(backend)
+            };
             BACKEND_DRAINED.verdict(severity, backend.drain.as_ref().map(drain_cause))
         }
         Availability::Available
@@ -196,7 +218,10 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
         | Availability::ZeroWeight
         | Availability::Unknown => return None,
     };
-    Some(Verdict { backend: backend.id.to_string(), ..found })
+    Some(Verdict {
+        backend: backend.id.to_string(),
+        ..found
+    })
 }
 
 /// Whether the gateway refuses enough requests for [`SHEDDING`].
@@ -207,18 +232,35 @@ fn is_shedding(fleet: &FleetObservation) -> bool {
 /// The verdict of [`BACKEND_AWAITED`]. `None`: `models` is empty.
 fn backend_awaited(models: &[AwaitedModel]) -> Option<Verdict> {
     let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
-    let causes = models.iter().take(MAX_NAMED).map(|AwaitedModel { model, requests, seconds }| {
-        let requests =
-            if *requests == 1 { "1 request waits" } else { &format!("{requests} requests wait") };
-        format!("no backend of {model} for {}, {requests}", minutes(*seconds))
-    });
+    let causes = models.iter().take(MAX_NAMED).map(
+        |AwaitedModel {
+             model,
+             requests,
+             seconds,
+         }| {
+            let requests = if *requests == 1 {
+                "1 request waits"
+            } else {
+                &format!("{requests} requests wait")
+            };
+            format!(
+                "no backend of {model} for {}, {requests}",
+                minutes(*seconds)
+            )
+        },
+    );
     let mut cause = causes.collect::<Vec<_>>().join("; ");
     if models.len() > MAX_NAMED {
         // Writing to a string cannot fail.
         let _ = write!(cause, "; and {} more models", models.len() - MAX_NAMED);
     }
     let waiting = models.iter().map(|model| model.requests).sum::<usize>();
-    let evidence = vec![Evidence::new("waiting_in_gateway", waiting as f64, "requests", longest)];
+    let evidence = vec![Evidence::new(
+        "waiting_in_gateway",
+        waiting as f64,
+        "requests",
+        longest,
+    )];
     let found = BACKEND_AWAITED.verdict(VerdictSeverity::Warning, Some(cause));
     (!models.is_empty()).then_some(Verdict { evidence, ..found })
 }
@@ -235,7 +277,10 @@ fn for_all(
         evidence("refused", fleet.counts.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
     ];
-    Verdict { evidence, ..rule.verdict(severity, Some(cause)) }
+    Verdict {
+        evidence,
+        ..rule.verdict(severity, Some(cause))
+    }
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {
@@ -244,7 +289,11 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
     if missing.is_empty() {
         return "every backend is full, or the gateway is at its own limit".to_owned();
     }
-    let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
+    let up = fleet
+        .backends
+        .iter()
+        .filter(|backend| backend.is_up)
+        .count();
     format!("{up} of {total} backends get requests: {missing}")
 }
 
@@ -262,7 +311,13 @@ fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
 }
 
 fn drain_cause(drain: &DrainSummary) -> String {
-    let DrainSummary { by, reason, age_seconds, remaining_seconds, .. } = drain;
+    let DrainSummary {
+        by,
+        reason,
+        age_seconds,
+        remaining_seconds,
+        ..
+    } = drain;
     let mut cause = format!("drained by {by} {} ago", minutes(*age_seconds));
     if let Some(remaining) = remaining_seconds {
         // Writing to a string cannot fail.

@@ -44,7 +44,8 @@ impl UnservedModels {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let age = |at: Instant| now.saturating_duration_since(at);
-        self.0.retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));
+        self.0
+            .retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));
         for (name, total) in &fleet.unserved_models {
             let model = self.0.entry(name.clone()).or_default();
             let new = total.saturating_sub(model.total);
@@ -52,7 +53,11 @@ impl UnservedModels {
             if new > 0 {
                 model.recent.push_back((now, new));
             }
-            while model.recent.pop_front_if(|(at, _)| age(*at) >= FORGET_AFTER).is_some() {}
+            while model
+                .recent
+                .pop_front_if(|(at, _)| age(*at) >= FORGET_AFTER)
+                .is_some()
+            {}
         }
         let missed = self.0.iter().filter(|(_, model)| !model.recent.is_empty());
         let missed: Vec<(&String, &UnservedModel)> = missed.collect();
@@ -61,10 +66,16 @@ impl UnservedModels {
         }
         let sum = |window: Duration| {
             let recent = missed.iter().flat_map(|(_, model)| &model.recent);
-            recent.filter(|(at, _)| age(*at) < window).map(|(_, requests)| requests).sum::<u64>()
+            recent
+                .filter(|(at, _)| age(*at) < window)
+                .map(|(_, requests)| requests)
+                .sum::<u64>()
         };
-        let names: Vec<&str> =
-            missed.iter().take(MAX_NAMED).map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = missed
+            .iter()
+            .take(MAX_NAMED)
+            .map(|(name, _)| name.as_str())
+            .collect();
         let mut cause = names.join(", ");
         if missed.len() > MAX_NAMED {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
@@ -73,7 +84,12 @@ impl UnservedModels {
         let seconds = FORGET_AFTER.as_secs_f64();
         let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
         Some(Verdict {
-            evidence: vec![Evidence::new("failed_requests", failed, "requests", seconds)],
+            evidence: vec![Evidence::new(
+                "failed_requests",
+                failed,
+                "requests",
+                seconds,
+            )],
             ..MODEL_GONE.verdict(severity, Some(cause))
         })
     }
@@ -90,20 +106,41 @@ mod tests {
         let mut rule = UnservedModels::default();
         let start = clock::epoch();
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
-            let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            let unserved_models = models
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();
-            let counts = RecentCounts { requests, ..RecentCounts::default() };
-            let fleet = FleetObservation { counts, unserved_models, ..FleetObservation::default() };
+            let counts = RecentCounts {
+                requests,
+                ..RecentCounts::default()
+            };
+            let fleet = FleetObservation {
+                counts,
+                unserved_models,
+                ..FleetObservation::default()
+            };
             let found = rule.judge(&fleet, start + Duration::from_secs(seconds));
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };
         assert_eq!(judge(0, &[], 100), None);
-        assert_eq!(judge(5, &[("lora", 3)], 100).as_deref(), Some("warning lora"));
-        assert_eq!(judge(10, &[("lora", 30)], 100).as_deref(), Some("critical lora"));
-        assert_eq!(judge(60, &[("lora", 30)], 100).as_deref(), Some("warning lora"));
+        assert_eq!(
+            judge(5, &[("lora", 3)], 100).as_deref(),
+            Some("warning lora")
+        );
+        assert_eq!(
+            judge(10, &[("lora", 30)], 100).as_deref(),
+            Some("critical lora")
+        );
+        assert_eq!(
+            judge(60, &[("lora", 30)], 100).as_deref(),
+            Some("warning lora")
+        );
         assert_eq!(judge(310, &[("lora", 30)], 100), None, "nobody asks for it");
         let many = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("lora", 30)];
-        assert_eq!(judge(315, &many, 100).as_deref(), Some("warning a, b, c and 1 more"));
+        assert_eq!(
+            judge(315, &many, 100).as_deref(),
+            Some("warning a, b, c and 1 more")
+        );
         assert_eq!(judge(320, &[], 100), None, "they are listed again");
     }
 }

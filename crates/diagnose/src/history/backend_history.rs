@@ -48,7 +48,9 @@ impl BackendHistory {
     /// Adds a sample. `is_healthy`: no verdict holds at the backend. Only minutes in which `is_healthy` is
     /// true for all samples are used for the baselines.
     pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
-        let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
+        let pages = self
+            .last_sample
+            .and_then(|last| Some((last.page?, sample.page?)));
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
             self.restarted_at = Some(sample.at);
             self.forget_process();
@@ -64,7 +66,9 @@ impl BackendHistory {
         push_bounded(&mut self.steps, step, MAX_STEPS);
         // The next page is compared with the last known page, even if samples between the two had
         // no page.
-        let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
+        let page = sample
+            .page
+            .or_else(|| self.last_sample.and_then(|last| last.page));
         self.last_sample = Some(DiagnosisSample { page, ..sample });
         self.update_baselines(sample.at, is_healthy && sample.is_up);
     }
@@ -91,16 +95,23 @@ impl BackendHistory {
 
     /// Forgets the measures that depend on the process of the backend.
     fn forget_process(&mut self) {
-        for measure in WindowMeasure::ALL.into_iter().filter(|measure| !measure.survives_restart())
+        for measure in WindowMeasure::ALL
+            .into_iter()
+            .filter(|measure| !measure.survives_restart())
         {
-            self.minutes.iter_mut().for_each(|minute| minute[measure as usize] = f32::NAN);
+            self.minutes
+                .iter_mut()
+                .for_each(|minute| minute[measure as usize] = f32::NAN);
             self.baselines[measure as usize] = None;
         }
         self.minute_start = None;
     }
 
     fn baseline_of(&self, measure: WindowMeasure, min_minutes: usize) -> Option<RobustBaseline> {
-        let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure as usize]));
+        let minutes = self
+            .minutes
+            .iter()
+            .map(|minute| f64::from(minute[measure as usize]));
         let known = minutes.filter(|value| !value.is_nan());
         RobustBaseline::from_values(known, min_minutes, measure.min_deviation())
     }
@@ -138,12 +149,16 @@ impl BackendHistory {
 
     /// The weight of the backend. 1 if the weight is not known.
     pub(crate) fn weight(&self) -> u32 {
-        self.last_sample.and_then(|last| last.gateway).map_or(1, |gateway| gateway.weight)
+        self.last_sample
+            .and_then(|last| last.gateway)
+            .map_or(1, |gateway| gateway.weight)
     }
 
     /// Greatest number of sequences that the engine has run at once since its start, as far as known.
     pub(crate) fn most_running(&self) -> u32 {
-        self.last_sample.and_then(|last| last.gateway).map_or(0, |gateway| gateway.most_running)
+        self.last_sample
+            .and_then(|last| last.gateway)
+            .map_or(0, |gateway| gateway.most_running)
     }
 
     /// Whether the backend was not up in a sample of the last `span` before the newest step.
@@ -198,9 +213,18 @@ mod tests {
     use tokenweir_protocol::clock;
 
     fn sample_at(seconds: u64, tokens: f64) -> DiagnosisSample {
-        let load = EngineLoad { generation_tokens: Some(tokens), ..EngineLoad::default() };
+        let load = EngineLoad {
+            generation_tokens: Some(tokens),
+            ..EngineLoad::default()
+        };
         let at = clock::epoch() + Duration::from_secs(seconds);
-        DiagnosisSample { at, is_up: true, page: Some(load), gateway: None, gpus: None }
+        DiagnosisSample {
+            at,
+            is_up: true,
+            page: Some(load),
+            gateway: None,
+            gpus: None,
+        }
     }
 
     #[test]
@@ -210,7 +234,10 @@ mod tests {
         assert!(size_of::<BackendHistory>() + steps + minutes < 64 << 10);
         let mut history = BackendHistory::default();
         (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
-        assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));
+        assert_eq!(
+            (history.steps.len(), history.minutes.len()),
+            (MAX_STEPS, MAX_MINUTES)
+        );
         let capacities = (history.steps.capacity(), history.minutes.capacity());
         assert_eq!(capacities, (MAX_STEPS, MAX_MINUTES));
     }
@@ -220,13 +247,19 @@ mod tests {
         let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), true));
         let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
-        assert!(rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{rate:?}");
+        assert!(
+            rate.is_some_and(|rate| (rate - 10.0).abs() < 1e-6),
+            "{rate:?}"
+        );
         assert!(history.baseline(WindowMeasure::GenerationRate).is_some());
         history.push(sample_at(500, 0.0), true);
         assert!(history.baseline(WindowMeasure::GenerationRate).is_none());
         assert!(history.has_restarted_within(MINUTE));
         let after = history.window(MINUTE).rate(StepSignal::GenerationTokens);
-        assert!(after.is_some_and(|rate| (rate - 10.0).abs() < 1e-6), "{after:?}");
+        assert!(
+            after.is_some_and(|rate| (rate - 10.0).abs() < 1e-6),
+            "{after:?}"
+        );
     }
 
     #[test]

@@ -112,15 +112,21 @@ impl WindowMeasure {
             Self::PreemptionsPerRequest => {
                 window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0)
             }
-            Self::PrefixHitRatio => {
-                window.ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, MIN_TOKENS)
-            }
-            Self::QueueTime => {
-                window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
-            }
-            Self::PrefillTime => {
-                window.ratio(StepSignal::PrefillSeconds, StepSignal::Prefilled, MIN_OBSERVATIONS)
-            }
+            Self::PrefixHitRatio => window.ratio(
+                StepSignal::PrefixHits,
+                StepSignal::PrefixQueries,
+                MIN_TOKENS,
+            ),
+            Self::QueueTime => window.ratio(
+                StepSignal::QueueSeconds,
+                StepSignal::Queued,
+                MIN_OBSERVATIONS,
+            ),
+            Self::PrefillTime => window.ratio(
+                StepSignal::PrefillSeconds,
+                StepSignal::Prefilled,
+                MIN_OBSERVATIONS,
+            ),
             Self::Prefilling => in_prefill(window),
             Self::EngineTtft => window.ratio(
                 StepSignal::FirstTokenSeconds,
@@ -142,16 +148,22 @@ impl WindowMeasure {
             Self::GapP99 => window.mean(StepSignal::GapP99),
             Self::InFlight => window.mean(StepSignal::InFlight),
             Self::CancelRatio => window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0),
-            Self::EmptyShare => {
-                window.ratio(StepSignal::EmptyResponses, StepSignal::Responses, MIN_OBSERVATIONS)
-            }
-            Self::CutShare => {
-                window.ratio(StepSignal::CutResponses, StepSignal::Responses, MIN_OBSERVATIONS)
-            }
+            Self::EmptyShare => window.ratio(
+                StepSignal::EmptyResponses,
+                StepSignal::Responses,
+                MIN_OBSERVATIONS,
+            ),
+            Self::CutShare => window.ratio(
+                StepSignal::CutResponses,
+                StepSignal::Responses,
+                MIN_OBSERVATIONS,
+            ),
             Self::FrontEnd => window.front_end_lag(MIN_COMPARED_STREAMS),
-            Self::StallsPerStream => {
-                window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
-            }
+            Self::StallsPerStream => window.ratio(
+                StepSignal::Stalls,
+                StepSignal::FirstOutputs,
+                MIN_OBSERVATIONS,
+            ),
             Self::ReusablePrompt => window.ratio(
                 StepSignal::ReusableTokens,
                 StepSignal::GatewayPromptTokens,
@@ -210,7 +222,9 @@ impl StepWindow<'_> {
     pub(crate) fn front_end_lag(&self, min_streams: f64) -> Option<f64> {
         let outputs = self.sum(StepSignal::FirstOutputs)?;
         let tokens = self.sum(StepSignal::FirstTokens)?;
-        let streams = self.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
+        let streams = self
+            .ratio(StepSignal::Streams, StepSignal::Finished, 1.0)
+            .unwrap_or(1.0);
         let counts_same_requests =
             outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
         let lag = self.get(WindowMeasure::Ttft)? - self.get(WindowMeasure::EngineTtft)?;

@@ -33,7 +33,13 @@ pub struct DiagnosisSample {
 impl DiagnosisSample {
     /// A sample of this time, without data.
     pub fn at(at: Instant) -> Self {
-        Self { at, is_up: false, page: None, gateway: None, gpus: None }
+        Self {
+            at,
+            is_up: false,
+            page: None,
+            gateway: None,
+            gpus: None,
+        }
     }
 }
 

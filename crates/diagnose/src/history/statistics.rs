@@ -34,7 +34,10 @@ impl RobustBaseline {
         }
         let deviation = MAD_TO_STANDARD_DEVIATION * sample_quantile(&mut values, 0.5)?;
         let floor = min_deviation.max(median.abs() / 100.0);
-        Some(Self { median, deviation: deviation.max(floor) })
+        Some(Self {
+            median,
+            deviation: deviation.max(floor),
+        })
     }
 
     /// The z-score of a value: (value − median) ÷ deviation.
@@ -51,9 +54,15 @@ mod tests {
     fn one_outlier_does_not_change_the_baseline() {
         let calm = (0..20).map(|n| 10.0 + f64::from(n % 3));
         let baseline = RobustBaseline::from_values(calm.chain([1e6]), 5, 1e-3).unwrap();
-        assert!((baseline.median - 11.0).abs() < 1e-9 && baseline.deviation < 2.0, "{baseline:?}");
+        assert!(
+            (baseline.median - 11.0).abs() < 1e-9 && baseline.deviation < 2.0,
+            "{baseline:?}"
+        );
         assert!(baseline.z_score(1e6) > 100.0 && baseline.z_score(11.0).abs() < 1e-9);
-        assert_eq!(RobustBaseline::from_values([1.0; 4].into_iter(), 5, 1e-3), None);
+        assert_eq!(
+            RobustBaseline::from_values([1.0; 4].into_iter(), 5, 1e-3),
+            None
+        );
     }
 
     #[test]
@@ -62,6 +71,9 @@ mod tests {
             RobustBaseline::from_values([value; 9].into_iter(), 5, min_deviation).unwrap()
         };
         assert!((constant(2.0, 1e-3).z_score(2.1) - 5.0).abs() < 1e-9);
-        assert!((constant(0.0, 0.01).z_score(0.1) - 10.0).abs() < 1e-9, "no number of 300 digits");
+        assert!(
+            (constant(0.0, 0.01).z_score(0.1) - 10.0).abs() < 1e-9,
+            "no number of 300 digits"
+        );
     }
 }

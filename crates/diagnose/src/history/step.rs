@@ -100,7 +100,9 @@ const LOAD_COUNTERS: [LoadCounter; 13] = [
     (StepSignal::Queued, |load| load.queued),
     (StepSignal::PrefillSeconds, |load| load.prefill_seconds),
     (StepSignal::Prefilled, |load| load.prefilled),
-    (StepSignal::FirstTokenSeconds, |load| load.first_token_seconds),
+    (StepSignal::FirstTokenSeconds, |load| {
+        load.first_token_seconds
+    }),
     (StepSignal::FirstTokens, |load| load.first_tokens),
     (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
     (StepSignal::Gaps, |load| load.gaps),
@@ -134,7 +136,10 @@ impl HistoryStep {
     /// The step from the previous sample to `sample`. `before`: the previous sample, or `None` if `sample` is
     /// the first sample.
     pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
-        let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
+        let mut step = Self {
+            at: sample.at,
+            values: [f32::NAN; SIGNAL_COUNT],
+        };
         if let Some(page) = &sample.page {
             step.set(StepSignal::KvUsage, page.kv_usage);
             step.set(StepSignal::Waiting, page.waiting);
@@ -193,10 +198,16 @@ impl HistoryStep {
             (StepSignal::Stalled, f64::from(observations.stalled)),
             (StepSignal::GatewayQueue, observations.queued as f64),
             (StepSignal::Pending, f64::from(observations.pending)),
-            (StepSignal::PendingTokens, observations.pending_tokens as f64),
+            (
+                StepSignal::PendingTokens,
+                observations.pending_tokens as f64,
+            ),
             (StepSignal::FirstOutputs, counts.first_outputs as f64),
             (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
-            (StepSignal::SlowFirstOutputs, counts.slow_first_outputs as f64),
+            (
+                StepSignal::SlowFirstOutputs,
+                counts.slow_first_outputs as f64,
+            ),
             (StepSignal::Finished, counts.finished as f64),
             (StepSignal::Streams, counts.streams as f64),
             (StepSignal::Cancelled, counts.cancelled as f64),

@@ -43,7 +43,9 @@ impl<'a> StepWindow<'a> {
 
     /// The known values of a signal.
     pub(crate) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
-        self.steps.range(self.start..).filter_map(move |step| step.get(signal))
+        self.steps
+            .range(self.start..)
+            .filter_map(move |step| step.get(signal))
     }
 
     /// The value of a signal in the newest step. `None`: unknown.
@@ -59,9 +61,14 @@ impl<'a> StepWindow<'a> {
         let is_idle = move |step: &&HistoryStep| {
             is_zero(step, StepSignal::Running)
                 && is_zero(step, StepSignal::Waiting)
-                && step.get(StepSignal::InFlight).is_none_or(|value| value < 0.5)
+                && step
+                    .get(StepSignal::InFlight)
+                    .is_none_or(|value| value < 0.5)
         };
-        self.steps.range(self.start..).filter(is_idle).filter_map(move |step| step.get(signal))
+        self.steps
+            .range(self.start..)
+            .filter(is_idle)
+            .filter_map(move |step| step.get(signal))
     }
 
     /// Whether the backend had no requests in any step: the numbers of requests that the engine and the
@@ -76,9 +83,13 @@ impl<'a> StepWindow<'a> {
             StepSignal::GenerationTokens,
         ];
         self.steps.range(self.start..).all(|step| {
-            let has_gauge = signals[..2].iter().any(|signal| step.get(*signal).is_some());
+            let has_gauge = signals[..2]
+                .iter()
+                .any(|signal| step.get(*signal).is_some());
             has_gauge
-                && signals.iter().all(|signal| step.get(*signal).is_none_or(|value| value < 0.5))
+                && signals
+                    .iter()
+                    .all(|signal| step.get(*signal).is_none_or(|value| value < 0.5))
         })
     }
 
@@ -94,7 +105,9 @@ impl<'a> StepWindow<'a> {
     /// The values of `first` and `second` in each step in which both values are known.
     pub(crate) fn pairs(&self, first: StepSignal, second: StepValueFn) -> Vec<(f64, f64)> {
         let steps = self.steps.range(self.start..);
-        steps.filter_map(|step| Some((step.get(first)?, second(step)?))).collect()
+        steps
+            .filter_map(|step| Some((step.get(first)?, second(step)?)))
+            .collect()
     }
 
     /// Whether the signal is known in at least half of the steps.
@@ -121,7 +134,10 @@ impl<'a> StepWindow<'a> {
 
     /// The maximum of the known values of `read`. `None`: no value is known.
     pub(crate) fn max_of(&self, read: StepValueFn) -> Option<f64> {
-        self.steps.range(self.start..).filter_map(read).max_by(f64::total_cmp)
+        self.steps
+            .range(self.start..)
+            .filter_map(read)
+            .max_by(f64::total_cmp)
     }
 
     /// The quantile `q` of a signal, with `q` from 0 to 1. `None`: no value is known.
@@ -144,14 +160,18 @@ impl<'a> StepWindow<'a> {
     /// The sum of a signal that is the growth of a counter, per second. `None`: the growth or the elapsed
     /// time is unknown.
     pub(crate) fn rate(&self, signal: StepSignal) -> Option<f64> {
-        let elapsed = self.sum(StepSignal::Elapsed).filter(|elapsed| *elapsed > 0.0)?;
+        let elapsed = self
+            .sum(StepSignal::Elapsed)
+            .filter(|elapsed| *elapsed > 0.0)?;
         Some(self.sum(signal)? / elapsed)
     }
 
     /// The sum of `part` divided by the sum of `total`. `None`: a sum is unknown, or the sum of
     /// `total` is zero or less than `min_total`.
     pub(crate) fn ratio(&self, part: StepSignal, total: StepSignal, min_total: f64) -> Option<f64> {
-        let total = self.sum(total).filter(|total| *total >= min_total && *total > 0.0)?;
+        let total = self
+            .sum(total)
+            .filter(|total| *total >= min_total && *total > 0.0)?;
         Some(self.sum(part)? / total)
     }
 }

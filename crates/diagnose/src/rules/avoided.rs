@@ -54,8 +54,10 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let has_five_minutes = |history: &BackendHistory| {
         history.window(LONG_WINDOW).seconds() >= LONG_WINDOW.as_secs_f64()
     };
-    let peers: Vec<&BackendHistory> =
-        evaluation.peers().filter(|peer| has_five_minutes(peer) && peer.weight() > 0).collect();
+    let peers: Vec<&BackendHistory> = evaluation
+        .peers()
+        .filter(|peer| has_five_minutes(peer) && peer.weight() > 0)
+        .collect();
     if peers.is_empty() || !has_five_minutes(evaluation.history) {
         return None;
     }
@@ -78,8 +80,14 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     }
     let (cause, mut evidence) = slowness(&long, &others)?;
     let seconds = long.seconds();
-    evidence.insert(0, Evidence::new("share_of_requests", own_share, "ratio", seconds));
-    evidence.insert(1, Evidence::new("share_by_weight", expected, "ratio", seconds));
+    evidence.insert(
+        0,
+        Evidence::new("share_of_requests", own_share, "ratio", seconds),
+    );
+    evidence.insert(
+        1,
+        Evidence::new("share_by_weight", expected, "ratio", seconds),
+    );
     Some(RuleMatch::new(2, evidence).because(cause))
 }
 
@@ -100,7 +108,12 @@ fn slowness(
     others: &[StepWindow<'_>],
 ) -> Option<(&'static str, Vec<Evidence>)> {
     let ttft = |windows: &[StepWindow<'_>], min_streams| {
-        let sum = |signal| windows.iter().filter_map(|window| window.sum(signal)).sum::<f64>();
+        let sum = |signal| {
+            windows
+                .iter()
+                .filter_map(|window| window.sum(signal))
+                .sum::<f64>()
+        };
         let streams = sum(StepSignal::FirstOutputs);
         (streams >= min_streams).then(|| sum(StepSignal::FirstOutputSeconds) / streams)
     };
@@ -110,16 +123,29 @@ fn slowness(
         && own >= SLOW_FACTOR * other
         && own >= other + SLOW_SECONDS
     {
-        let evidence = vec![latency("ttft_mean", own), latency("ttft_mean_of_others", other)];
-        return Some(("its first tokens take longer than those of the others", evidence));
+        let evidence = vec![
+            latency("ttft_mean", own),
+            latency("ttft_mean_of_others", other),
+        ];
+        return Some((
+            "its first tokens take longer than those of the others",
+            evidence,
+        ));
     }
     let own = own.get(WindowMeasure::GapP99)?;
-    let gaps = others.iter().filter_map(|window| window.get(WindowMeasure::GapP99));
+    let gaps = others
+        .iter()
+        .filter_map(|window| window.get(WindowMeasure::GapP99));
     let other = gaps.max_by(f64::total_cmp)?;
     if own < SLOW_GAP_FACTOR * other || own < other + SLOW_SECONDS {
         return None;
     }
-    let evidence =
-        vec![latency("inter_token_p99", own), latency("inter_token_p99_of_others", other)];
-    Some(("its tokens come at longer intervals than those of the others", evidence))
+    let evidence = vec![
+        latency("inter_token_p99", own),
+        latency("inter_token_p99_of_others", other),
+    ];
+    Some((
+        "its tokens come at longer intervals than those of the others",
+        evidence,
+    ))
 }

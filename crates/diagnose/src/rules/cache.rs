@@ -42,7 +42,11 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
                change.",
     pages: true,
     explained_by: &[],
-    needs: &[StepSignal::KvUsage, StepSignal::Preemptions, StepSignal::Running],
+    needs: &[
+        StepSignal::KvUsage,
+        StepSignal::Preemptions,
+        StepSignal::Running,
+    ],
     judge: |evaluation| Ok(judge_thrashing(evaluation)),
 };
 
@@ -59,7 +63,11 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     disproof: "The queue drains while KV usage does not change.",
     pages: true,
     explained_by: &["kv_thrashing"],
-    needs: &[StepSignal::KvUsage, StepSignal::Waiting, StepSignal::Running],
+    needs: &[
+        StepSignal::KvUsage,
+        StepSignal::Waiting,
+        StepSignal::Running,
+    ],
     judge: |evaluation| Ok(judge_backlog(evaluation)),
 };
 
@@ -77,7 +85,11 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     disproof: "The prompts that the backend receives do not begin with the same text.",
     pages: false,
     explained_by: &["kv_thrashing"],
-    needs: &[StepSignal::PrefixQueries, StepSignal::PrefixHits, StepSignal::GatewayPromptTokens],
+    needs: &[
+        StepSignal::PrefixQueries,
+        StepSignal::PrefixHits,
+        StepSignal::GatewayPromptTokens,
+    ],
     judge: judge_prefix_misses,
 };
 
@@ -87,7 +99,9 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
     let share = window.get(WindowMeasure::PreemptionsPerRequest);
     let recent = evaluation.recent_window();
-    let had_capacity = recent.max(StepSignal::KvUsage).is_none_or(|usage| usage < FREE_CACHE_USAGE);
+    let had_capacity = recent
+        .max(StepSignal::KvUsage)
+        .is_none_or(|usage| usage < FREE_CACHE_USAGE);
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
     let is_rare = share.is_some_and(|share| share < MIN_PREEMPTED_RATIO);
@@ -95,8 +109,11 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if had_capacity || !is_full || !is_preempting || is_rare {
         return None;
     }
-    let mut harm =
-        [evaluation.slow_inter_token_evidence(), evaluation.slow_start_evidence()].concat();
+    let mut harm = [
+        evaluation.slow_inter_token_evidence(),
+        evaluation.slow_start_evidence(),
+    ]
+    .concat();
     let is_harmful = share.is_none_or(|share| share >= HARMFUL_PREEMPTED_RATIO);
     if harm.is_empty() && !is_harmful {
         return None;
@@ -111,7 +128,10 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     evidence.append(&mut harm);
     let (recommended, remedy) = batch_size_remedy(evaluation).unzip();
     let rule_match = RuleMatch::new(signals, evidence).remedy(remedy);
-    Some(RuleMatch { recommended, ..rule_match })
+    Some(RuleMatch {
+        recommended,
+        ..rule_match
+    })
 }
 
 /// A safe value of `--max-num-seqs`, and the advice to set it. `None` if the lengths of sequences or the
@@ -147,7 +167,11 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
     let block = page.block_size.filter(|size| *size >= 1.0).unwrap_or(1.0);
     let blocks = page.capacity()? as f64 / block;
     let blocks_per_sequence = (mean_tokens / block).ceil().max(1.0);
-    Some((SAFE_BLOCK_FILL_RATIO * blocks / blocks_per_sequence).floor().max(1.0) as u32)
+    Some(
+        (SAFE_BLOCK_FILL_RATIO * blocks / blocks_per_sequence)
+            .floor()
+            .max(1.0) as u32,
+    )
 }
 
 fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
@@ -178,11 +202,14 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
-        return Err(vec!["its usual hit ratio, which is known after five minutes with traffic"]);
+        return Err(vec![
+            "its usual hit ratio, which is known after five minutes with traffic",
+        ]);
     };
-    let (Some(ratio), Some(reusable)) =
-        (window.get(WindowMeasure::PrefixHitRatio), window.get(WindowMeasure::ReusablePrompt))
-    else {
+    let (Some(ratio), Some(reusable)) = (
+        window.get(WindowMeasure::PrefixHitRatio),
+        window.get(WindowMeasure::ReusablePrompt),
+    ) else {
         return Ok(None);
     };
     let recent = evaluation.recent_window();
@@ -197,7 +224,10 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     if !has_fallen || !is_shared || is_slower == [false, false] {
         return Ok(None);
     }
-    if evaluation.history.has_restarted_within(Duration::from_mins(10)) {
+    if evaluation
+        .history
+        .has_restarted_within(Duration::from_mins(10))
+    {
         return Ok(None);
     }
     let signals = 1 + is_slower.iter().filter(|is_slower| **is_slower).count();
@@ -214,8 +244,11 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
 
 /// The cause of the prefix misses in a window. Only called if the rule `prefix_cache_misses` matches.
 fn prefix_miss_cause(window: &StepWindow<'_>) -> &'static str {
-    let reusable_here =
-        window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
+    let reusable_here = window.ratio(
+        StepSignal::ReusableHereTokens,
+        StepSignal::ReusableTokens,
+        1.0,
+    );
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     if usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE) {
         "evicted: requests occupy the whole cache"
@@ -238,13 +271,19 @@ mod tests {
 
     #[test]
     fn a_safe_batch_fills_nine_tenths_of_blocks() {
-        let page =
-            EngineLoad { block_size: Some(16.0), blocks: Some(1_000.0), ..EngineLoad::default() };
+        let page = EngineLoad {
+            block_size: Some(16.0),
+            blocks: Some(1_000.0),
+            ..EngineLoad::default()
+        };
         // A sequence of 161 tokens occupies 11 blocks.
         assert_eq!(safe_max_num_seqs(&page, 161.0), Some(81));
         assert_eq!(safe_max_num_seqs(&page, 1e9), Some(1));
         assert_eq!(safe_max_num_seqs(&EngineLoad::default(), 161.0), None);
-        let capacity_only = EngineLoad { kv_tokens: Some(1_000.0), ..EngineLoad::default() };
+        let capacity_only = EngineLoad {
+            kv_tokens: Some(1_000.0),
+            ..EngineLoad::default()
+        };
         assert_eq!(safe_max_num_seqs(&capacity_only, 100.0), Some(9));
     }
 }

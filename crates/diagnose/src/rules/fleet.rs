@@ -64,7 +64,11 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
         "stalls",
         "memory_leak",
     ],
-    needs: &[StepSignal::Running, StepSignal::Waiting, StepSignal::KvUsage],
+    needs: &[
+        StepSignal::Running,
+        StepSignal::Waiting,
+        StepSignal::KvUsage,
+    ],
     judge: |evaluation| Ok(judge_imbalance(evaluation)),
 };
 
@@ -79,8 +83,9 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         && is_below(StepSignal::Waiting, 1.0)
         && is_below(StepSignal::InFlight, 2.0);
     let is_gateway_queueing = window.fraction_at_least(StepSignal::GatewayQueue, 1.0) >= 0.8;
-    let queueing =
-        evaluation.peers().filter(|other| has_queue(other) && gets_more(other, evaluation.history));
+    let queueing = evaluation
+        .peers()
+        .filter(|other| has_queue(other) && gets_more(other, evaluation.history));
     let queueing = queueing.count();
     let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
@@ -107,7 +112,9 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// is slow, and not because `own` is underused. True if one of the numbers is unknown.
 fn gets_more(other: &BackendHistory, own: &BackendHistory) -> bool {
     let started = |history: &BackendHistory| history.window(FAST).sum(StepSignal::FirstTokens);
-    let (Some(other), Some(own)) = (started(other), started(own)) else { return true };
+    let (Some(other), Some(own)) = (started(other), started(own)) else {
+        return true;
+    };
     own < 1.0 || other >= UNDERUSE_FACTOR * own
 }
 
@@ -131,8 +138,9 @@ fn engine_requests(step: &HistoryStep) -> Option<f64> {
 /// running and waiting requests.
 fn warm_peers_by_requests<'a>(evaluation: &Evaluation<'a>) -> Vec<(f64, &'a BackendHistory)> {
     let peers = evaluation.peers().filter(|other| is_warm(other));
-    let mut peers: Vec<(f64, &BackendHistory)> =
-        peers.filter_map(|other| Some((mean_engine_requests(other)?, other))).collect();
+    let mut peers: Vec<(f64, &BackendHistory)> = peers
+        .filter_map(|other| Some((mean_engine_requests(other)?, other)))
+        .collect();
     peers.sort_by(|a, b| a.0.total_cmp(&b.0));
     peers
 }
@@ -140,8 +148,11 @@ fn warm_peers_by_requests<'a>(evaluation: &Evaluation<'a>) -> Vec<(f64, &'a Back
 /// Whether a latency of `own` is at least [`IMBALANCE_FACTOR`] times that of `other`, and at least
 /// 50 ms.
 fn is_slower(own: &StepWindow<'_>, other: &StepWindow<'_>) -> bool {
-    let latencies =
-        [WindowMeasure::Ttft, WindowMeasure::EngineTtft, WindowMeasure::EngineInterToken];
+    let latencies = [
+        WindowMeasure::Ttft,
+        WindowMeasure::EngineTtft,
+        WindowMeasure::EngineInterToken,
+    ];
     latencies.into_iter().any(|latency| {
         let times = own.get(latency).zip(other.get(latency));
         times.is_some_and(|(own, other)| own >= IMBALANCE_FACTOR * other && own >= 0.05)
@@ -164,15 +175,19 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_busiest || own_requests < IMBALANCE_FACTOR * min_requests || !is_shared || !is_always {
         return None;
     }
-    let usage = window.get(WindowMeasure::KvUsage).zip(other.get(WindowMeasure::KvUsage));
+    let usage = window
+        .get(WindowMeasure::KvUsage)
+        .zip(other.get(WindowMeasure::KvUsage));
     let is_fuller = usage.is_some_and(|(own, other)| own - other >= MIN_KV_USAGE_DIFFERENCE);
     let only_this_queues = evaluation.has_queue() && !has_queue(least_busy);
     let is_slower = is_slower(&window, &other);
     if !(only_this_queues || is_slower && is_fuller) {
         return None;
     }
-    let signals =
-        [is_fuller, only_this_queues, is_slower].iter().filter(|is_present| **is_present).count();
+    let signals = [is_fuller, only_this_queues, is_slower]
+        .iter()
+        .filter(|is_present| **is_present)
+        .count();
     let measures = [
         WindowMeasure::Running,
         WindowMeasure::Waiting,

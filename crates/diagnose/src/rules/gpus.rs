@@ -36,14 +36,19 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let signals = 1 + slow.len();
     let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
     evidence.extend(slow);
-    Some(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
+    Some(RuleMatch {
+        cause,
+        ..RuleMatch::new(signals, evidence)
+    })
 }
 
 /// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
 /// minute, and still lowers it. False if no exporter reports whether the GPUs lower their clocks.
 pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
-    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|share| share >= 0.5);
+    let is_throttled_now = window
+        .latest(StepSignal::GpuThrottled)
+        .is_none_or(|share| share >= 0.5);
     is_throttled_now
         && window.has_signal(StepSignal::GpuThrottled)
         && window.fraction_at_least(StepSignal::GpuThrottled, 0.5) >= 0.8

@@ -28,7 +28,11 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,
     explained_by: &[],
-    needs: &[StepSignal::KvUsage, StepSignal::Running, StepSignal::Waiting],
+    needs: &[
+        StepSignal::KvUsage,
+        StepSignal::Running,
+        StepSignal::Waiting,
+    ],
     judge: judge_memory_leak,
 };
 
@@ -42,7 +46,9 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
             WindowMeasure::Waiting,
         ]);
         let rule_match = RuleMatch::new(2, evidence);
-        return Ok(Some(rule_match.because("KV blocks are held without any request")));
+        return Ok(Some(
+            rule_match.because("KV blocks are held without any request"),
+        ));
     }
     if !window.has_signal(StepSignal::InFlight) {
         return Err(vec!["gateway"]);
@@ -62,10 +68,14 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
         WindowMeasure::InFlight,
         WindowMeasure::KvUsage,
     ]);
-    let has_cancelled =
-        evaluation.long_window().sum(StepSignal::Cancelled).is_some_and(|count| count >= 1.0);
+    let has_cancelled = evaluation
+        .long_window()
+        .sum(StepSignal::Cancelled)
+        .is_some_and(|count| count >= 1.0);
     let rule_match = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
-    Ok(Some(rule_match.because("the engine runs requests that no client waits for")))
+    Ok(Some(rule_match.because(
+        "the engine runs requests that no client waits for",
+    )))
 }
 
 /// Whether other clients probably send requests directly to the backend. The requests of other clients end,

@@ -106,19 +106,33 @@ impl DiagnosisRule {
             name if name == request_flow::FRONT_END_GAP.name
                 || name == avoided::BACKEND_AVOIDED.name =>
             {
-                (StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, 5.0)
+                (
+                    StepSignal::FirstOutputSeconds,
+                    StepSignal::FirstOutputs,
+                    5.0,
+                )
             }
             _ => return None,
         };
-        Some(RequestEvidence { sum, count, min_count })
+        Some(RequestEvidence {
+            sum,
+            count,
+            min_count,
+        })
     }
 
     /// The signals of harm to clients.
     pub(crate) fn harm(&self) -> HarmSignals {
         if self.name == responses::UNUSUAL_RESPONSES.name {
-            HarmSignals { harmed: StepSignal::EmptyResponses, total: StepSignal::Responses }
+            HarmSignals {
+                harmed: StepSignal::EmptyResponses,
+                total: StepSignal::Responses,
+            }
         } else {
-            HarmSignals { harmed: StepSignal::SlowFirstOutputs, total: StepSignal::FirstOutputs }
+            HarmSignals {
+                harmed: StepSignal::SlowFirstOutputs,
+                total: StepSignal::FirstOutputs,
+            }
         }
     }
 
@@ -143,7 +157,10 @@ impl DiagnosisRule {
 
     /// Whether the condition is about the requests at the backend.
     pub(crate) fn is_about_requests(&self) -> bool {
-        matches!(self.load_dependence(), LoadDependence::Backend | LoadDependence::Requests)
+        matches!(
+            self.load_dependence(),
+            LoadDependence::Backend | LoadDependence::Requests
+        )
     }
 
     /// Whether the condition can be a lasting change that clients want. Then the values of a long-lasting
@@ -168,7 +185,11 @@ mod tests {
         let mut names = BTreeSet::new();
         for rule in &RULES {
             for other in rule.explained_by {
-                assert!(names.contains(other), "{} is explained by {other}", rule.name);
+                assert!(
+                    names.contains(other),
+                    "{} is explained by {other}",
+                    rule.name
+                );
             }
             names.insert(rule.name);
         }

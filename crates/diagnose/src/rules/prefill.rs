@@ -76,13 +76,19 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
 fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let harm = evaluation.slow_inter_token_evidence();
-    let gap = evaluation.evidence(WindowMeasure::GapP99).map_or(0.0, |evidence| evidence.value);
+    let gap = evaluation
+        .evidence(WindowMeasure::GapP99)
+        .map_or(0.0, |evidence| evidence.value);
     let is_slow = gap >= 0.5 || (gap >= 0.2 && evaluation.has_risen(WindowMeasure::GapP99, 4.0));
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = usage.is_none_or(|usage| usage >= FULL_CACHE_USAGE);
-    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
+    let is_preempting = window
+        .sum(StepSignal::Preemptions)
+        .is_some_and(|count| count >= 2.0);
     let longest = window.max(StepSignal::LongestPrompt).unwrap_or(0.0);
-    let is_over = window.latest(StepSignal::GapP99).is_some_and(|gap| gap < 0.2);
+    let is_over = window
+        .latest(StepSignal::GapP99)
+        .is_some_and(|gap| gap < 0.2);
     let has_other_cause = is_full || is_preempting || evaluation.has_queue() || is_over;
     let mean = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 1.0);
     let is_longer = mean.is_some_and(|mean| longest >= LONGER_PROMPT_FACTOR * mean);
@@ -111,7 +117,9 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let has_free_blocks = usage.is_some_and(|usage| usage < FREE_CACHE_USAGE);
     let queue = window.get(WindowMeasure::QueueTime);
-    let ttft = window.get(WindowMeasure::EngineTtft).or(window.get(WindowMeasure::Ttft));
+    let ttft = window
+        .get(WindowMeasure::EngineTtft)
+        .or(window.get(WindowMeasure::Ttft));
     // If the TTFT is unknown, the time in the queue alone decides.
     let is_mostly_queue_time = match (queue, ttft) {
         (Some(queue), Some(ttft)) => queue >= 0.5 * ttft,
@@ -132,9 +140,16 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::EngineInterToken,
     ];
     let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
-    let limit = if is_burst { None } else { scheduler_limit(evaluation, &window) };
-    let (cause, remedy) =
-        if is_burst { BURST_CAUSE_AND_REMEDY } else { queue_cause_and_remedy(limit) };
+    let limit = if is_burst {
+        None
+    } else {
+        scheduler_limit(evaluation, &window)
+    };
+    let (cause, remedy) = if is_burst {
+        BURST_CAUSE_AND_REMEDY
+    } else {
+        queue_cause_and_remedy(limit)
+    };
     // If the measures prove no scheduler limit, only the queue and the late first tokens show the
     // condition, so the confidence is at most medium.
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
@@ -211,18 +226,27 @@ fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Opti
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
     // Steps without waiting requests do not show whether a limit was reached.
     let while_waiting = |step: &HistoryStep| {
-        step.get(StepSignal::Waiting).filter(|waiting| *waiting >= 1.0)?;
+        step.get(StepSignal::Waiting)
+            .filter(|waiting| *waiting >= 1.0)?;
         step.get(StepSignal::Running)
     };
     let max_running = window.max_of(while_waiting)?;
     let is_small = max_running < SMALL_BATCH;
-    let slack = if is_small { 0.0 } else { (CEILING_SLACK * max_running).max(1.0) };
+    let slack = if is_small {
+        0.0
+    } else {
+        (CEILING_SLACK * max_running).max(1.0)
+    };
     let is_at_ceiling = window.step_fraction_at_least(while_waiting, max_running - slack) >= 0.8;
     // The batch limit is not reached if the engine has run clearly more sequences at once before. Nobody
     // sets a batch limit of one sequence.
     let most_running = f64::from(evaluation.history.most_running());
     let has_run_more = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * most_running;
-    let max_idle = if is_small { MAX_IDLE_PREFILL_OF_SMALL_BATCH } else { MAX_IDLE_PREFILL };
+    let max_idle = if is_small {
+        MAX_IDLE_PREFILL_OF_SMALL_BATCH
+    } else {
+        MAX_IDLE_PREFILL
+    };
     if in_prefill < max_idle {
         (is_at_ceiling && !has_run_more).then_some(SchedulerLimit::Sequences)
     } else if in_prefill >= MIN_BUSY_PREFILL && (!is_at_ceiling || has_run_more) {

@@ -89,7 +89,11 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     disproof: "All stalled streams belong to one client, or the clients do not read their data.",
     pages: true,
     explained_by: &["kv_thrashing", "decode_starvation"],
-    needs: &[StepSignal::Stalls, StepSignal::Stalled, StepSignal::InFlight],
+    needs: &[
+        StepSignal::Stalls,
+        StepSignal::Stalled,
+        StepSignal::InFlight,
+    ],
     judge: |evaluation| Ok(judge_stalls(evaluation)),
 };
 
@@ -153,17 +157,25 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if missing < MIN_MISSING_STEPS || is_fresh {
         return None;
     }
-    Some(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
+    Some(RuleMatch::new(
+        2,
+        evaluation.evidence_for_all(&[WindowMeasure::InFlight]),
+    ))
 }
 
 /// Whether no counter of the metrics page changed in the window although requests with output ended.
 fn is_page_frozen(window: &StepWindow<'_>) -> bool {
-    let growth: Vec<f64> =
-        PAGE_COUNTERS.iter().filter_map(|counter| window.sum(*counter)).collect();
+    let growth: Vec<f64> = PAGE_COUNTERS
+        .iter()
+        .filter_map(|counter| window.sum(*counter))
+        .collect();
     let is_known =
         window.seconds() >= FROZEN_WINDOW.as_secs_f64() && window.has_signal(StepSignal::Elapsed);
     let requests = window.sum(StepSignal::Generated).unwrap_or(0.0);
-    let steps = window.values(StepSignal::Generated).filter(|requests| *requests >= 1.0).count();
+    let steps = window
+        .values(StepSignal::Generated)
+        .filter(|requests| *requests >= 1.0)
+        .count();
     is_known
         && !growth.is_empty()
         && growth.iter().all(|growth| *growth < 0.5)
@@ -223,8 +235,14 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
     let sum = |signal| window.sum(signal).unwrap_or(0.0);
     let stalls = sum(StepSignal::Stalls);
     let total = stalls.max(sum(StepSignal::FirstOutputs));
-    let times = window.values(StepSignal::Stalls).filter(|stalls| *stalls >= 1.0).count();
-    let last = evaluation.history.window(LAST_STALL_WITHIN).sum(StepSignal::Stalls);
+    let times = window
+        .values(StepSignal::Stalls)
+        .filter(|stalls| *stalls >= 1.0)
+        .count();
+    let last = evaluation
+        .history
+        .window(LAST_STALL_WITHIN)
+        .sum(StepSignal::Stalls);
     stalls >= MIN_STALLS_OF_FEW
         && times >= 2
         && last.is_some_and(|last| last >= 1.0)
@@ -235,11 +253,15 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
 /// the windows of the other backends.
 fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
     let others = windows(evaluation.others.iter().copied(), FAST);
-    let has_stalls =
-        |it: &StepWindow<'_>| it.sum(StepSignal::Stalls).is_some_and(|sum| sum >= MIN_STALLS);
+    let has_stalls = |it: &StepWindow<'_>| {
+        it.sum(StepSignal::Stalls)
+            .is_some_and(|sum| sum >= MIN_STALLS)
+    };
     let is_everywhere = !others.is_empty() && others.iter().all(has_stalls);
     let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
-    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 1.0);
+    let is_preempting = window
+        .sum(StepSignal::Preemptions)
+        .is_some_and(|count| count >= 1.0);
     if is_preempting {
         "its sequences are preempted, because the KV cache is full"
     } else if is_everywhere {
@@ -253,7 +275,9 @@ fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static
 
 fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
-    let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return Ok(None) };
+    let Some(ratio) = window.get(WindowMeasure::CancelRatio) else {
+        return Ok(None);
+    };
     let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
     let is_over = evaluation.recent_window().sum(StepSignal::Cancelled) == Some(0.0);
     if ratio < 0.1 || cancelled < 5.0 || is_over {
@@ -272,10 +296,12 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
         return Ok(None);
     }
-    let mean_seconds =
-        window.ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
-    let mean_square =
-        window.ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
+    let mean_seconds = window
+        .ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0)
+        .unwrap_or(0.0);
+    let mean_square = window
+        .ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0)
+        .unwrap_or(0.0);
     let deviation_seconds = (mean_square - mean_seconds * mean_seconds).max(0.0).sqrt();
     let is_timeout = mean_seconds >= 1.0 && deviation_seconds <= 0.1 * mean_seconds;
     let rule_match = RuleMatch::new(
@@ -290,8 +316,11 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
         "Clients disconnected after {mean_seconds:.1} s on average (standard deviation \
          {deviation_seconds:.1} s)."
     );
-    let cause =
-        if is_timeout { "a timeout of the clients" } else { "clients do not wait any longer" };
+    let cause = if is_timeout {
+        "a timeout of the clients"
+    } else {
+        "clients do not wait any longer"
+    };
     Ok(Some(rule_match.because(cause).remedy(Some(waited))))
 }
 
@@ -308,15 +337,28 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     };
     let lag = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd))?;
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
-    let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
+    let min_lag = if has_few {
+        MIN_LAG_SECONDS_OF_FEW
+    } else {
+        MIN_LAG_SECONDS
+    };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
     // A lag of less than twice its usual length is attributed to the network, and not to the front end.
-    let is_new =
-        evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
+    let is_new = evaluation
+        .baseline(WindowMeasure::FrontEnd)
+        .is_none_or(|usual| lag >= 2.0 * usual.median);
     let (recent, min_count) = if has_few { (short, 2.0) } else { (recent, 5.0) };
     let is_over = recent
-        .ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, min_count)
-        .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, min_count))
+        .ratio(
+            StepSignal::FirstOutputSeconds,
+            StepSignal::FirstOutputs,
+            min_count,
+        )
+        .zip(recent.ratio(
+            StepSignal::FirstTokenSeconds,
+            StepSignal::FirstTokens,
+            min_count,
+        ))
         .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
     if !is_significant || !is_new || is_over {
         return None;
@@ -335,8 +377,16 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     ];
     let mut evidence = evaluation.evidence_for_all(&measures);
     let name = WindowMeasure::FrontEnd.as_str();
-    let usual = evaluation.baseline(WindowMeasure::FrontEnd).map(|usual| usual.median);
-    evidence.insert(0, Evidence { usual, ..Evidence::new(name, lag, "s", window.seconds()) });
+    let usual = evaluation
+        .baseline(WindowMeasure::FrontEnd)
+        .map(|usual| usual.median);
+    evidence.insert(
+        0,
+        Evidence {
+            usual,
+            ..Evidence::new(name, lag, "s", window.seconds())
+        },
+    );
     Some(RuleMatch::new(signals, evidence))
 }
 
@@ -344,9 +394,13 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// is far smaller. The gateway is then not the cause. `None`: the lag is not significant, a peer has a
 /// similar lag, or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
-    let lag = evaluation.recent_window().front_end_lag(MIN_RECENT_STREAMS)?;
+    let lag = evaluation
+        .recent_window()
+        .front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);
-    let lags = peers.iter().filter_map(|peer| peer.front_end_lag(MIN_RECENT_STREAMS));
+    let lags = peers
+        .iter()
+        .filter_map(|peer| peer.front_end_lag(MIN_RECENT_STREAMS));
     let highest = lags.reduce(f64::max)?;
     (lag >= MIN_LAG_SECONDS && highest <= MAX_LAG_OF_PEER * lag).then_some(lag)
 }

@@ -97,12 +97,18 @@ impl ResponseFault {
         let part = window.sum(self.part)?;
         let of_peers = self.share_of_peers(evaluation, span);
         let of_past = evaluation.history.usual(self.measure);
-        let usual = if self.has_peers { of_past.or(of_peers)? } else { of_past? };
+        let usual = if self.has_peers {
+            of_past.or(of_peers)?
+        } else {
+            of_past?
+        };
         let limit = FACTOR * usual + self.margin;
         let total = responses(&window);
         let is_unusual = part >= MIN_UNUSUAL && is_share_above(part as u64, total as u64, limit);
         // A recent window with few responses does not show that the condition has ended.
-        let recent = evaluation.recent_window().ratio(self.part, StepSignal::Responses, 3.0);
+        let recent = evaluation
+            .recent_window()
+            .ratio(self.part, StepSignal::Responses, 3.0);
         if !is_unusual || recent.is_some_and(|share| share <= limit) {
             return None;
         }
@@ -114,7 +120,10 @@ impl ResponseFault {
         };
         let ratio = |measure, value| Evidence::new(measure, value, "ratio", window.seconds());
         let own = ratio(self.measure.as_str(), share);
-        let mut evidence = vec![Evidence { usual: of_past, ..own }];
+        let mut evidence = vec![Evidence {
+            usual: of_past,
+            ..own
+        }];
         evidence.extend(of_peers.map(|peers| ratio(self.of_others, peers)));
         let signals = usize::from(of_past.is_some()) + usize::from(of_peers.is_some());
         Some(RuleMatch::new(signals, evidence).because(cause))
@@ -123,7 +132,12 @@ impl ResponseFault {
     /// The share of such responses at all peers together. `None`: there are too few responses.
     fn share_of_peers(&self, evaluation: &Evaluation<'_>, span: Duration) -> Option<f64> {
         let peers = windows(evaluation.peers(), span);
-        let sum = |signal| peers.iter().filter_map(|window| window.sum(signal)).sum::<f64>();
+        let sum = |signal| {
+            peers
+                .iter()
+                .filter_map(|window| window.sum(signal))
+                .sum::<f64>()
+        };
         let total = sum(StepSignal::Responses);
         (total >= MIN_RESPONSES).then(|| sum(self.part) / total)
     }
@@ -154,7 +168,11 @@ mod tests {
 
     impl Fleet {
         fn new() -> Self {
-            Self { diagnoser: Diagnoser::default(), now: clock::epoch(), started: 1.0 }
+            Self {
+                diagnoser: Diagnoser::default(),
+                now: clock::epoch(),
+                started: 1.0,
+            }
         }
 
         /// Plays steps in which each backend has these numbers of empty and of cut responses. Returns the verdicts of the last step.
@@ -178,7 +196,11 @@ mod tests {
                         cut_responses: *cut,
                         ..BackendRequestCounts::default()
                     };
-                    let gateway = GatewayObservations { weight: 1, counts, ..Default::default() };
+                    let gateway = GatewayObservations {
+                        weight: 1,
+                        counts,
+                        ..Default::default()
+                    };
                     samples.push((
                         BackendId::new(&format!("gpu-{index}")),
                         DiagnosisSample {
@@ -198,7 +220,10 @@ mod tests {
     }
 
     fn cause(verdicts: &[Verdict]) -> &str {
-        verdicts.first().and_then(|verdict| verdict.cause.as_deref()).unwrap_or_default()
+        verdicts
+            .first()
+            .and_then(|verdict| verdict.cause.as_deref())
+            .unwrap_or_default()
     }
 
     #[test]
@@ -209,8 +234,15 @@ mod tests {
         let verdicts = fleet.play(4, &[8, 0, 0], &[1, 1, 1]);
         assert_eq!((verdicts.len(), &*verdicts[0].backend), (1, "gpu-0"));
         assert_eq!(verdicts[0].severity, VerdictSeverity::Critical);
-        assert!(cause(&verdicts).contains("this backend only"), "{verdicts:#?}");
-        assert_eq!(fleet.play(10 * MINUTE, &[8, 0, 0], &[1, 1, 1]).len(), 1, "it lasts");
+        assert!(
+            cause(&verdicts).contains("this backend only"),
+            "{verdicts:#?}"
+        );
+        assert_eq!(
+            fleet.play(10 * MINUTE, &[8, 0, 0], &[1, 1, 1]).len(),
+            1,
+            "it lasts"
+        );
         assert_eq!(fleet.play(MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
     }
 
@@ -218,7 +250,11 @@ mod tests {
     fn without_a_past_peers_are_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
-        assert_eq!(Fleet::new().play(2 * MINUTE, &[4, 4], &[0, 0]), [], "all alike is usual");
+        assert_eq!(
+            Fleet::new().play(2 * MINUTE, &[4, 4], &[0, 0]),
+            [],
+            "all alike is usual"
+        );
         assert_eq!(Fleet::new().play(2 * MINUTE, &[4], &[0]), []);
     }
 
@@ -235,7 +271,10 @@ mod tests {
         assert_eq!(fleet.play(2 * MINUTE, &[0, 0], &[2, 2]), []);
         let verdicts = fleet.play(MINUTE, &[0, 0], &[10, 10]);
         assert_eq!(verdicts.len(), 2);
-        assert!(cause(&verdicts).contains("at its peers too: clients"), "{verdicts:#?}");
+        assert!(
+            cause(&verdicts).contains("at its peers too: clients"),
+            "{verdicts:#?}"
+        );
         assert_eq!(verdicts[0].severity, VerdictSeverity::Warning);
         assert_eq!(fleet.play(30 * MINUTE, &[0, 0], &[10, 10]), []);
     }

@@ -38,8 +38,12 @@ impl DiagnosisRule {
     pub(crate) fn judge(&self, evaluation: &Evaluation<'_>, has_expired: bool) -> RuleResult {
         let window = evaluation.short_window();
         let is_missing = |signal: &&StepSignal| !window.has_signal(**signal);
-        let mut missing: Vec<&'static str> =
-            self.needs.iter().filter(is_missing).map(|signal| signal.source()).collect();
+        let mut missing: Vec<&'static str> = self
+            .needs
+            .iter()
+            .filter(is_missing)
+            .map(|signal| signal.source())
+            .collect();
         missing.dedup();
         match missing.is_empty() {
             false => Err(missing),

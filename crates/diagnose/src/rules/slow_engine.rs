@@ -37,7 +37,11 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     disproof: "The backend has slower hardware, or a larger model under the same name.",
     pages: false,
     explained_by: &["kv_thrashing", "decode_starvation"],
-    needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],
+    needs: &[
+        StepSignal::InterTokenSeconds,
+        StepSignal::Gaps,
+        StepSignal::Running,
+    ],
     judge: |evaluation| Ok(judge_slow_engine(evaluation)),
 };
 
@@ -56,7 +60,9 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let batch = peers.iter().map(|(_, running)| running).sum::<f64>() / peers.len() as f64;
     let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
     let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
-    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
+    let is_preempting = window
+        .sum(StepSignal::Preemptions)
+        .is_some_and(|count| count >= 2.0);
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
     if !is_slow || is_larger_batch || is_preempting || computes_long_prompts(evaluation) {
         return None;
@@ -85,7 +91,11 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let evidence = evaluation.evidence_for_all(&measures);
     let signals = if is_one { signals.min(2) } else { signals } + usize::from(is_throttled);
     let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
-    Some(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
+    Some(if is_throttled {
+        rule_match.because(THROTTLED)
+    } else {
+        rule_match
+    })
 }
 
 /// Whether the engine computes prompts that are so long that they delay the tokens of all its streams. The
@@ -104,5 +114,8 @@ fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
 
 /// Mean time between tokens, in seconds, and mean number of running requests, in the window. `None`: unknown.
 fn speed_and_batch(window: &StepWindow<'_>) -> Option<(f64, f64)> {
-    Some((window.get(WindowMeasure::EngineInterToken)?, window.get(WindowMeasure::Running)?))
+    Some((
+        window.get(WindowMeasure::EngineInterToken)?,
+        window.get(WindowMeasure::Running)?,
+    ))
 }

@@ -21,8 +21,10 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if by <= MAX_CLOCK_SKEW {
         return None;
     }
-    let observation =
-        format!("its clock is at least {} s {direction} this machine's", by.as_secs());
+    let observation = format!(
+        "its clock is at least {} s {direction} this machine's",
+        by.as_secs()
+    );
     let reason = "Spans of the engine are displaced from those of the gateway in a trace, and \
                   times of log lines do not match.";
     let remedy = "run an NTP client, such as chrony, on both";
@@ -44,8 +46,10 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Option<
     let gateway_timeout = facts.config.idle_connection;
     let closed = match backend.idle {
         Some(IdleConnection::Open(after)) if after < gateway_timeout + KEEP_ALIVE_MARGIN => {
-            let observation =
-                format!("it keeps an idle connection for {} or longer", format_seconds(after));
+            let observation = format!(
+                "it keeps an idle connection for {} or longer",
+                format_seconds(after)
+            );
             let reason = format!(
                 "The gateway keeps it for {} (timeouts.idle_connection). Whether the backend \
                  keeps it for longer is unknown.",
@@ -58,7 +62,10 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Option<
         None | Some(IdleConnection::Open(_)) => return None,
         Some(IdleConnection::Closed(after)) => after,
     };
-    let observation = format!("it closes an idle connection after {}", format_seconds(closed));
+    let observation = format!(
+        "it closes an idle connection after {}",
+        format_seconds(closed)
+    );
     let raise_timeout = if backend.is_vllm() {
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120 vllm serve …"
     } else {
@@ -119,12 +126,20 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let observed = &probe.observed;
     if let Some(encoding) = probe.headers.get(CONTENT_ENCODING) {
         let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
-        let remark = Remark::error(format!("its stream is compressed ({encoding}), unrequested"));
+        let remark = Remark::error(format!(
+            "its stream is compressed ({encoding}), unrequested"
+        ));
         let reason = "The gateway cannot read its tokens, and compression delays them.";
-        remarks.push(remark.because(reason).remedy("disable compression for text/event-stream"));
+        remarks.push(
+            remark
+                .because(reason)
+                .remedy("disable compression for text/event-stream"),
+        );
     } else if !observed.is_stream {
         let media_type = media_type(&probe.headers).to_owned();
-        let remark = Remark::error(format!("it answered a streaming request with `{media_type}`"));
+        let remark = Remark::error(format!(
+            "it answered a streaming request with `{media_type}`"
+        ));
         let reason = "There is no time to first token, and clients wait for the whole response.";
         remarks.push(remark.because(reason));
     } else if observed.error.is_some() {
@@ -156,7 +171,10 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
     };
     let remark = Remark::new(
         severity,
-        format!("{} answers {} to the probe request", probe.path, probe.status),
+        format!(
+            "{} answers {} to the probe request",
+            probe.path, probe.status
+        ),
     );
     Some(remark.because(format!("The response is: {}", probe.excerpt.trim())))
 }
@@ -166,7 +184,10 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();
-    let first = probe.timings.first_output?.saturating_duration_since(probe.timings.accepted);
+    let first = probe
+        .timings
+        .first_output?
+        .saturating_duration_since(probe.timings.accepted);
     let observation = format!(
         "{bunched} of {events} events with tokens came together with the one before, the first \
          after {} ms",

@@ -22,13 +22,23 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Opt
     if backend.cache_setting("enable_prefix_caching").as_deref() != Some("False") {
         return None;
     }
-    let uses_prefixes =
-        matches!(facts.config.policy, PolicyKind::KvAware | PolicyKind::PrefixAffinity);
-    let severity = if uses_prefixes { FindingSeverity::Warning } else { FindingSeverity::Note };
+    let uses_prefixes = matches!(
+        facts.config.policy,
+        PolicyKind::KvAware | PolicyKind::PrefixAffinity
+    );
+    let severity = if uses_prefixes {
+        FindingSeverity::Warning
+    } else {
+        FindingSeverity::Note
+    };
     let remark = Remark::new(severity, "prefix caching is off");
     let reason = "Every prompt is computed completely, even if it shares a prefix with an earlier \
                   one. Routing by prefix then has no effect.";
-    Some(remark.because(reason).remedy("vllm serve --enable-prefix-caching"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("vllm serve --enable-prefix-caching"),
+    )
 }
 
 /// Reports that it is unknown whether the queue of the engine has a limit. vLLM reports only the number of
@@ -46,7 +56,11 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Option
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };
     let reason = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
-    Some(Remark::note(observation).because(reason).remedy("vllm serve --max-num-queued-reqs 64"))
+    Some(
+        Remark::note(observation)
+            .because(reason)
+            .remedy("vllm serve --max-num-queued-reqs 64"),
+    )
 }
 
 impl BackendFacts {
@@ -56,7 +70,8 @@ impl BackendFacts {
         let mut lines = page.lines();
         let line = lines.find(|line| line.starts_with("vllm:cache_config_info{"))?;
         let label_start = |separator: &str| {
-            line.find(&format!("{separator}{name}=\"")).map(|start| start + separator.len())
+            line.find(&format!("{separator}{name}=\""))
+                .map(|start| start + separator.len())
         };
         let label_start = label_start(",").or_else(|| label_start("{"))?;
         let value = line.get(label_start + name.len() + 2..)?;
@@ -67,9 +82,12 @@ impl BackendFacts {
     /// not have the counter.
     pub(crate) fn has_rejected_requests(&self) -> Option<bool> {
         let page = std::str::from_utf8(self.page()?).ok()?;
-        let series =
-            page.lines().filter(|line| line.starts_with("vllm:admission_rejections_total{"));
+        let series = page
+            .lines()
+            .filter(|line| line.starts_with("vllm:admission_rejections_total{"));
         let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        values.map(|value| value > 0.0).reduce(|first, second| first || second)
+        values
+            .map(|value| value > 0.0)
+            .reduce(|first, second| first || second)
     }
 }

@@ -27,7 +27,11 @@ pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::new(group.severity, format!("{} is open: {open}", group.purpose));
         Some(remark.because(group.risk).remedy(group.remedy))
     };
-    ENDPOINT_GROUPS.iter().filter_map(group).chain(kv_event_sources(backend)).collect()
+    ENDPOINT_GROUPS
+        .iter()
+        .filter_map(group)
+        .chain(kv_event_sources(backend))
+        .collect()
 }
 
 /// Reports that vLLM publishes KV events and reveals their sockets. The events contain the tokens
@@ -35,8 +39,9 @@ pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 fn kv_event_sources(backend: &BackendFacts) -> Option<Remark> {
     let endpoints = backend.event_endpoints();
     let first = endpoints.first()?;
-    let remark =
-        Remark::warning(format!("it publishes KV events ({first}) and reveals their address"));
+    let remark = Remark::warning(format!(
+        "it publishes KV events ({first}) and reveals their address"
+    ));
     let reason = "The events contain the tokens of all prompts and responses, and neither \
                   /kv_event_sources nor the sockets require a key.";
     let remedy = "let only the consumers of the events reach these sockets and the port of vLLM";
@@ -49,16 +54,25 @@ pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Option
         return None;
     }
     let open = backend.open_paths(&UNAUTHENTICATED_PATHS)?;
-    let remark = Remark::warning(format!("it requires a key, but not for these paths: {open}"));
+    let remark = Remark::warning(format!(
+        "it requires a key, but not for these paths: {open}"
+    ));
     let reason = "vLLM protects only paths below /v1, /v2, /inference and /cohere; /invocations \
                   generates like /v1/chat/completions.";
-    Some(remark.because(reason).remedy("let only the gateway reach the port of vLLM"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("let only the gateway reach the port of vLLM"),
+    )
 }
 
 impl BackendFacts {
     /// Those of `paths` that exist on the backend, separated by spaces. `None`: no path exists.
     fn open_paths(&self, paths: &[&str]) -> Option<String> {
-        let open = paths.iter().copied().filter(|path| self.has_path(path) == Some(true));
+        let open = paths
+            .iter()
+            .copied()
+            .filter(|path| self.has_path(path) == Some(true));
         let open = open.collect::<Vec<_>>().join(" ");
         (!open.is_empty()).then_some(open)
     }

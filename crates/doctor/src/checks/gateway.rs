@@ -30,13 +30,18 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
                 "give the URL of the admin port of tokenweir"
             };
             let remark = Remark::error(format!("{} {problem}", gateway.url));
-            return vec![remark.because("The state of the gateway is unknown.").remedy(remedy)];
+            return vec![
+                remark
+                    .because("The state of the gateway is unknown.")
+                    .remedy(remedy),
+            ];
         }
     };
     let mut remarks = Vec::new();
     if let Some(problem) = &gateway.config_problem {
-        let remark =
-            Remark::note(format!("the configuration of the gateway cannot be read: {problem}"));
+        let remark = Remark::note(format!(
+            "the configuration of the gateway cannot be read: {problem}"
+        ));
         let reason = "The checks assumed the default configuration.";
         let remedy = "use the doctor of the same version as the gateway";
         remarks.push(remark.because(reason).remedy(remedy));
@@ -67,7 +72,10 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
 /// The remark about paths that a backend does not serve although other backends do. The gateway learned this
 /// from responses to requests. `None`: the backend lacks no such path.
 fn unserved_remark(backend: &Value) -> Option<Remark> {
-    let paths = backend["unserved"].as_array()?.iter().filter_map(Value::as_str);
+    let paths = backend["unserved"]
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_str);
     let paths = paths.collect::<Vec<_>>().join(" ");
     if paths.is_empty() {
         return None;
@@ -75,7 +83,11 @@ fn unserved_remark(backend: &Value) -> Option<Remark> {
     let name = backend["backend"].as_str()?;
     let remark = Remark::note(format!("{name} lacks {paths}"));
     let reason = "Other backends serve these paths, and take all of their requests.";
-    Some(remark.because(reason).remedy("run one version and one front end on all backends"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("run one version and one front end on all backends"),
+    )
 }
 
 /// The remark about trace spans that the gateway could not export. `None`: every span was exported.
@@ -85,10 +97,16 @@ fn failed_spans_remark(status: &Value) -> Option<Remark> {
     if failed == 0 {
         return None;
     }
-    let observation =
-        format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
+    let observation = format!(
+        "{failed} spans did not reach the collector, {} did",
+        count("/spans/exported")
+    );
     let reason = "Traces have gaps. The log of the gateway has the reason.";
-    Some(Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"))
+    Some(
+        Remark::warning(observation)
+            .because(reason)
+            .remedy("tokenweir doctor --config FILE"),
+    )
 }
 
 fn webhook_remark(webhook: &Value) -> Option<Remark> {
@@ -115,7 +133,9 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
         return Some(remark.because(reason).remedy("check the log of vLLM there"));
     }
     let error = backend["scrape_error"].as_str()?;
-    let remark = Remark::warning(format!("the gateway cannot use the metrics of {name}: {error}"));
+    let remark = Remark::warning(format!(
+        "the gateway cannot use the metrics of {name}: {error}"
+    ));
     Some(remark.because("The gateway routes by its own requests in flight there."))
 }
 
@@ -130,11 +150,19 @@ fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
         remarks.push(remark.because(reason).remedy(remedy));
     }
     let texts = |key: &str| -> Vec<&str> {
-        exporter[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+        exporter[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect()
     };
     let unassigned = texts("unassigned");
     if !unassigned.is_empty() {
-        let observation = format!("no backend owns the GPUs {} of {name}", unassigned.join(", "));
+        let observation = format!(
+            "no backend owns the GPUs {} of {name}",
+            unassigned.join(", ")
+        );
         let reason = if exporter["is_ambiguous"] == true {
             "Several backends have the host of the exporter."
         } else {
@@ -145,15 +173,27 @@ fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
     }
     for missing in exporter["missing"].as_array().into_iter().flatten() {
         let text = |key: &str| missing[key].as_str().unwrap_or_default();
-        let remark = Remark::note(format!("{name} does not export {} of its GPUs", text("signal")));
-        let remedy = format!("add {} to the counters file of dcgm-exporter", text("fields"));
-        remarks.push(remark.because(format!("{}.", text("impact"))).remedy(remedy));
+        let remark = Remark::note(format!(
+            "{name} does not export {} of its GPUs",
+            text("signal")
+        ));
+        let remedy = format!(
+            "add {} to the counters file of dcgm-exporter",
+            text("fields")
+        );
+        remarks.push(
+            remark
+                .because(format!("{}.", text("impact")))
+                .remedy(remedy),
+        );
     }
     remarks
 }
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
-    let Some(collector) = &facts.collector else { return Vec::new() };
+    let Some(collector) = &facts.collector else {
+        return Vec::new();
+    };
     let endpoint = &collector.endpoint;
     if let Some(problem) = &collector.problem {
         let observation = format!(
@@ -164,18 +204,29 @@ pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
         let remedy = "correct tracing.endpoint or tracing.protocol, or start the collector";
         return vec![Remark::error(observation).because(reason).remedy(remedy)];
     }
-    if !facts.backends.iter().any(|backend| backend.is_vllm() && !backend.is_rust_front_end()) {
+    if !facts
+        .backends
+        .iter()
+        .any(|backend| backend.is_vllm() && !backend.is_rust_front_end())
+    {
         return Vec::new();
     }
     let remark = Remark::note("whether the engines send spans of their own cannot be seen");
     let reason = "With such spans, time in the queue and in prefill is part of the same trace.";
-    vec![remark.because(reason).remedy(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
+    vec![
+        remark
+            .because(reason)
+            .remedy(format!("vllm serve --otlp-traces-endpoint {endpoint}")),
+    ]
 }
 
 impl DoctorFacts {
     /// Whether the running gateway reports a backend as up.
     pub(super) fn gateway_reaches(&self, id: &str) -> bool {
-        let gateway = self.gateway.as_ref().and_then(|gateway| gateway.as_ref().ok());
+        let gateway = self
+            .gateway
+            .as_ref()
+            .and_then(|gateway| gateway.as_ref().ok());
         let status = gateway.and_then(|gateway| gateway.status.as_ref().ok());
         let backends = status.and_then(|status| status["backends"].as_array());
         let mut backends = backends.into_iter().flatten();

@@ -28,8 +28,12 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark>
 }
 
 pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let (Some(load), Some(server)) = (backend.load(), backend.server()) else { return Vec::new() };
-    let missing = ENGINE_METRICS.iter().filter(|signal| !(signal.is_available)(&load));
+    let (Some(load), Some(server)) = (backend.load(), backend.server()) else {
+        return Vec::new();
+    };
+    let missing = ENGINE_METRICS
+        .iter()
+        .filter(|signal| !(signal.is_available)(&load));
     let remark = |signal: &EngineMetric| {
         let severity = if REQUIRED_ENGINE_METRICS.contains(&signal.name) {
             FindingSeverity::Warning
@@ -52,7 +56,11 @@ pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rem
 }
 
 pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
-    let GatewaySettings { max_page, scrape_timeout, .. } = facts.config;
+    let GatewaySettings {
+        max_page,
+        scrape_timeout,
+        ..
+    } = facts.config;
     match &backend.metrics {
         Ok(answer) if answer.body.len() > max_page => {
             let size = answer.body.len();
@@ -60,7 +68,11 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Option
                 "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
             );
             let reason = "The gateway does not read it, and routes without it.";
-            Some(Remark::error(observation).because(reason).remedy("raise scrape.max_page"))
+            Some(
+                Remark::error(observation)
+                    .because(reason)
+                    .remedy("raise scrape.max_page"),
+            )
         }
         Ok(answer) if answer.took * 2 > scrape_timeout => {
             let took = answer.took.as_secs_f64();

@@ -52,23 +52,62 @@ pub const CHECKS: [(&str, CheckScope); 30] = [
     ("prefix_caching", ReachedBackends(engine::prefix_caching)),
     ("queue_limit", ReachedBackends(engine::queue_limit)),
     ("exposed", Several(exposure::exposed)),
-    ("unauthenticated", ReachedBackends(exposure::unauthenticated)),
+    (
+        "unauthenticated",
+        ReachedBackends(exposure::unauthenticated),
+    ),
     ("clock", ReachedBackends(connection::clock)),
     ("keep_alive", ReachedBackends(connection::keep_alive)),
     ("intermediary", ReachedBackends(connection::intermediary)),
     ("stream", Several(connection::stream)),
     ("request_id", ReachedBackends(optional_features::request_id)),
-    ("cached_tokens", ReachedBackends(optional_features::cached_tokens)),
-    ("engine_times", ReachedBackends(optional_features::engine_times)),
-    ("forced_usage", ReachedBackends(optional_features::forced_usage)),
+    (
+        "cached_tokens",
+        ReachedBackends(optional_features::cached_tokens),
+    ),
+    (
+        "engine_times",
+        ReachedBackends(optional_features::engine_times),
+    ),
+    (
+        "forced_usage",
+        ReachedBackends(optional_features::forced_usage),
+    ),
     ("kv_events", ReachedBackends(optional_features::kv_events)),
-    ("not_probed", Once(has_reached, optional_features::not_probed)),
-    ("fleet", Once(|facts| facts.backends.is_empty() || has_reached(facts), fleet::fleet)),
-    ("named_models", Once(has_reached, configuration::named_models)),
-    ("open_ports", Once(|facts| facts.is_configured, configuration::open_ports)),
-    ("start", Once(|facts| facts.is_configured && facts.gateway.is_none(), configuration::start)),
-    ("gateway", Once(|facts| facts.gateway.is_some(), gateway::gateway)),
-    ("traces", Once(|facts| facts.collector.is_some(), gateway::traces)),
+    (
+        "not_probed",
+        Once(has_reached, optional_features::not_probed),
+    ),
+    (
+        "fleet",
+        Once(
+            |facts| facts.backends.is_empty() || has_reached(facts),
+            fleet::fleet,
+        ),
+    ),
+    (
+        "named_models",
+        Once(has_reached, configuration::named_models),
+    ),
+    (
+        "open_ports",
+        Once(|facts| facts.is_configured, configuration::open_ports),
+    ),
+    (
+        "start",
+        Once(
+            |facts| facts.is_configured && facts.gateway.is_none(),
+            configuration::start,
+        ),
+    ),
+    (
+        "gateway",
+        Once(|facts| facts.gateway.is_some(), gateway::gateway),
+    ),
+    (
+        "traces",
+        Once(|facts| facts.collector.is_some(), gateway::traces),
+    ),
 ];
 
 /// Number of checks that [`examine`] can run, because the facts that they need were gathered.
@@ -93,7 +132,11 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
                 finding.backends.extend(backend);
             } else {
                 let backends = backend.into_iter().collect();
-                findings.push(Finding { check, backends, remark });
+                findings.push(Finding {
+                    check,
+                    backends,
+                    remark,
+                });
             }
         }
     }
@@ -115,7 +158,11 @@ impl CheckScope {
             _ => Vec::new(),
         };
         if let Once(needs, check) = self {
-            let remarks = if needs(facts) { check(facts) } else { Vec::new() };
+            let remarks = if needs(facts) {
+                check(facts)
+            } else {
+                Vec::new()
+            };
             return remarks.into_iter().map(|remark| (None, remark)).collect();
         }
         let mut remarks = Vec::new();

@@ -18,7 +18,11 @@ pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Rema
     let remark = Remark::note("its responses do not carry the request id");
     let reason = "The gateway sends x-request-id and adds it to responses itself. Clients that \
                   connect to the backend directly cannot match a request to a log line.";
-    Some(remark.because(reason).remedy("vllm serve --enable-request-id-headers"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("vllm serve --enable-request-id-headers"),
+    )
 }
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
@@ -31,20 +35,29 @@ pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Option<R
     let remark = Remark::note("its usage does not report cached prompt tokens");
     let reason = "The gateway can only estimate how long a prefix stays in the cache, and cached \
                   tokens are missing from its metrics, spans and log.";
-    Some(remark.because(reason).remedy("vllm serve --enable-prompt-tokens-details"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("vllm serve --enable-prompt-tokens-details"),
+    )
 }
 
 pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let probe = backend.completed_probe()?;
-    let is_supported =
-        backend.version_number().is_some_and(|version| version >= ENGINE_TIMES_SINCE);
+    let is_supported = backend
+        .version_number()
+        .is_some_and(|version| version >= ENGINE_TIMES_SINCE);
     if !is_supported || probe.observed.engine_times.is_some() {
         return None;
     }
     let remark = Remark::note("its responses do not report how long the engine took");
     let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
                   slow one. Reporting them costs some CPU at high concurrency.";
-    Some(remark.because(reason).remedy("vllm serve --enable-per-request-metrics"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("vllm serve --enable-per-request-metrics"),
+    )
 }
 
 /// Reports whether the gateway receives the KV events of a backend, and if not, why not.
@@ -60,7 +73,9 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
         let remark = Remark::warning("its /kv_event_sources lists no publishers of KV events");
         let remedy = format!("{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port");
         return Some(
-            remark.because(format!("kv_events.enabled is set. {estimate}")).remedy(remedy),
+            remark
+                .because(format!("kv_events.enabled is set. {estimate}"))
+                .remedy(remedy),
         );
     };
     let is_local =
@@ -71,7 +86,9 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
     } else if setting.is_none() && backend.url.is_https() {
         let remark = Remark::note("it publishes KV events, which the gateway does not use");
         let reason = format!("Its URL is https, and events are not encrypted. {estimate}");
-        remark.because(reason).remedy("kv_events.enabled, if the network to the engine is private")
+        remark
+            .because(reason)
+            .remedy("kv_events.enabled, if the network to the engine is private")
     } else if let Some(endpoint) = endpoints.iter().find(is_local) {
         let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
         let reason = "vLLM binds an address only if it contains `*`. To any other address it connects \
@@ -79,7 +96,9 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
         remark.because(reason).remedy(PUBLISH_EVENTS)
     } else if backend.publisher_answers == Some(false) {
         let remark = Remark::warning(format!("its KV events at {first} cannot be reached"));
-        remark.because(estimate).remedy("let the gateway reach these ports of the engine")
+        remark
+            .because(estimate)
+            .remedy("let the gateway reach these ports of the engine")
     } else {
         let remark = Remark::note(format!("the gateway uses its KV events ({first})"));
         remark.because("They show which prompts its prefix cache contains.")
@@ -97,7 +116,11 @@ pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Option<Re
     let reason = "Clients that did not request usage get an event without choices, which some \
                   cannot parse, and every event is about 90 bytes longer. The gateway gets its \
                   counts without this flag.";
-    Some(remark.because(reason).remedy("start vLLM without --enable-force-include-usage"))
+    Some(
+        remark
+            .because(reason)
+            .remedy("start vLLM without --enable-force-include-usage"),
+    )
 }
 
 pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {

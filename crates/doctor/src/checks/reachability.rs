@@ -15,10 +15,13 @@ const NEWEST_TESTED: VllmVersion = VllmVersion(0, 33);
 const CURRENT_METRICS_SINCE: VllmVersion = VllmVersion(0, 12);
 
 pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
-    let Err(error) = &backend.health else { return None };
+    let Err(error) = &backend.health else {
+        return None;
+    };
     if facts.gateway_reaches(&backend.id) {
-        let remark =
-            Remark::note(format!("does not answer here, but the gateway reaches it: {error}"));
+        let remark = Remark::note(format!(
+            "does not answer here, but the gateway reaches it: {error}"
+        ));
         let remark = remark.because("This machine cannot check the backend.");
         return Some(remark.remedy("run the doctor on the machine of the gateway"));
     }
@@ -31,8 +34,14 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
 /// `kind`: why the backend is down. `None`: unknown.
 fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     match kind {
-        Some(kind) => (format!("The gateway sends it no requests: {}.", kind.cause), kind.remedy),
-        None => ("The gateway sends it no requests.".to_owned(), "Read the log of the backend."),
+        Some(kind) => (
+            format!("The gateway sends it no requests: {}.", kind.cause),
+            kind.remedy,
+        ),
+        None => (
+            "The gateway sends it no requests.".to_owned(),
+            "Read the log of the backend.",
+        ),
     }
 }
 
@@ -66,7 +75,11 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> 
         // A server that requires a key may be an inference server. The check `key` reports it.
         None if backend.is_key_required() => None,
         None => {
-            let health = backend.health.as_ref().ok().filter(|answer| !answer.is_ok());
+            let health = backend
+                .health
+                .as_ref()
+                .ok()
+                .filter(|answer| !answer.is_ok());
             let health = health.map(|answer| format!("; /health answers {}", answer.status));
             let remark = Remark::error(format!(
                 "is not recognised as an inference server: it has neither models at /v1/models nor \
@@ -74,7 +87,11 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> 
                 health.unwrap_or_default()
             ));
             let reason = "Requests that are sent to it would fail.";
-            Some(remark.because(reason).remedy("give the URL of vLLM, without a path"))
+            Some(
+                remark
+                    .because(reason)
+                    .remedy("give the URL of vLLM, without a path"),
+            )
         }
     }
 }
@@ -118,7 +135,9 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark>
         return Some(remark.because("Its features are unknown."));
     };
     let Some(version) = backend.version_number() else {
-        let remark = Remark::note(format!("has the version `{text}`, which is no version of vLLM"));
+        let remark = Remark::note(format!(
+            "has the version `{text}`, which is no version of vLLM"
+        ));
         return Some(remark.because("Its features are unknown."));
     };
     let (severity, reason) = if version < OLDEST_SUPPORTED {
@@ -132,7 +151,10 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark>
             "This version has fewer metrics, and some have names from before 0.12.",
         )
     } else if version > NEWEST_TESTED {
-        (FindingSeverity::Note, "It is newer than the newest tested version (0.33).")
+        (
+            FindingSeverity::Note,
+            "It is newer than the newest tested version (0.33).",
+        )
     } else {
         return None;
     };
@@ -155,7 +177,11 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark>
             Remark::error(format!("its key cannot be read: {reason}"))
         };
         let reason = "Without the key, the backend refuses its model list and all requests.";
-        return Some(remark.because(reason).remedy("set the key where the doctor runs"));
+        return Some(
+            remark
+                .because(reason)
+                .remedy("set the key where the doctor runs"),
+        );
     }
     let models = backend.models.as_ref().ok()?;
     match (&backend.key, is_refusal(models.status)) {
@@ -169,8 +195,10 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark>
             )
         }
         (_, true) => {
-            let remark =
-                Remark::error(format!("requires a key: /v1/models answers {}", models.status));
+            let remark = Remark::error(format!(
+                "requires a key: /v1/models answers {}",
+                models.status
+            ));
             let reason = "The gateway cannot read its models, and has no key to send.";
             let remedy = "set VLLM_API_KEY here; in the configuration, `api_key: { env: \
                           VLLM_API_KEY }` of this backend";
@@ -179,11 +207,18 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark>
         (key @ (TargetKey::Known(_) | TargetKey::None), false)
             if !backend.is_key_required() && backend.is_vllm() =>
         {
-            let suffix =
-                if matches!(key, TargetKey::Known(_)) { ", although one was sent" } else { "" };
+            let suffix = if matches!(key, TargetKey::Known(_)) {
+                ", although one was sent"
+            } else {
+                ""
+            };
             let remark = Remark::note(format!("serves without a key{suffix}"));
             let reason = "Any client that reaches its port can use it without the gateway.";
-            Some(remark.because(reason).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY"))
+            Some(
+                remark
+                    .because(reason)
+                    .remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY"),
+            )
         }
         _ => None,
     }

@@ -83,7 +83,13 @@ impl ServerClient {
             TargetKey::Known(key) => Some(key),
             TargetKey::None | TargetKey::Missing(_) => None,
         };
-        Self { client, idle: IdlePool::default(), url, key, timeout }
+        Self {
+            client,
+            idle: IdlePool::default(),
+            url,
+            key,
+            timeout,
+        }
     }
 
     /// The URL of the server.
@@ -93,12 +99,18 @@ impl ServerClient {
 
     /// The same client without a key.
     pub(super) fn without_key(&self) -> Self {
-        Self { key: None, ..self.clone() }
+        Self {
+            key: None,
+            ..self.clone()
+        }
     }
 
     /// A client without a key that shares no connections with this one.
     pub(super) fn on_new_connections(&self) -> Self {
-        Self { idle: IdlePool::default(), ..self.without_key() }
+        Self {
+            idle: IdlePool::default(),
+            ..self.without_key()
+        }
     }
 
     /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
@@ -127,15 +139,20 @@ impl ServerClient {
         let exchange = async {
             let start = clock::now();
             let sent_at = clock::wall_time();
-            let (head, body) =
-                self.send(method, path, extra_header, Bytes::new()).await?.into_parts();
+            let (head, body) = self
+                .send(method, path, extra_header, Bytes::new())
+                .await?
+                .into_parts();
             let received_at = clock::wall_time();
-            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    return GatherError::TooLarge;
-                }
-                GatherError::Closed(error.to_string())
-            })?;
+            let body = Limited::new(body, MAX_RESPONSE_BYTES)
+                .collect()
+                .await
+                .map_err(|error| {
+                    if error.is::<LengthLimitError>() {
+                        return GatherError::TooLarge;
+                    }
+                    GatherError::Closed(error.to_string())
+                })?;
             Ok(GatheredResponse {
                 status: head.status,
                 headers: head.headers,
@@ -157,8 +174,9 @@ impl ServerClient {
         extra_header: ExtraHeader,
         body: Bytes,
     ) -> Result<Response<BackendBody>, GatherError> {
-        let path: PathAndQuery =
-            path.parse().map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
+        let path: PathAndQuery = path
+            .parse()
+            .map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
         let request = self.build_request(method, &path, extra_header, body);
         Ok(self.client.send(&self.idle, request).await?)
     }
@@ -178,7 +196,10 @@ impl ServerClient {
         headers.insert(HOST, self.url.host_header().clone());
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         // The gateway requests metrics in the same format. Other pages ignore this header.
-        headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("text/plain; version=0.0.4"),
+        );
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }

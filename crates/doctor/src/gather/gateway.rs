@@ -23,12 +23,24 @@ pub async fn gateway(client: &ServerClient) -> GatewayAnswers {
     let (status, view) = match (client.get("/status").await, client.get("/config").await) {
         (Ok(status), view) => (parse_document(&status), view),
         (Err(error), _) => {
-            return GatewayAnswers { gateway: Err(error), config: None, backends: Vec::new() };
+            return GatewayAnswers {
+                gateway: Err(error),
+                config: None,
+                backends: Vec::new(),
+            };
         }
     };
     let backends = status.as_ref().map(parse_backends).unwrap_or_default();
-    let gateway = GatewayFacts { url: client.url().clone(), status, config_problem: None };
-    GatewayAnswers { gateway: Ok(gateway), config: Some(parse_configuration(view)), backends }
+    let gateway = GatewayFacts {
+        url: client.url().clone(),
+        status,
+        config_problem: None,
+    };
+    GatewayAnswers {
+        gateway: Ok(gateway),
+        config: Some(parse_configuration(view)),
+        backends,
+    }
 }
 
 fn parse_document(answer: &GatheredResponse) -> Result<Value, String> {

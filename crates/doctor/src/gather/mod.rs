@@ -37,12 +37,19 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
     };
     let metrics = target.metrics_url.clone().map(|url| {
         // Like the gateway, doctor does not send the key of the backend to another host or port.
-        let key = if url.address == target.url { target.key.clone() } else { TargetKey::None };
+        let key = if url.address == target.url {
+            target.key.clone()
+        } else {
+            TargetKey::None
+        };
         (client(&url.address, key), url.path)
     });
     let client = client(&target.url, target.key.clone());
     let mut health = client.get("/health").await;
-    if health.as_ref().is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND) {
+    if health
+        .as_ref()
+        .is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND)
+    {
         let of_proxy = client.get(RAY_SERVE_HEALTH_PATH).await;
         if of_proxy.as_ref().is_ok_and(GatheredResponse::is_ok) {
             health = of_proxy;
@@ -105,7 +112,10 @@ async fn fetch_pages(
     };
     if metrics.is_none() && backend.metrics.is_ok() && backend.load().is_none() {
         let alternative = client.get(PATHS[1]).await;
-        if alternative.as_ref().is_ok_and(|answer| answer.load().is_some()) {
+        if alternative
+            .as_ref()
+            .is_ok_and(|answer| answer.load().is_some())
+        {
             backend.metrics = alternative;
         }
     }
@@ -113,7 +123,9 @@ async fn fetch_pages(
         backend.event_sources = client.without_key().get("/kv_event_sources").await;
         for path in [UNKNOWN_PATH].into_iter().chain(endpoints::paths()) {
             let answer = client.request(Method::OPTIONS, path, None).await;
-            backend.options.push((path, answer.ok().map(|answer| answer.status)));
+            backend
+                .options
+                .push((path, answer.ok().map(|answer| answer.status)));
         }
     }
     backend
@@ -145,9 +157,15 @@ async fn measure_idle_connection(
     client.get("/health").await.ok()?;
     let idle_since = clock::now();
     let is_closed = match client.take_idle_connection() {
-        Some(mut open) => tokio::time::timeout(options.idle, open.until_closed()).await.is_ok(),
+        Some(mut open) => tokio::time::timeout(options.idle, open.until_closed())
+            .await
+            .is_ok(),
         None => true,
     };
     let after = clock::now().saturating_duration_since(idle_since);
-    Some(if is_closed { IdleConnection::Closed(after) } else { IdleConnection::Open(after) })
+    Some(if is_closed {
+        IdleConnection::Closed(after)
+    } else {
+        IdleConnection::Open(after)
+    })
 }

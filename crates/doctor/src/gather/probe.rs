@@ -44,7 +44,10 @@ async fn send_with_fallback(
     model: Option<&str>,
 ) -> Result<StreamProbe, GatherError> {
     let probe = send(client, "/v1/chat/completions", Api::Chat, model).await?;
-    if !matches!(probe.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND) {
+    if !matches!(
+        probe.status,
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND
+    ) {
         return Ok(probe);
     }
     send(client, "/v1/completions", Api::Completions, model).await
@@ -76,7 +79,9 @@ async fn send(
                 break;
             }
         };
-        let Some(data) = frame.data_ref() else { continue };
+        let Some(data) = frame.data_ref() else {
+            continue;
+        };
         let now = clock::now();
         let arrival = observer.on_data(data, now, &mut timings);
         arrivals.extend((0..arrival.outputs).map(|_| now));

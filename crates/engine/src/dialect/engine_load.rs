@@ -130,21 +130,33 @@ impl EngineLoad {
 
     /// The token counters. `None`: the page does not have both.
     pub fn token_counts(&self) -> Option<TokenCounts> {
-        Some(TokenCounts { prompt: self.prompt_tokens?, generated: self.generation_tokens? })
+        Some(TokenCounts {
+            prompt: self.prompt_tokens?,
+            generated: self.generation_tokens?,
+        })
     }
 
     /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page
     /// lacks a number.
     pub fn token_counts_if_busy(&self) -> Option<TokenCounts> {
-        if self.is_idle()? { None } else { self.token_counts() }
+        if self.is_idle()? {
+            None
+        } else {
+            self.token_counts()
+        }
     }
 
     /// Capacity of the KV cache in tokens, over all engines. `None`: the page does not report it, or
     /// reports more than a cache can have.
     pub fn capacity(&self) -> Option<u64> {
-        let block_tokens = self.blocks.zip(self.block_size).map(|(blocks, size)| blocks * size);
+        let block_tokens = self
+            .blocks
+            .zip(self.block_size)
+            .map(|(blocks, size)| blocks * size);
         let tokens = block_tokens.or(self.kv_tokens)?;
-        (1.0..=MAX_CAPACITY_TOKENS).contains(&tokens).then_some(tokens as u64)
+        (1.0..=MAX_CAPACITY_TOKENS)
+            .contains(&tokens)
+            .then_some(tokens as u64)
     }
 
     /// Whether at least one engine of the backend is asleep. `None`: the page does not report it.
@@ -166,7 +178,9 @@ impl EngineLoad {
         };
         let pairs = counters(self).into_iter().zip(counters(previous));
         let has_decreased = |(count, earlier): (Option<f64>, Option<f64>)| {
-            count.zip(earlier).is_some_and(|(count, earlier)| count < earlier)
+            count
+                .zip(earlier)
+                .is_some_and(|(count, earlier)| count < earlier)
         };
         let start_times = self.started.zip(previous.started);
         pairs.into_iter().any(has_decreased)

@@ -49,7 +49,9 @@ impl LoraAdapters {
         let mut adapters = Self::default();
         for label in ["running_lora_adapters", "waiting_lora_adapters"] {
             let names = sample.label(label).unwrap_or_default();
-            names.split(|byte| *byte == b',').for_each(|name| adapters.add(name.trim_ascii()));
+            names
+                .split(|byte| *byte == b',')
+                .for_each(|name| adapters.add(name.trim_ascii()));
         }
         let max_loras = sample.label("max_lora").and_then(parse_number);
         adapters.max_loras = max_loras.filter(|max| *max >= 1.0).map(|max| max as u32);

@@ -14,11 +14,16 @@ pub struct MetricSample<'a> {
 impl<'a> MetricSample<'a> {
     /// The samples of a metrics page, with the names of their metrics.
     pub fn of_page(page: &'a [u8]) -> impl Iterator<Item = (&'a str, Self)> {
-        let lines = page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
+        let lines = page
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.starts_with(b"#"));
         lines.filter_map(|line| {
             let name_end = memchr2(b'{', b' ', line).unwrap_or(line.len());
             let (name, labels_and_value) = line.split_at(name_end);
-            Some((std::str::from_utf8(name).ok()?, Self::parse(labels_and_value)?))
+            Some((
+                std::str::from_utf8(name).ok()?,
+                Self::parse(labels_and_value)?,
+            ))
         })
     }
 
@@ -34,8 +39,14 @@ impl<'a> MetricSample<'a> {
         };
         // A timestamp or an exemplar may follow the value.
         let value = after_labels.trim_ascii_start();
-        let end = value.iter().position(u8::is_ascii_whitespace).unwrap_or(value.len());
-        Some(Self { labels, value: &value[..end] })
+        let end = value
+            .iter()
+            .position(u8::is_ascii_whitespace)
+            .unwrap_or(value.len());
+        Some(Self {
+            labels,
+            value: &value[..end],
+        })
     }
 
     /// The value. `None`: the value is not a finite number of a plausible magnitude.
@@ -68,11 +79,13 @@ pub(super) const MAX_NUMBER: f64 = 1e15;
 /// The lines of a page, without their line feeds.
 pub fn lines(page: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut start = 0;
-    memchr_iter(b'\n', page).chain([page.len()]).map(move |end| {
-        let line = &page[start..end];
-        start = end + 1;
-        line
-    })
+    memchr_iter(b'\n', page)
+        .chain([page.len()])
+        .map(move |end| {
+            let line = &page[start..end];
+            start = end + 1;
+            line
+        })
 }
 
 /// Parses a number of the Prometheus text format. `None`: the text is no number, or the number is

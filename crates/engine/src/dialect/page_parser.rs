@@ -82,18 +82,34 @@ impl PageParser {
         if row_match.rank > *rank {
             return false;
         }
-        let Some(sample) = MetricSample::parse(row_match.labels_and_value) else { return false };
+        let Some(sample) = MetricSample::parse(row_match.labels_and_value) else {
+            return false;
+        };
         match &dialect.rows[row_match.row].target {
-            RowTarget::Number { source, aggregation, field } => {
-                let Some(value) = source.read(&sample) else { return false };
+            RowTarget::Number {
+                source,
+                aggregation,
+                field,
+            } => {
+                let Some(value) = source.read(&sample) else {
+                    return false;
+                };
                 let field = field(&mut self.load);
                 // A preferred name replaces the value, the same name adds a series to it.
-                let before = if row_match.rank == *rank { *field } else { None };
+                let before = if row_match.rank == *rank {
+                    *field
+                } else {
+                    None
+                };
                 *field = Some(aggregation.combine(before, value));
             }
             RowTarget::Adapters => {
-                let timestamp = sample.number().filter(|time| *time >= self.adapters_timestamp);
-                let Some(timestamp) = timestamp else { return false };
+                let timestamp = sample
+                    .number()
+                    .filter(|time| *time >= self.adapters_timestamp);
+                let Some(timestamp) = timestamp else {
+                    return false;
+                };
                 self.adapters_timestamp = timestamp;
                 self.load.adapters = Some(LoraAdapters::read(&sample));
             }
@@ -106,8 +122,9 @@ impl PageParser {
         let mut load = self.load;
         load.server = self.engine_kind.or(self.prefix_engine_kind);
         if load.server == Some(EngineKind::Gateway) {
-            load.waiting =
-                load.waiting.map(|waiting| waiting + load.waiting_deferred.unwrap_or(0.0));
+            load.waiting = load
+                .waiting
+                .map(|waiting| waiting + load.waiting_deferred.unwrap_or(0.0));
         }
         for dialect in &DIALECTS {
             for row in dialect.rows {
@@ -118,7 +135,11 @@ impl PageParser {
                 }
             }
         }
-        for usage in [&mut load.kv_usage, &mut load.min_kv_usage, &mut load.cpu_cache_usage] {
+        for usage in [
+            &mut load.kv_usage,
+            &mut load.min_kv_usage,
+            &mut load.cpu_cache_usage,
+        ] {
             *usage = usage.filter(|usage| (0.0..=1.0).contains(usage));
         }
         load

@@ -63,13 +63,18 @@ fn rank_of(line: &[u8]) -> Option<u32> {
     if line.starts_with(b"#") || !matches!(line.get(at.checked_sub(1)?), Some(b'{' | b',')) {
         return None;
     }
-    let number = line.get(at + LABEL.len()..)?.split(|byte| *byte == b'"').next()?;
+    let number = line
+        .get(at + LABEL.len()..)?
+        .split(|byte| *byte == b'"')
+        .next()?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 fn short_responses_of(line: &[u8]) -> Option<f64> {
     let sample = MetricSample::parse(line.strip_prefix(SHORT_RESPONSES)?)?;
-    matches!(sample.label("le"), Some(b"1.0" | b"1")).then(|| sample.number()).flatten()
+    matches!(sample.label("le"), Some(b"1.0" | b"1"))
+        .then(|| sample.number())
+        .flatten()
 }
 
 #[cfg(test)]
@@ -86,8 +91,13 @@ mod tests {
             vllm:request_max_num_generation_tokens_bucket{engine=\"2\",le=\"2.0\"} 9.0\n\
             other{search_engine=\"5\"} 1\nprocess_start_time_seconds 9\n";
         let ranks = RankLoad::read_all(page.as_bytes());
-        let values = ranks.iter().map(|it| (it.rank, it.load.running, it.load.waiting));
-        assert_eq!(values.collect::<Vec<_>>(), [(2, Some(1.0), None), (10, Some(4.0), Some(2.0))]);
+        let values = ranks
+            .iter()
+            .map(|it| (it.rank, it.load.running, it.load.waiting));
+        assert_eq!(
+            values.collect::<Vec<_>>(),
+            [(2, Some(1.0), None), (10, Some(4.0), Some(2.0))]
+        );
         let short = ranks.iter().map(|it| it.short_responses);
         assert_eq!(short.collect::<Vec<_>>(), [Some(3.0), None]);
     }
@@ -96,7 +106,10 @@ mod tests {
     fn too_many_ranks_give_no_loads() {
         let line = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n");
         let page = |count| (0..count).map(line).collect::<String>();
-        assert_eq!(RankLoad::read_all(page(MAX_RANKS).as_bytes()).len(), MAX_RANKS);
+        assert_eq!(
+            RankLoad::read_all(page(MAX_RANKS).as_bytes()).len(),
+            MAX_RANKS
+        );
         assert!(RankLoad::read_all(page(MAX_RANKS + 1).as_bytes()).is_empty());
     }
 }

@@ -140,7 +140,11 @@ impl MetricsDialect {
         let separator = line.get(self.prefix_length);
         let has_separator =
             is_prefix && separator.is_some_and(|byte| *byte == first || *byte == second);
-        if has_separator { line.get(self.prefix_length + 1..) } else { None }
+        if has_separator {
+            line.get(self.prefix_length + 1..)
+        } else {
+            None
+        }
     }
 
     /// Returns the rows of the dialect that have the metric name of a line. `line` begins after the
@@ -173,7 +177,11 @@ impl MetricsDialect {
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
             return None;
         }
-        Some(RowMatch { row, rank, labels_and_value: line.strip_prefix(name)? })
+        Some(RowMatch {
+            row,
+            rank,
+            labels_and_value: line.strip_prefix(name)?,
+        })
     }
 }
 
@@ -203,7 +211,12 @@ impl MetricRow {
         value: &'static str,
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
-        Self::number(names, Aggregation::Sum, ValueSource::ValueWithLabel(label, value), field)
+        Self::number(
+            names,
+            Aggregation::Sum,
+            ValueSource::ValueWithLabel(label, value),
+            field,
+        )
     }
 
     /// The row of the highest KV cache usage of the engines.
@@ -213,7 +226,9 @@ impl MetricRow {
 
     /// The row of the lowest KV cache usage of the engines, with the names of [`MetricRow::kv_usage`].
     pub(super) const fn min_kv_usage(names: &'static [&'static str]) -> Self {
-        Self::number(names, Aggregation::Min, ValueSource::Value, |load| &mut load.min_kv_usage)
+        Self::number(names, Aggregation::Min, ValueSource::Value, |load| {
+            &mut load.min_kv_usage
+        })
     }
 
     /// The row of the number of running requests.
@@ -223,12 +238,17 @@ impl MetricRow {
 
     /// The row of the number of engines: it counts the series of a metric that each engine exports once.
     pub(super) const fn engines(names: &'static [&'static str]) -> Self {
-        Self::number(names, Aggregation::Count, ValueSource::Value, |load| &mut load.engines)
+        Self::number(names, Aggregation::Count, ValueSource::Value, |load| {
+            &mut load.engines
+        })
     }
 
     /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
-        Self { names, target: RowTarget::Adapters }
+        Self {
+            names,
+            target: RowTarget::Adapters,
+        }
     }
 
     /// A row with the given aggregation and source.
@@ -238,7 +258,14 @@ impl MetricRow {
         source: ValueSource,
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
-        Self { names, target: RowTarget::Number { source, aggregation, field } }
+        Self {
+            names,
+            target: RowTarget::Number {
+                source,
+                aggregation,
+                field,
+            },
+        }
     }
 }
 

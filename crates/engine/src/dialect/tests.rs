@@ -13,7 +13,10 @@ fn engines_are_summed_and_kv_usage_is_maximal() {
         vllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",p=\"a,}\\\"b=\"} 1.0\n";
     let load = EngineLoad::read(page);
-    assert_eq!((load.waiting, load.running, load.engines), (Some(5.0), Some(1.0), Some(2.0)));
+    assert_eq!(
+        (load.waiting, load.running, load.engines),
+        (Some(5.0), Some(1.0), Some(2.0))
+    );
     assert_eq!((load.kv_usage, load.min_kv_usage), (Some(0.75), Some(0.25)));
     assert_eq!(load.capacity(), Some(1_600));
     assert!(load.is_understood());
@@ -29,14 +32,24 @@ fn old_and_new_names_are_never_summed() {
 
 #[test]
 fn latencies_are_read_under_both_names() {
-    for gap in ["inter_token_latency_seconds", "time_per_output_token_seconds"] {
+    for gap in [
+        "inter_token_latency_seconds",
+        "time_per_output_token_seconds",
+    ] {
         let page = format!(
             "vllm:{gap}_bucket{{le=\"0.1\"}} 7\nvllm:{gap}_sum 2.5\nvllm:{gap}_count 100\n\
              vllm:time_to_first_token_seconds_sum 3\nvllm:time_to_first_token_seconds_count 4\n"
         );
         let load = EngineLoad::read(page.as_bytes());
-        assert_eq!((load.gap_seconds, load.gaps), (Some(2.5), Some(100.0)), "{gap}");
-        assert_eq!((load.first_token_seconds, load.first_tokens), (Some(3.0), Some(4.0)));
+        assert_eq!(
+            (load.gap_seconds, load.gaps),
+            (Some(2.5), Some(100.0)),
+            "{gap}"
+        );
+        assert_eq!(
+            (load.first_token_seconds, load.first_tokens),
+            (Some(3.0), Some(4.0))
+        );
     }
 }
 
@@ -51,9 +64,18 @@ fn kv_block_times_are_summed_over_engines() {
         vllm:kv_block_reuse_gap_seconds_sum{engine=\"0\"} 8\n\
         vllm:kv_block_reuse_gap_seconds_count{engine=\"0\"} 16\n";
     let blocks = EngineLoad::read(page).kv_blocks;
-    assert_eq!((blocks.lifetime_seconds, blocks.lifetimes), (Some(90.0), Some(4.0)));
-    assert_eq!((blocks.idle_seconds, blocks.idle_times), (Some(20.0), Some(4.0)));
-    assert_eq!((blocks.reuse_gap_seconds, blocks.reuse_gaps), (Some(8.0), Some(16.0)));
+    assert_eq!(
+        (blocks.lifetime_seconds, blocks.lifetimes),
+        (Some(90.0), Some(4.0))
+    );
+    assert_eq!(
+        (blocks.idle_seconds, blocks.idle_times),
+        (Some(20.0), Some(4.0))
+    );
+    assert_eq!(
+        (blocks.reuse_gap_seconds, blocks.reuse_gaps),
+        (Some(8.0), Some(16.0))
+    );
 }
 
 #[test]
@@ -66,7 +88,11 @@ fn every_spelling_of_the_prefix_is_recognized() {
         "sglang:num_running_reqs",
     ] {
         let page = format!("# TYPE {name} gauge\n{name}{{a=\"b\"}} 3 1700000000 # {{}} 1\r\n");
-        assert_eq!(EngineLoad::read(page.as_bytes()).running, Some(3.0), "{name}");
+        assert_eq!(
+            EngineLoad::read(page.as_bytes()).running,
+            Some(3.0),
+            "{name}"
+        );
     }
 }
 
@@ -84,7 +110,13 @@ fn another_gateways_page_is_its_backends_and_queue() {
     assert_eq!((load.running, load.waiting), (Some(7.0), Some(6.0)));
     assert_eq!(
         (load.kv_usage, load.token_counts()),
-        (Some(0.5), Some(TokenCounts { prompt: 70.0, generated: 20.0 }))
+        (
+            Some(0.5),
+            Some(TokenCounts {
+                prompt: 70.0,
+                generated: 20.0
+            })
+        )
     );
     assert_eq!(load.server, Some(EngineKind::Gateway));
 }
@@ -95,7 +127,11 @@ fn white_space_in_a_line_has_no_meaning() {
         let page = format!(
             "vllm:num_requests_waiting{space}{{engine=\"0\" , m = \"a\"}}{space}2{space}\r\n"
         );
-        assert_eq!(EngineLoad::read(page.as_bytes()).waiting, Some(2.0), "{page}");
+        assert_eq!(
+            EngineLoad::read(page.as_bytes()).waiting,
+            Some(2.0),
+            "{page}"
+        );
     }
 }
 
@@ -103,9 +139,15 @@ fn white_space_in_a_line_has_no_meaning() {
 fn an_invalid_metric_value_is_ignored() {
     for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
         let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");
-        let load_without_values =
-            EngineLoad { server: Some(EngineKind::Vllm), ..EngineLoad::default() };
-        assert_eq!(EngineLoad::read(page.as_bytes()), load_without_values, "{value}");
+        let load_without_values = EngineLoad {
+            server: Some(EngineKind::Vllm),
+            ..EngineLoad::default()
+        };
+        assert_eq!(
+            EngineLoad::read(page.as_bytes()),
+            load_without_values,
+            "{value}"
+        );
     }
     let unallocated =
         EngineLoad::read(b"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1");
@@ -122,7 +164,10 @@ fn a_histogram_named_total_is_no_counter() {
 fn the_first_kind_with_a_value_counts() {
     let page = b"vllm:unknown 1\nsglang:num_running_reqs 2\nvllm:num_requests_running 7\n";
     let load = EngineLoad::read(page);
-    assert_eq!((load.running, load.server), (Some(2.0), Some(EngineKind::Sglang)));
+    assert_eq!(
+        (load.running, load.server),
+        (Some(2.0), Some(EngineKind::Sglang))
+    );
 }
 
 #[test]
@@ -143,11 +188,16 @@ fn lora_adapters_are_those_of_the_newest_series() {
 #[test]
 fn lora_adapters_beyond_the_maximum_number_are_ignored() {
     let names: Vec<String> = (0..40).map(|number| format!("a{number}")).collect();
-    let page =
-        format!("vllm:lora_requests_info{{running_lora_adapters=\"{}\"}} 1", names.join(","));
+    let page = format!(
+        "vllm:lora_requests_info{{running_lora_adapters=\"{}\"}} 1",
+        names.join(",")
+    );
     let adapters = EngineLoad::read(page.as_bytes()).adapters.unwrap();
     assert_eq!(adapters.hashes().len(), MAX_ADAPTERS);
-    assert_eq!((adapters.hashes()[31], adapters.max_loras()), (adapter_hash("a31"), None));
+    assert_eq!(
+        (adapters.hashes()[31], adapters.max_loras()),
+        (adapter_hash("a31"), None)
+    );
 }
 
 #[test]
@@ -179,7 +229,10 @@ fn lower_counters_or_new_start_times_show_restarts() {
     assert!(!load(101.0, 50.4).is_restart_of(&previous));
     assert!(load(99.0, 50.0).is_restart_of(&previous));
     assert!(load(100.0, 60.0).is_restart_of(&previous));
-    assert!(!EngineLoad::default().is_restart_of(&previous), "absent values show no restart");
+    assert!(
+        !EngineLoad::default().is_restart_of(&previous),
+        "absent values show no restart"
+    );
 }
 
 proptest! {

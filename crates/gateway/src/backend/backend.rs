@@ -116,7 +116,11 @@ impl Backend {
     /// The current weight: the share of the requests relative to other backends. 0 while the
     /// backend is drained.
     pub fn weight(&self) -> u32 {
-        if self.health.is_drained() { 0 } else { self.identity.weight() }
+        if self.health.is_drained() {
+            0
+        } else {
+            self.identity.weight()
+        }
     }
 
     /// Whether the backend may be sent new requests, and if not, why.
@@ -129,7 +133,10 @@ impl Backend {
     /// remove that event from the streams of this API.
     pub fn should_inject_usage(&self, api: Option<Api>) -> bool {
         self.identity.settings().may_inject_usage
-            && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
+            && self
+                .health
+                .server_kind()
+                .is_some_and(EngineKind::sends_usage_event)
             && self.load.stream_profile.can_remove_usage(api)
     }
 
@@ -141,7 +148,9 @@ impl Backend {
         let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only(api);
         let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
         if has_usage_on_request_only && is_vllm() {
-            self.load.stream_profile.sampled_share(self.identity.settings().continuous_usage_share)
+            self.load
+                .stream_profile
+                .sampled_share(self.identity.settings().continuous_usage_share)
         } else {
             0.0
         }
@@ -160,7 +169,10 @@ impl Backend {
     /// it writes all parts of a tool call that the engine generates in one step into one event, and
     /// otherwise into several events.
     pub fn has_fingerprint(&self) -> bool {
-        self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
+        self.load
+            .stream_profile
+            .fingerprint()
+            .is_some_and(|member| !member.is_empty())
     }
 
     /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
@@ -175,10 +187,17 @@ impl Backend {
             "backend drained: it gets no new requests, and completes those in progress"
         );
         let change = self.health.update_drain(|current| {
-            let Some(Drain { started, began_at, .. }) = current else {
+            let Some(Drain {
+                started, began_at, ..
+            }) = current
+            else {
                 return Some(Arc::new(drain));
             };
-            Some(Arc::new(Drain { started: *started, began_at: *began_at, ..drain }))
+            Some(Arc::new(Drain {
+                started: *started,
+                began_at: *began_at,
+                ..drain
+            }))
         });
         self.on_change(clock::now());
         change.previous.is_none()
@@ -203,12 +222,17 @@ impl Backend {
         condition: impl FnOnce(&Drain) -> bool,
     ) -> bool {
         let change = self.health.update_drain(|current| {
-            current.filter(|drain| !condition(drain)).cloned().map(Arc::new)
+            current
+                .filter(|drain| !condition(drain))
+                .cloned()
+                .map(Arc::new)
         });
         if change.next.is_some() {
             return false;
         }
-        let Some(ended) = change.previous else { return false };
+        let Some(ended) = change.previous else {
+            return false;
+        };
         let now = clock::now();
         tracing::info!(
             backend = %self.identity.id,
@@ -258,7 +282,9 @@ impl Backend {
             BreakerAction::Nothing => return,
             BreakerAction::MarkDown => return self.mark_down(why),
             BreakerAction::BackOff => self.health.breaker.on_overload(rest, now),
-            action => self.health.apply_to_breaker(action, &self.identity.id, why, now),
+            action => self
+                .health
+                .apply_to_breaker(action, &self.identity.id, why, now),
         }
         self.health.request_check();
         self.on_change(now);
@@ -327,13 +353,20 @@ impl Backend {
     /// The value of the `Via` header for requests to a backend that is itself a gateway. If such a
     /// request comes back to this gateway, the header shows it. `None`: the backend is no gateway.
     pub fn hop(&self) -> Option<&HeaderValue> {
-        self.health.load_state().is_gateway.then_some(&self.membership.hop)
+        self.health
+            .load_state()
+            .is_gateway
+            .then_some(&self.membership.hop)
     }
 
     /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
     /// candidates in a large pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
-        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        let PoolMembership {
+            candidate_sampler,
+            position,
+            ..
+        } = &self.membership;
         candidate_sampler.show(position.load(Ordering::Relaxed), now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
@@ -346,8 +379,11 @@ impl Backend {
     /// Tells the options that the load has changed that this gateway puts on the backend. `prompt`: the
     /// prompt that was sent. `None`: a prompt was computed, or a request ended.
     pub(super) fn on_load_change(&self, prompt: Option<&Arc<PromptFingerprint>>) {
-        let change =
-            LoadChange { backend: self.identity.id_hash, estimator: &self.load.estimator, prompt };
+        let change = LoadChange {
+            backend: self.identity.id_hash,
+            estimator: &self.load.estimator,
+            prompt,
+        };
         for facet in self.facets.each() {
             facet.on_load_change(&change);
         }
@@ -356,7 +392,11 @@ impl Backend {
     /// Records that another gateway sent a prompt to the backend.
     pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
-        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        let PoolMembership {
+            candidate_sampler,
+            position,
+            ..
+        } = &self.membership;
         candidate_sampler.sent(prompt, position.load(Ordering::Relaxed));
     }
 

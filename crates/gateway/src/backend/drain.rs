@@ -46,7 +46,13 @@ impl Drain {
     ) -> Self {
         let began_at = clock::now();
         let ends_at = duration.and_then(|duration| began_at.checked_add(duration));
-        Self { initiator, reason, started: clock::wall_time(), began_at, ends_at }
+        Self {
+            initiator,
+            reason,
+            started: clock::wall_time(),
+            began_at,
+            ends_at,
+        }
     }
 
     /// Whether the duration of the drain is over.
@@ -65,7 +71,11 @@ impl fmt::Display for DrainInitiator {
                 if let Some(peer) = peer {
                     write!(f, " at {peer}")?;
                 }
-                if *has_token { f.write_str(" with the admin token") } else { Ok(()) }
+                if *has_token {
+                    f.write_str(" with the admin token")
+                } else {
+                    Ok(())
+                }
             }
         }
     }

@@ -292,7 +292,9 @@ impl BackendHealth {
 
     /// Records whether the health checker declared the backend down.
     pub(super) fn set_declared_down(&self, is_down: bool) {
-        self.signals.is_declared_down.store(is_down, Ordering::SeqCst);
+        self.signals
+            .is_declared_down
+            .store(is_down, Ordering::SeqCst);
         if is_down {
             self.signals.went_down.notify_waiters();
         }

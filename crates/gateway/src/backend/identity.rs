@@ -64,7 +64,10 @@ impl BackendIdentity {
         address: BackendAddress,
         authorization: Option<HeaderValue>,
     ) -> Self {
-        let id_hash = id.as_str().bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+        let id_hash = id
+            .as_str()
+            .bytes()
+            .fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
         Self {
             id,
             address,

@@ -46,7 +46,10 @@ impl Lease {
         if backend.load.in_flight() == 0 {
             backend.load.on_first_request();
         }
-        let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
+        let reservation = backend
+            .load
+            .estimator
+            .reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         backend.on_load_change(Some(prompt));
         let state = Arc::new(LeaseState {
@@ -54,7 +57,10 @@ impl Lease {
             facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
             backend,
         });
-        Self { state, admission: None }
+        Self {
+            state,
+            admission: None,
+        }
     }
 
     /// The leased backend.
@@ -64,7 +70,9 @@ impl Lease {
 
     /// Adds the headers that options need to the headers of the request with this prompt.
     pub fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
-        self.state.facets.set_headers(&self.backend().facets, prompt, headers);
+        self.state
+            .facets
+            .set_headers(&self.backend().facets, prompt, headers);
     }
 
     /// The kind of a refusal that concerns an option of the backend. `says`: whether the response
@@ -85,7 +93,8 @@ impl Lease {
     /// in its response.
     pub fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.state.on_first_output(now);
-        self.state.observe(|estimator, reservation| estimator.answered(reservation, usage));
+        self.state
+            .observe(|estimator, reservation| estimator.answered(reservation, usage));
         self.backend().on_response_started(now);
     }
 
@@ -157,7 +166,8 @@ impl BackendMonitor for LeaseState {
     fn on_stall(&self, is_silent: bool) {
         let now = clock::now();
         self.backend.load.on_stall(is_silent, now);
-        self.facets.observe(|estimator, _| estimator.on_stall_change(is_silent, now));
+        self.facets
+            .observe(|estimator, _| estimator.on_stall_change(is_silent, now));
     }
 
     fn on_first_output(&self, now: Instant) {
@@ -165,10 +175,14 @@ impl BackendMonitor for LeaseState {
         let was_pending = {
             let mut reservation = lock(&self.reservation);
             let was_pending = reservation.is_pending();
-            self.backend.load.estimator.first_output(&mut reservation, now);
+            self.backend
+                .load
+                .estimator
+                .first_output(&mut reservation, now);
             was_pending
         };
-        self.facets.observe(|estimator, reservation| estimator.first_output(reservation, now));
+        self.facets
+            .observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
             self.backend.on_load_change(None);
         }
@@ -184,9 +198,16 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_answer(&self, api: Option<Api>, observed: &ObservedResponse) {
-        self.backend.load.stream_profile.on_response_ended(api, observed);
+        self.backend
+            .load
+            .stream_profile
+            .on_response_ended(api, observed);
         let is_exact = observed.usage_source == UsageSource::Exact;
-        let usage = if is_exact { observed.usage } else { Usage::default() };
+        let usage = if is_exact {
+            observed.usage
+        } else {
+            Usage::default()
+        };
         self.facets.set_usage(usage);
         self.observe(|estimator, reservation| estimator.answered(reservation, &usage));
     }
@@ -217,7 +238,11 @@ impl Backend {
 
     /// The whole backend as a target of routing.
     fn whole(&self) -> Target<'_> {
-        Target { estimator: &self.load.estimator, key: self.identity.id_hash, part: None }
+        Target {
+            estimator: &self.load.estimator,
+            key: self.identity.id_hash,
+            part: None,
+        }
     }
 
     /// Passes the load and cost estimates for a prompt to `visit`: those of each target of routing inside the
@@ -263,9 +288,13 @@ impl Backend {
         mut known: Option<&mut PromptKnowledge<'_>>,
         now: i64,
     ) -> Candidate {
-        let prefix = known.as_mut().and_then(|known| known.prefix(&self.facets, target));
+        let prefix = known
+            .as_mut()
+            .and_then(|known| known.prefix(&self.facets, target));
         let expected = known.as_ref().map_or(0, |known| known.cached_blocks);
-        let mut candidate = target.estimator.candidate_with(prompt, prefix.as_ref(), expected, now);
+        let mut candidate = target
+            .estimator
+            .candidate_with(prompt, prefix.as_ref(), expected, now);
         if let Some(known) = known {
             known.cached_blocks = candidate.cached_blocks;
         }

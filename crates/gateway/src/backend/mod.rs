@@ -1,7 +1,10 @@
 //! The backends: their addresses, their health and load, the pool that picks among them, and the
 //! routes from models to backends.
 
-#[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
+#[expect(
+    clippy::module_inception,
+    reason = "the file has the type that the folder is about"
+)]
 mod backend;
 pub mod capacity_notifier;
 mod drain;

@@ -102,7 +102,11 @@ impl MeanPrefill {
 fn mean_prefill_since(baseline: &EngineLoad, load: &EngineLoad) -> Option<Duration> {
     let requests = load.prefilled? - baseline.prefilled?;
     let seconds = load.prefill_seconds? - baseline.prefill_seconds?;
-    if requests < 1.0 { None } else { Duration::try_from_secs_f64(seconds / requests).ok() }
+    if requests < 1.0 {
+        None
+    } else {
+        Duration::try_from_secs_f64(seconds / requests).ok()
+    }
 }
 
 #[cfg(test)]

@@ -118,12 +118,17 @@ impl BackendState {
     /// The same state with a summary that is derived from the other fields.
     pub(super) fn with_summary(mut self) -> Self {
         let from_models = self.models().first().and_then(|model| model.server);
-        let condition =
-            self.sample.map(|sample| BackendCondition::of(&sample.load)).unwrap_or_default();
+        let condition = self
+            .sample
+            .map(|sample| BackendCondition::of(&sample.load))
+            .unwrap_or_default();
         let from_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.summary = StateSummary {
             server_kind: from_models.or_else(from_metrics),
-            condition: BackendCondition { is_down: self.health == Health::Down, ..condition },
+            condition: BackendCondition {
+                is_down: self.health == Health::Down,
+                ..condition
+            },
             scraped_at: self.sample.map(|sample| sample.scraped_at),
             mean_prefill: self.mean_prefill.time,
         };
@@ -196,13 +201,21 @@ impl BackendState {
 
     /// The set of engine metrics that the last successful scrape contained. Empty without a scrape.
     pub fn metrics(&self) -> EngineMetricSet {
-        self.sample.map(|sample| EngineMetricSet::from_load(&sample.load)).unwrap_or_default()
+        self.sample
+            .map(|sample| EngineMetricSet::from_load(&sample.load))
+            .unwrap_or_default()
     }
 
     /// The reported load of the backend, with its age at `now`.
     pub fn condition(&self, now: Instant) -> BackendCondition {
-        let age = self.summary.scraped_at.map(|at| now.saturating_duration_since(at));
-        BackendCondition { age, ..self.summary.condition }
+        let age = self
+            .summary
+            .scraped_at
+            .map(|at| now.saturating_duration_since(at));
+        BackendCondition {
+            age,
+            ..self.summary.condition
+        }
     }
 
     /// Recent mean prefill time, from the counters of the engine. `None`: not known.

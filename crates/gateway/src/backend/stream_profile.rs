@@ -60,7 +60,11 @@ impl StreamProfile {
         let usage = match observed.usage_layout {
             _ if observed.usage_event == Some(UsageEventOutcome::NotRemoved) => {
                 let has_counts = observed.has_continuous_usage;
-                Some(if has_counts { COUNTS_UNREMOVABLE } else { EVENT_UNREMOVABLE })
+                Some(if has_counts {
+                    COUNTS_UNREMOVABLE
+                } else {
+                    EVENT_UNREMOVABLE
+                })
             }
             Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
             Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
@@ -145,7 +149,10 @@ impl StreamProfile {
         let tokens = self.mean_tokens.get();
         let events = self.mean_events.get();
         let ratio = if events > 0.0 { tokens / events } else { 1.0 };
-        ratio.clamp(*TOKENS_PER_EVENT_RANGE.start(), *TOKENS_PER_EVENT_RANGE.end())
+        ratio.clamp(
+            *TOKENS_PER_EVENT_RANGE.start(),
+            *TOKENS_PER_EVENT_RANGE.end(),
+        )
     }
 }
 
@@ -162,7 +169,10 @@ mod tests {
             output_events: events,
             uncounted_events: events,
             estimated_tokens: events,
-            usage: Usage { output: Some(output), ..Usage::default() },
+            usage: Usage {
+                output: Some(output),
+                ..Usage::default()
+            },
             usage_source: UsageSource::Exact,
             ..ObservedResponse::default()
         }
@@ -183,9 +193,14 @@ mod tests {
     #[test]
     fn tokens_per_event_need_exact_counts() {
         let profile = StreamProfile::default();
-        let non_stream = ObservedResponse { is_stream: false, ..counted_stream(400, 100) };
-        let not_exact =
-            ObservedResponse { usage_source: UsageSource::Continuous, ..counted_stream(400, 100) };
+        let non_stream = ObservedResponse {
+            is_stream: false,
+            ..counted_stream(400, 100)
+        };
+        let not_exact = ObservedResponse {
+            usage_source: UsageSource::Continuous,
+            ..counted_stream(400, 100)
+        };
         let without_events = counted_stream(400, 0);
         for observed in [non_stream, not_exact, without_events] {
             profile.on_response_ended(None, &observed);
@@ -195,7 +210,10 @@ mod tests {
 
     #[test]
     fn a_final_token_without_text_is_ignored() {
-        let response = ObservedResponse { estimated_tokens: 11, ..counted_stream(41, 10) };
+        let response = ObservedResponse {
+            estimated_tokens: 11,
+            ..counted_stream(41, 10)
+        };
         assert_eq!(response.exact_tokens_and_output_events(), Some((40, 10)));
     }
 
@@ -224,10 +242,19 @@ mod tests {
         assert!(is_on_request(with_layout(None)));
         for always in [UsageLayout::EveryEvent, UsageLayout::Nulls] {
             assert!(!is_on_request(with_layout(Some(always))), "{always:?}");
-            assert!(!is_on_request(with_layout(None)), "forced usage looks the same");
-            assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))), "without the flag");
+            assert!(
+                !is_on_request(with_layout(None)),
+                "forced usage looks the same"
+            );
+            assert!(
+                is_on_request(with_layout(Some(UsageLayout::AtEnd))),
+                "without the flag"
+            );
         }
-        assert!(!profile.has_usage_on_request_only(Some(Api::Completions)), "another API");
+        assert!(
+            !profile.has_usage_on_request_only(Some(Api::Completions)),
+            "another API"
+        );
         for has_continuous_usage in [true, false] {
             assert!(!is_on_request(ObservedResponse {
                 usage_event: Some(UsageEventOutcome::NotRemoved),
@@ -247,7 +274,10 @@ mod tests {
         for (tokens, expected) in [(100, 0.05), (1_000, 0.05), (10_000, 0.005)] {
             let profile = StreamProfile::default();
             profile.on_response_ended(None, &counted_stream(tokens, 50));
-            assert!((profile.sampled_share(0.05) - expected).abs() < 1e-9, "{tokens} tokens");
+            assert!(
+                (profile.sampled_share(0.05) - expected).abs() < 1e-9,
+                "{tokens} tokens"
+            );
             assert!((profile.sampled_share(1.0) - 1.0).abs() < 1e-9);
         }
     }
@@ -255,15 +285,24 @@ mod tests {
     #[test]
     fn the_fingerprint_is_that_of_the_last_stream() {
         let profile = StreamProfile::default();
-        for (observed, expected) in
-            [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some(""), Some(""))]
-        {
+        for (observed, expected) in [
+            (None, None),
+            (Some("a"), Some("a")),
+            (None, Some("a")),
+            (Some(""), Some("")),
+        ] {
             let fingerprint = observed.map(|member: &'static str| Bytes::from(member));
             profile.on_response_ended(
                 Some(Api::Chat),
-                &ObservedResponse { fingerprint, ..ObservedResponse::default() },
+                &ObservedResponse {
+                    fingerprint,
+                    ..ObservedResponse::default()
+                },
             );
-            assert_eq!(profile.fingerprint().as_deref(), expected.map(str::as_bytes));
+            assert_eq!(
+                profile.fingerprint().as_deref(),
+                expected.map(str::as_bytes)
+            );
         }
         profile.on_restart();
         assert_eq!(profile.fingerprint(), None);

@@ -102,13 +102,21 @@ impl MetricLabel {
     /// Creates a label with a fixed set of values, each of which has series before the first
     /// request.
     pub const fn fixed(name: &'static str, values: fn() -> Vec<&'static str>) -> Self {
-        Self { name, values: LabelValues::Fixed(values), read: |_| None }
+        Self {
+            name,
+            values: LabelValues::Fixed(values),
+            read: |_| None,
+        }
     }
 
     /// Creates a label with a fixed set of values. `counts` reads the values, each with its count,
     /// from the state of the gateway.
     pub const fn counted(name: &'static str, counts: LabelCounts) -> Self {
-        Self { name, values: LabelValues::Counted(counts), read: |_| None }
+        Self {
+            name,
+            values: LabelValues::Counted(counts),
+            read: |_| None,
+        }
     }
 
     /// Creates a label whose set of values is known only at run time: `seeds` returns the values
@@ -119,7 +127,11 @@ impl MetricLabel {
         seeds: fn(&KnownLabelValues) -> Vec<String>,
         description: fn() -> String,
     ) -> Self {
-        Self { name, values: LabelValues::Variable { seeds, description }, read: |_| None }
+        Self {
+            name,
+            values: LabelValues::Variable { seeds, description },
+            read: |_| None,
+        }
     }
 
     /// Adds a function that reads the value of the label from the record of a request. If the
@@ -142,7 +154,10 @@ impl MetricLabel {
         if let LabelValues::Variable { description, .. } = self.values {
             return description();
         }
-        let quoted = self.fixed_values().into_iter().map(|value| format!("`{value}`"));
+        let quoted = self
+            .fixed_values()
+            .into_iter()
+            .map(|value| format!("`{value}`"));
         quoted.collect::<Vec<_>>().join(" ")
     }
 
@@ -162,6 +177,10 @@ impl MetricLabel {
     /// Returns the values of a [`MetricLabel::counted`], each with its count. Empty for other
     /// labels.
     pub(super) fn counts(&self, status: &StatusSnapshot) -> Vec<(&'static str, u64)> {
-        if let LabelValues::Counted(counts) = self.values { counts(status) } else { Vec::new() }
+        if let LabelValues::Counted(counts) = self.values {
+            counts(status)
+        } else {
+            Vec::new()
+        }
     }
 }

@@ -141,8 +141,18 @@ impl MetricDescriptor {
         read: MetricSource,
     ) -> Self {
         let is_counter = matches!(name.as_bytes(), [.., b'_', b't', b'o', b't', b'a', b'l']);
-        let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
-        Self { name, help, kind, labels, read }
+        let kind = if is_counter {
+            MetricKind::Counter
+        } else {
+            MetricKind::Gauge
+        };
+        Self {
+            name,
+            help,
+            kind,
+            labels,
+            read,
+        }
     }
 
     /// Creates the row of a histogram. `bounds` are the default bounds of its buckets.
@@ -153,7 +163,13 @@ impl MetricDescriptor {
         labels: &'static [MetricLabel],
         read: MetricSource,
     ) -> Self {
-        Self { name, help, kind: MetricKind::Histogram(bounds), labels, read }
+        Self {
+            name,
+            help,
+            kind: MetricKind::Histogram(bounds),
+            labels,
+            read,
+        }
     }
 
     /// Creates the row of a metric without labels. `read` takes its value from the state of the
@@ -181,7 +197,12 @@ impl MetricDescriptor {
         help: &'static str,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::Backend(read))
+        Self::new(
+            name,
+            help,
+            &[MetricLabel::BACKEND],
+            MetricSource::Backend(read),
+        )
     }
 
     /// Creates the row of a metric with one value for each registered backend, and for each removed
@@ -191,7 +212,12 @@ impl MetricDescriptor {
         help: &'static str,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::BackendOrLeaving(read))
+        Self::new(
+            name,
+            help,
+            &[MetricLabel::BACKEND],
+            MetricSource::BackendOrLeaving(read),
+        )
     }
 
     /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
@@ -203,7 +229,9 @@ impl MetricDescriptor {
             [] => return emit(&[]),
             [label] => return read(label).map_or((), |value| emit(&[value])),
             [first, second] => {
-                return read(first).zip(read(second)).map_or((), |(one, two)| emit(&[one, two]));
+                return read(first)
+                    .zip(read(second))
+                    .map_or((), |(one, two)| emit(&[one, two]));
             }
             _ => {}
         }
@@ -231,7 +259,10 @@ impl MetricDescriptor {
                 backends().for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::BackendOrLeaving(read) => {
-                status.backends.iter().for_each(|backend| emit_backend(backend, read(backend)));
+                status
+                    .backends
+                    .iter()
+                    .for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::Value(read) => {
                 if let Some(value) = read(status) {
@@ -261,7 +292,10 @@ impl MetricDescriptor {
     /// labels has no such series. A metric with the label `backend` and a further label has none
     /// either. Otherwise these series would be most series of the metrics page.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
-        let has_backend = self.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
+        let has_backend = self
+            .labels
+            .iter()
+            .any(|label| label.name == MetricLabel::BACKEND.name);
         let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();
         if is_histogram || has_backend && self.labels.len() > 1 {
             return Vec::new();

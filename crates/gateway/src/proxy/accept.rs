@@ -70,7 +70,10 @@ pub fn accept_request<B>(
     let origin = request.headers().get(ORIGIN).cloned();
     let (lookup, configured) = find_route(context, request.method(), request.uri().path());
     let now = clock::now();
-    let (principal, permit) = context.state.access.authenticate(lookup, request.headers(), now);
+    let (principal, permit) = context
+        .state
+        .access
+        .authenticate(lookup, request.headers(), now);
     let Admission { permit, may_follow } = admit(context, client, lookup, request, permit);
     let route = lookup.ok().map(|(route, _)| route);
     if let Some(route) = route
@@ -82,10 +85,20 @@ pub fn accept_request<B>(
     }
     let mut record = new_record(context, client, lookup, request, now);
     principal.annotate_record(&mut record, request.headers_mut());
-    let exchange =
-        Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
-    let recorded =
-        RecordedRequest { exchange, principal, permit, may_follow, route, configured, origin };
+    let exchange = Exchange::open(
+        record,
+        context.state.telemetry.clone(),
+        &context.state.open_streams,
+    );
+    let recorded = RecordedRequest {
+        exchange,
+        principal,
+        permit,
+        may_follow,
+        route,
+        configured,
+        origin,
+    };
     AcceptedRequest::Recorded(recorded)
 }
 
@@ -105,7 +118,13 @@ fn admit<B>(
     permit: PermitResult,
 ) -> Admission {
     let is_concurrency_limit = |error: &GatewayError| {
-        matches!(error, GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. })
+        matches!(
+            error,
+            GatewayError::RateLimited {
+                limited: RateLimitKind::Concurrency,
+                ..
+            }
+        )
     };
     let permit = match permit {
         Err(error) if !is_concurrency_limit(&error) => Err(error),
@@ -116,7 +135,10 @@ fn admit<B>(
     let absent = || context.state.absent_requests(client.ip);
     if permit.is_ok() && is_forwarded && context.state.overload_guard.is_client_busy(client, absent)
     {
-        return Admission { permit: Err(GatewayError::ClientBusy), may_follow: true };
+        return Admission {
+            permit: Err(GatewayError::ClientBusy),
+            may_follow: true,
+        };
     }
     let may_follow = permit.as_ref().is_err_and(is_concurrency_limit);
     Admission { permit, may_follow }
@@ -135,7 +157,9 @@ fn answer_locally<B>(
     let mut response = local_routes::respond(route, request.uri().path(), pool, allowed);
     access.cors.apply(origin, response.headers_mut());
     if request.method() == Method::OPTIONS {
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
     }
     response
 }
@@ -176,7 +200,10 @@ fn check<B>(
         return Err(GatewayError::Loop);
     }
     // `open_streams.open()` does not count this request yet.
-    context.state.overload_guard.check(context.state.open_streams.open() + 1, client)
+    context
+        .state
+        .overload_guard
+        .check(context.state.open_streams.open() + 1, client)
 }
 
 fn no_route_error<B>(
@@ -211,7 +238,12 @@ fn new_record<B>(
     let start_trace = |propagation: &Propagation| {
         propagation.start_trace(request.headers(), fastrand::u128(1..), now)
     };
-    let trace = context.state.recording.propagation.as_ref().map(start_trace);
+    let trace = context
+        .state
+        .recording
+        .propagation
+        .as_ref()
+        .map(start_trace);
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     // The fields are assigned one by one, because a struct expression would copy the whole record.
@@ -220,7 +252,10 @@ fn new_record<B>(
         record.head = RequestHeadAttributes::from_request(request);
     }
     record.trace = trace;
-    record.spans = SpanIds { server: fastrand::u64(1..), inference: fastrand::u64(1..) };
+    record.spans = SpanIds {
+        server: fastrand::u64(1..),
+        inference: fastrand::u64(1..),
+    };
     if let Ok((route, path)) = lookup {
         record.route = Some(path);
         record.api = match route {

@@ -72,7 +72,10 @@ pub struct Principal {
 impl AccessControl {
     /// Access control with the keys of a key file. `None`: no API key is required.
     pub fn new(key_file: Option<&KeyFile>, cors: Cors) -> Self {
-        let access = Self { cors, ..Self::default() };
+        let access = Self {
+            cors,
+            ..Self::default()
+        };
         access.replace_keys(key_file);
         access
     }
@@ -113,7 +116,9 @@ impl AccessControl {
         request: &Request<B>,
         methods: impl FnOnce() -> Option<&'static str>,
     ) -> Option<Response<Full<Bytes>>> {
-        let headers = self.cors.preflight(request.method(), request.headers(), methods)?;
+        let headers = self
+            .cors
+            .preflight(request.method(), request.headers(), methods)?;
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         *response.headers_mut() = headers;
@@ -133,7 +138,10 @@ impl AccessControl {
         let keys = self.keys.load();
         let keys = match (&*keys, route) {
             (None, _) | (_, Ok((ApiRoute::Health | ApiRoute::Version, _))) => {
-                let principal = Principal { permissions: self.permissions, ..Principal::default() };
+                let principal = Principal {
+                    permissions: self.permissions,
+                    ..Principal::default()
+                };
                 return (principal, Ok(None));
             }
             (Some(keys), _) => keys,
@@ -149,7 +157,14 @@ impl AccessControl {
             _ => (RateLimitStatus::default(), Ok(None)),
         };
         let permissions = self.permissions | key.tenant.permissions;
-        (Principal { key: Some(key), permissions, rate_limit_status }, permit)
+        (
+            Principal {
+                key: Some(key),
+                permissions,
+                rate_limit_status,
+            },
+            permit,
+        )
     }
 }
 
@@ -158,7 +173,10 @@ impl AccessControl {
 impl RevocationSweep {
     /// A sweep that finds the open streams whose API key is removed from now on.
     pub fn new(access: &AccessControl) -> Self {
-        Self { keys: access.keys(), valid: None }
+        Self {
+            keys: access.keys(),
+            valid: None,
+        }
     }
 
     /// Marks the open streams whose API key is no longer among the keys as revoked. After a change of the
@@ -168,7 +186,10 @@ impl RevocationSweep {
         let keys = access.keys.load();
         if keys.as_ref().map(Arc::as_ptr) != self.keys.as_ref().map(Arc::as_ptr) {
             self.keys.clone_from(&keys);
-            self.valid = self.keys.as_ref().map(|keys| keys.identities().map(address).collect());
+            self.valid = self
+                .keys
+                .as_ref()
+                .map(|keys| keys.identities().map(address).collect());
         }
         if let Some(valid) = &self.valid {
             streams.mark_revoked(|identity| valid.contains(&address(identity)), now);
@@ -180,7 +201,9 @@ impl RevocationSweep {
 impl Sink for AccessControl {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let Some(identity) = &record.caller else { continue };
+            let Some(identity) = &record.caller else {
+                continue;
+            };
             if let Some(keys) = &*self.keys.load() {
                 let ended = record.timings.ended.unwrap_or(record.timings.accepted);
                 keys.charge(identity, TokenCharge::from_record(record), ended);
@@ -311,10 +334,17 @@ impl Principal {
 
     /// Removes the names of models that the principal may not use from an error text.
     pub(super) fn redact_error(&self, error: GatewayError, pool: &BackendPool) -> GatewayError {
-        let GatewayError::UnknownModel { model, .. } = error else { return error };
+        let GatewayError::UnknownModel { model, .. } = error else {
+            return error;
+        };
         let routes = pool.routes();
         let models = routes.models().iter().map(|model| &model.id);
-        let allowed: Vec<_> = models.filter(|id| self.allowed_models().allow(Some(id))).collect();
-        GatewayError::UnknownModel { model, known: error::listed(allowed.into_iter()) }
+        let allowed: Vec<_> = models
+            .filter(|id| self.allowed_models().allow(Some(id)))
+            .collect();
+        GatewayError::UnknownModel {
+            model,
+            known: error::listed(allowed.into_iter()),
+        }
     }
 }

@@ -41,15 +41,27 @@ impl ConfiguredRoute {
     pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
         let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let allowed = intern(&names.join(", "));
-        Self { path: intern(path), methods, allowed, total, unread: None }
+        Self {
+            path: intern(path),
+            methods,
+            allowed,
+            total,
+            unread: None,
+        }
     }
 
     /// Forwards the bodies of this route unread to the backends of one model. `max_bytes`: maximum
     /// length of a body. `None`: the limit of other request bodies.
     #[must_use]
     pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
-        let unread = UnreadBody { model: model.to_owned(), max_bytes };
-        Self { unread: Some(unread), ..self }
+        let unread = UnreadBody {
+            model: model.to_owned(),
+            max_bytes,
+        };
+        Self {
+            unread: Some(unread),
+            ..self
+        }
     }
 }
 
@@ -66,7 +78,10 @@ impl ConfiguredRoutes {
 
     /// The methods of a path, as the value of `Allow`. `None`: no configured route has the path.
     pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
-        self.0.iter().find(|route| route.path == path).map(|route| route.allowed)
+        self.0
+            .iter()
+            .find(|route| route.path == path)
+            .map(|route| route.allowed)
     }
 
     /// The route of a request. A HEAD request has the route of a GET request.
@@ -75,8 +90,16 @@ impl ConfiguredRoutes {
         method: &Method,
         path: &str,
     ) -> Result<Arc<ConfiguredRoute>, RouteError> {
-        let route = self.0.iter().find(|route| route.path == path).ok_or(RouteError::NotFound)?;
-        let served_as = if *method == Method::HEAD { &Method::GET } else { method };
+        let route = self
+            .0
+            .iter()
+            .find(|route| route.path == path)
+            .ok_or(RouteError::NotFound)?;
+        let served_as = if *method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
         if route.methods.contains(method) || route.methods.contains(served_as) {
             Ok(route.clone())
         } else {
@@ -111,9 +134,15 @@ mod tests {
         assert!(routes.lookup(&Method::HEAD, "/a/b").is_ok());
         let wrong = routes.lookup(&Method::DELETE, "/a/b").unwrap_err();
         assert_eq!(wrong, RouteError::MethodNotAllowed("GET, POST"));
-        assert_eq!((routes.methods("/a/b"), routes.methods("/a")), (Some("GET, POST"), None));
+        assert_eq!(
+            (routes.methods("/a/b"), routes.methods("/a")),
+            (Some("GET, POST"), None)
+        );
         for path in ["/a", "/a/b/", "//a/b", "/A/b"] {
-            assert_eq!(routes.lookup(&Method::POST, path).unwrap_err(), RouteError::NotFound);
+            assert_eq!(
+                routes.lookup(&Method::POST, path).unwrap_err(),
+                RouteError::NotFound
+            );
         }
         assert_eq!(intern("/a/b").as_ptr(), routes.0[0].path.as_ptr());
     }

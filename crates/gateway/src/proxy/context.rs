@@ -115,7 +115,12 @@ impl ProxyContext {
             draining: Arc::default(),
         };
         let retry = RetryController::new(settings.retry);
-        Self { state, settings: settings.requests, backend_client, retry }
+        Self {
+            state,
+            settings: settings.requests,
+            backend_client,
+            retry,
+        }
     }
 
     /// The context after a reload. The settings of the shared state (observation, memory limits and
@@ -123,12 +128,23 @@ impl ProxyContext {
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
         // All fields are named, so that a new setting cannot be forgotten here.
-        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
+        let ProxySettings {
+            requests,
+            retry,
+            admission,
+            body_memory_bytes,
+            observation,
+        } = settings;
         self.state.open_streams.change(observation);
         self.state.body_memory.set_limit(body_memory_bytes);
         self.state.admission.update_settings(admission);
         let retry = self.retry.with_settings(retry);
-        Self { state: self.state.clone(), settings: requests, backend_client, retry }
+        Self {
+            state: self.state.clone(),
+            settings: requests,
+            backend_client,
+            retry,
+        }
     }
 }
 
@@ -137,7 +153,10 @@ impl ProxyContext {
 impl ProxyState {
     /// Number of open requests of a client that go on without a connection.
     pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
-        self.extensions.iter().map(|value| value.absent_requests(client)).sum()
+        self.extensions
+            .iter()
+            .map(|value| value.absent_requests(client))
+            .sum()
     }
 }
 
@@ -163,7 +182,9 @@ impl RecordingSettings {
         if !record.api.is_some_and(Api::generates) {
             return;
         }
-        let BackendRequirements { prompt, session, .. } = requirements;
+        let BackendRequirements {
+            prompt, session, ..
+        } = requirements;
         record.fingerprint = Some(prompt.clone());
         record.session_hash = session;
         if let Some(sampling) = &self.text_sampling {

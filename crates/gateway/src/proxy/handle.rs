@@ -28,7 +28,15 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     early: &EarlyResponse,
     request: Request<B>,
 ) -> impl Future<Output = Response<ProxyResponseBody>> {
-    let RecordedRequest { exchange, principal, permit, route, configured, origin, .. } = recorded;
+    let RecordedRequest {
+        exchange,
+        principal,
+        permit,
+        route,
+        configured,
+        origin,
+        ..
+    } = recorded;
     let mut exchange = exchange.with_abort_handle(abort_handle);
     let (mut head, body) = request.into_parts();
     async move {
@@ -43,8 +51,12 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
         let result = match permit {
             Err(error) => Err(error),
             Ok(permit) => {
-                let inbound =
-                    InboundRequest { context, principal: &principal, head: &mut head, body };
+                let inbound = InboundRequest {
+                    context,
+                    principal: &principal,
+                    head: &mut head,
+                    body,
+                };
                 let configured = configured.as_deref();
                 let forwarding = forward(inbound, &mut exchange, route, configured, early);
                 let forwarded = begin_early(pin!(forwarding), early, &headers).await;
@@ -88,7 +100,12 @@ fn refuse(
 ) -> Response<ProxyResponseBody> {
     let response = error.to_response_in(envelope, Some(request_id.as_str()));
     let bytes = response.body().size_hint().lower();
-    exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
+    exchange.refuse(
+        error.status().as_u16(),
+        bytes,
+        error.reason(),
+        error.outcome(),
+    );
     response.map(ProxyResponseBody::Complete)
 }
 

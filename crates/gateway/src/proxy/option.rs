@@ -71,7 +71,10 @@ impl RequestOptions {
     /// The options of a gateway.
     pub fn of(context: &ProxyContext) -> impl Iterator<Item = &dyn RequestOption> {
         let options = context.state.extensions.get::<Self>();
-        options.into_iter().flat_map(|options| &options.0).map(|option| &**option)
+        options
+            .into_iter()
+            .flat_map(|options| &options.0)
+            .map(|option| &**option)
     }
 
     /// Lets an option take over a request by its head. `None`: the proxy handles the request.

@@ -62,10 +62,15 @@ impl OverloadGuard {
 
     /// Number of requests that the gateway can have open. `usize::MAX`: no limit.
     pub fn places(&self) -> usize {
-        let OverloadLimits { max_requests, max_descriptors, .. } = self.limits;
+        let OverloadLimits {
+            max_requests,
+            max_descriptors,
+            ..
+        } = self.limits;
         let checkers = self.health_checkers.load(Ordering::Relaxed);
-        let descriptors = max_descriptors
-            .map_or(usize::MAX, |max| max.saturating_sub(max_probe_descriptors(checkers, max)));
+        let descriptors = max_descriptors.map_or(usize::MAX, |max| {
+            max.saturating_sub(max_probe_descriptors(checkers, max))
+        });
         max_requests.unwrap_or(usize::MAX).min(descriptors)
     }
 
@@ -80,16 +85,27 @@ impl OverloadGuard {
     /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
     /// number of open requests of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
-        if self.limits.max_requests_per_client.is_some_and(|max| client.open_requests > max) {
+        if self
+            .limits
+            .max_requests_per_client
+            .is_some_and(|max| client.open_requests > max)
+        {
             return Err(GatewayError::ClientBusy);
         }
         let connections = self.client_connections.load(Ordering::Relaxed);
         let checkers = self.health_checkers.load(Ordering::Relaxed);
         let used_by_connections = |max: usize| connections + max_probe_descriptors(checkers, max);
         let is_full = self.limits.max_requests.is_some_and(|max| open > max)
-            || self.limits.max_descriptors.is_some_and(|max| open + used_by_connections(max) > max)
+            || self
+                .limits
+                .max_descriptors
+                .is_some_and(|max| open + used_by_connections(max) > max)
             || self.is_memory_full.get();
-        if is_full { Err(GatewayError::Overloaded) } else { Ok(()) }
+        if is_full {
+            Err(GatewayError::Overloaded)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -99,12 +115,18 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn client(open_requests: u32) -> ClientInfo {
-        ClientInfo { ip: Ipv4Addr::LOCALHOST.into(), open_requests }
+        ClientInfo {
+            ip: Ipv4Addr::LOCALHOST.into(),
+            open_requests,
+        }
     }
 
     #[test]
     fn each_set_limit_rejects_requests() {
-        assert_eq!(OverloadGuard::default().check(1_000_000, &client(1_000_000)), Ok(()));
+        assert_eq!(
+            OverloadGuard::default().check(1_000_000, &client(1_000_000)),
+            Ok(())
+        );
         let limits = OverloadLimits {
             max_requests: Some(2),
             max_requests_per_client: Some(1),
@@ -127,7 +149,11 @@ mod tests {
         assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));
         assert_eq!(guard.check(5, &client(1)), Ok(()));
         guard.set_health_checkers(1_000);
-        assert_eq!(guard.check(5, &client(1)), Ok(()), "health checks reserve a quarter at most");
+        assert_eq!(
+            guard.check(5, &client(1)),
+            Ok(()),
+            "health checks reserve a quarter at most"
+        );
         guard.is_memory_full.set(true);
         assert_eq!(guard.check(1, &client(1)), Err(GatewayError::Overloaded));
     }

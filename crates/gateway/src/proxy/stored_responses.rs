@@ -48,9 +48,17 @@ impl StoredResponses {
         {
             return;
         }
-        let Some(backend) = record.backend() else { return };
-        let tenant = record.caller.as_ref().map(|identity| identity.tenant.clone());
-        let owner = Owner { backend: backend.clone(), tenant };
+        let Some(backend) = record.backend() else {
+            return;
+        };
+        let tenant = record
+            .caller
+            .as_ref()
+            .map(|identity| identity.tenant.clone());
+        let owner = Owner {
+            backend: backend.clone(),
+            tenant,
+        };
         let mut table = lock(&self.0);
         match table.peek_mut(id) {
             Some(known) if known.tenant == owner.tenant => *known = owner,
@@ -87,7 +95,10 @@ impl StoredResponses {
     ) -> Result<Option<BackendId>, GatewayError> {
         let tenant = principal.tenant();
         match self.owner(id) {
-            Some(Owner { backend, tenant: of }) if of.as_deref() == tenant => {
+            Some(Owner {
+                backend,
+                tenant: of,
+            }) if of.as_deref() == tenant => {
                 Ok(Some(backend).filter(|backend| pool.find_backend(backend.as_str()).is_some()))
             }
             None if tenant.is_none()
@@ -95,7 +106,9 @@ impl StoredResponses {
             {
                 Ok(None)
             }
-            _ => Err(GatewayError::ResponseNotFound { id: id.chars().take(128).collect() }),
+            _ => Err(GatewayError::ResponseNotFound {
+                id: id.chars().take(128).collect(),
+            }),
         }
     }
 
@@ -128,8 +141,11 @@ mod tests {
     fn begun(tenant: &str) -> RequestRecord {
         let mut record = fixtures::streamed();
         record.api = Some(Api::Responses);
-        let identity =
-            ClientIdentity { tenant: tenant.into(), key: "main".into(), is_tenant_label: false };
+        let identity = ClientIdentity {
+            tenant: tenant.into(),
+            key: "main".into(),
+            is_tenant_label: false,
+        };
         record.caller = Some(Arc::new(identity));
         record
     }
@@ -140,12 +156,18 @@ mod tests {
         responses.remember(&begun("a"), "resp_1");
         responses.remember(&begun("b"), "resp_1");
         let backend = begun("a").backend().unwrap().clone();
-        let owner = Owner { backend, tenant: Some("a".into()) };
+        let owner = Owner {
+            backend,
+            tenant: Some("a".into()),
+        };
         assert_eq!(responses.owner("resp_1"), Some(owner));
         assert_eq!(responses.owner("resp_2"), None);
         let pool = BackendPool::with_settings(Vec::new(), &PoolSettings::default());
         let found = responses.locate("resp_1", &Principal::default(), &pool);
-        assert!(matches!(found, Err(GatewayError::ResponseNotFound { .. })), "without a tenant");
+        assert!(
+            matches!(found, Err(GatewayError::ResponseNotFound { .. })),
+            "without a tenant"
+        );
     }
 
     #[test]

@@ -43,7 +43,13 @@ impl AcceptLoop {
         limiter: Arc<ConnectionLimiter>,
     ) -> Self {
         let shutdown = watch::Sender::new(false);
-        Self { listener, handler, limiter, connections: JoinSet::new(), shutdown }
+        Self {
+            listener,
+            handler,
+            limiter,
+            connections: JoinSet::new(),
+            shutdown,
+        }
     }
 
     /// Accepts and serves connections until `end` completes.
@@ -84,8 +90,9 @@ impl AcceptLoop {
 
     /// Admits a connection and spawns the task that serves it.
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let admitted =
-            supervise::catch_panic(BackgroundTask::Listener, || self.handler.admit(stream, peer));
+        let admitted = supervise::catch_panic(BackgroundTask::Listener, || {
+            self.handler.admit(stream, peer)
+        });
         if let Some((stream, permit)) = admitted.flatten() {
             let shutdown = ShutdownSignal::new(self.shutdown.subscribe(), permit.activity.clone());
             let serving = self.handler.clone().serve(stream, peer, permit, shutdown);

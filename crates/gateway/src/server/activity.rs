@@ -140,8 +140,12 @@ impl ConnectionActivities {
         }
         let now = clock::now();
         let connections = lock(&self.connections);
-        let closable = connections.values().filter_map(|it| Some((it.closable(now)?, it)));
-        let Some((_, connection)) = closable.min_by_key(|(worth, _)| *worth) else { return false };
+        let closable = connections
+            .values()
+            .filter_map(|it| Some((it.closable(now)?, it)));
+        let Some((_, connection)) = closable.min_by_key(|(worth, _)| *worth) else {
+            return false;
+        };
         connection.is_closing.store(true, Ordering::Relaxed);
         self.closing.fetch_add(1, Ordering::Relaxed);
         connection.close.notify_one();

@@ -72,7 +72,10 @@ enum WriteOperation {
 
 impl<K: PartialEq> KeyedTimer<K> {
     pub(super) const fn new() -> Self {
-        Self { sleep: None, pending: None }
+        Self {
+            sleep: None,
+            pending: None,
+        }
     }
 
     /// Whether the wait for `key` has lasted for `limit` or longer. If not, the task of `cx` is
@@ -84,7 +87,9 @@ impl<K: PartialEq> KeyedTimer<K> {
         };
         self.pending = Some((key, deadline));
         let deadline = deadline.into();
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         if deadline < sleep.deadline() {
             sleep.as_mut().reset(deadline);
         }
@@ -154,8 +159,15 @@ impl<S> ClientStream<S> {
         activity: Arc<ConnectionActivity>,
         limits: ServerLimits,
     ) -> Self {
-        let idle_timeout = IdleTimeout { activity, limits, timer: KeyedTimer::new() };
-        Self { idle_timeout: Some(Box::new(idle_timeout)), ..self }
+        let idle_timeout = IdleTimeout {
+            activity,
+            limits,
+            timer: KeyedTimer::new(),
+        };
+        Self {
+            idle_timeout: Some(Box::new(idle_timeout)),
+            ..self
+        }
     }
 
     /// Applies the timeout to the result of a write operation. A completed write ends the wait. A
@@ -175,7 +187,10 @@ impl<S> ClientStream<S> {
             return polled;
         }
         let operation = self.write_timer.pending_key().copied().unwrap_or(operation);
-        if self.write_timer.has_elapsed(operation, self.write_timeout, cx) {
+        if self
+            .write_timer
+            .has_elapsed(operation, self.write_timeout, cx)
+        {
             self.abort_handle.abort();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -192,7 +207,9 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
     ) -> Poll<io::Result<Option<Version>>> {
         loop {
             let bytes = HTTP2_PREFACE.iter().zip(&self.read_ahead);
-            let matching = bytes.take_while(|(expected, actual)| expected == actual).count();
+            let matching = bytes
+                .take_while(|(expected, actual)| expected == actual)
+                .count();
             if matching == HTTP2_PREFACE.len() {
                 return Poll::Ready(Ok(Some(Version::HTTP_2)));
             }
@@ -301,7 +318,10 @@ mod tests {
         let start = clock::now();
         let error = stream.write_all(b"12345").await.unwrap_err();
         let elapsed = clock::now().duration_since(start);
-        assert_eq!((error.kind(), elapsed), (io::ErrorKind::TimedOut, WRITE_TIMEOUT));
+        assert_eq!(
+            (error.kind(), elapsed),
+            (io::ErrorKind::TimedOut, WRITE_TIMEOUT)
+        );
         assert!(abort_handle.is_aborted());
     }
 

@@ -38,7 +38,10 @@ const LOW_FILE_LIMIT: usize = 1_024;
 /// flight takes two file descriptors. Returns the new limit. `None`: the limit is unknown.
 pub fn raise_file_limit() -> Option<usize> {
     let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: before.maximum, ..before };
+    let raised = Rlimit {
+        current: before.maximum,
+        ..before
+    };
     let limit = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => raised.current,
         Err(error) => {
@@ -65,14 +68,20 @@ impl DescriptorBudget {
         let auxiliary = (limit / 16).clamp(MIN_AUXILIARY_CONNECTIONS, MAX_AUXILIARY_CONNECTIONS);
         // Each listener accepts one more connection before it finds that its budget is exhausted.
         let traffic = limit.saturating_sub(internal + 2 * (auxiliary + 1)).max(2);
-        Self { traffic: Some(traffic), admin: auxiliary, refusals: auxiliary }
+        Self {
+            traffic: Some(traffic),
+            admin: auxiliary,
+            refusals: auxiliary,
+        }
     }
 
     /// Maximum number of client connections in the traffic budget, at least 1. Each client
     /// connection needs a connection to a backend too. The descriptors for the health checks of
     /// `backends` backends are subtracted first. `usize::MAX`: no limit.
     pub fn clients(&self, backends: usize) -> usize {
-        let Some(traffic) = self.traffic else { return usize::MAX };
+        let Some(traffic) = self.traffic else {
+            return usize::MAX;
+        };
         (traffic.saturating_sub(max_probe_descriptors(backends, traffic)) / 2).max(1)
     }
 
@@ -100,17 +109,26 @@ mod tests {
             let budget = DescriptorBudget::from_limit(Some(limit));
             let traffic = budget.traffic.unwrap();
             let internal = (limit / 8).clamp(MIN_INTERNAL_DESCRIPTORS, MAX_INTERNAL_DESCRIPTORS);
-            assert!(traffic + budget.admin + budget.refusals + 2 + internal <= limit, "{limit}");
+            assert!(
+                traffic + budget.admin + budget.refusals + 2 + internal <= limit,
+                "{limit}"
+            );
             for backends in [0, 1, 8, 100, 1_000] {
                 let probes = max_probe_descriptors(backends, traffic);
-                assert!(2 * budget.clients(backends) + probes <= traffic, "{limit} {backends}");
+                assert!(
+                    2 * budget.clients(backends) + probes <= traffic,
+                    "{limit} {backends}"
+                );
             }
         }
         assert!(
             DescriptorBudget::from_limit(Some(64)).clients(8) >= 8,
             "a small limit is enough for a few clients"
         );
-        assert_eq!(DescriptorBudget::from_limit(Some(1_024)).traffic, Some(1_024 - 128 - 2 * 65));
+        assert_eq!(
+            DescriptorBudget::from_limit(Some(1_024)).traffic,
+            Some(1_024 - 128 - 2 * 65)
+        );
     }
 
     #[test]

@@ -60,7 +60,11 @@ pub fn bind_socket(
     is_shared: bool,
 ) -> Result<BoundSocket, BindError> {
     let bind = |address: SocketAddr| {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
         if is_all_interfaces(address) {
             // The system may accept only IPv6 on `[::]` (`net.ipv6.bindv6only`).
             socket.set_only_v6(false)?;
@@ -82,8 +86,16 @@ pub fn bind_socket(
         bound => bound,
     };
     match bound {
-        Ok(socket) => Ok(BoundSocket { socket, address, purpose }),
-        Err(cause) => Err(BindError { address, purpose, cause }),
+        Ok(socket) => Ok(BoundSocket {
+            socket,
+            address,
+            purpose,
+        }),
+        Err(cause) => Err(BindError {
+            address,
+            purpose,
+            cause,
+        }),
     }
 }
 
@@ -107,16 +119,29 @@ fn is_unsupported(error: &io::Error) -> bool {
 impl BoundSocket {
     /// The bound address. If the configured port is 0, the port is the one that the kernel chose.
     pub fn address(&self) -> SocketAddr {
-        let bound = self.socket.local_addr().ok().and_then(|address| address.as_socket());
+        let bound = self
+            .socket
+            .local_addr()
+            .ok()
+            .and_then(|address| address.as_socket());
         bound.unwrap_or(self.address)
     }
 
     /// Starts to listen on the socket. Must be called inside a Tokio runtime.
     pub fn listen(self) -> Result<TcpListener, BindError> {
-        let Self { socket, address, purpose } = self;
-        let listening =
-            socket.listen(LISTEN_BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
-        listening.map_err(|cause| BindError { address, purpose, cause })
+        let Self {
+            socket,
+            address,
+            purpose,
+        } = self;
+        let listening = socket
+            .listen(LISTEN_BACKLOG)
+            .and_then(|()| TcpListener::from_std(socket.into()));
+        listening.map_err(|cause| BindError {
+            address,
+            purpose,
+            cause,
+        })
     }
 }
 
@@ -196,8 +221,9 @@ pub(super) async fn accept(
 /// connections inherit the options from the listener.
 pub(super) fn configure_keepalive(listener: &TcpListener, write_timeout: Duration) {
     let socket = SockRef::from(listener);
-    let keepalive =
-        TcpKeepalive::new().with_time(TCP_KEEPALIVE_TIME).with_interval(TCP_KEEPALIVE_TIME / 4);
+    let keepalive = TcpKeepalive::new()
+        .with_time(TCP_KEEPALIVE_TIME)
+        .with_interval(TCP_KEEPALIVE_TIME / 4);
     let result = socket.set_tcp_keepalive(&keepalive);
     #[cfg(target_os = "linux")]
     let result =
@@ -213,7 +239,10 @@ pub(super) fn configure_keepalive(listener: &TcpListener, write_timeout: Duratio
 /// accepted it.
 fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind as K;
-    matches!(error.kind(), K::ConnectionRefused | K::ConnectionAborted | K::ConnectionReset)
+    matches!(
+        error.kind(),
+        K::ConnectionRefused | K::ConnectionAborted | K::ConnectionReset
+    )
 }
 
 /// The remedy or explanation at the end of the error text. Empty for uncommon causes.
@@ -254,7 +283,10 @@ mod tests {
 
     #[test]
     fn a_machine_without_ipv6_is_recognized() {
-        for error in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
+        for error in [
+            io::Error::from_raw_os_error(97),
+            io::ErrorKind::AddrNotAvailable.into(),
+        ] {
             assert!(is_unsupported(&error), "{error}");
         }
         assert!(!is_unsupported(&io::ErrorKind::AddrInUse.into()));
@@ -267,7 +299,9 @@ mod tests {
         let listener = bind_listener(SocketAddr::from(([127, 0, 0, 1], 0)), "clients").unwrap();
         let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         client.set_recv_buffer_size(4 << 10).unwrap();
-        client.connect(&listener.local_addr().unwrap().into()).unwrap();
+        client
+            .connect(&listener.local_addr().unwrap().into())
+            .unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         accepted.writable().await.unwrap();
         let (chunk, mut written) = ([0; 4 << 10], 0);

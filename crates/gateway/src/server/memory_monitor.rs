@@ -53,7 +53,9 @@ fn resident_memory_bytes() -> Option<u64> {
 
 /// Parses the `VmRSS` line of `/proc/self/status`. Returns bytes. `None`: there is no valid line.
 fn parse_resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
 }

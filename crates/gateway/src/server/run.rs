@@ -57,7 +57,13 @@ impl Server {
     /// Serves until `shutdown` completes or the task of the admin listener ends, and then drains
     /// the gateway. Returns how the drain ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
-        let Self { client_listener, admin_listener, state, admin_router, tls } = self;
+        let Self {
+            client_listener,
+            admin_listener,
+            state,
+            admin_router,
+            tls,
+        } = self;
         let initial_limits = **state.limits.load();
         let proxy = state.proxy.clone();
         let limiter = state.connection_limiter.clone();
@@ -104,7 +110,11 @@ async fn drain(
 ) -> DrainOutcome {
     proxy.draining.set(true);
     let open_streams = &proxy.open_streams;
-    let ServerLimits { drain_delay, drain_timeout, .. } = limits;
+    let ServerLimits {
+        drain_delay,
+        drain_timeout,
+        ..
+    } = limits;
     tracing::info!(
         open = open_streams.open(),
         drain_delay = %units::duration::format(drain_delay),
@@ -115,13 +125,18 @@ async fn drain(
     background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
         log_drain_progress(remaining_streams.clone())
     }));
-    accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
+    accept_loop
+        .accept_until(tokio::time::sleep(drain_delay))
+        .await;
     open_streams.close_tunnels();
     let mut connections = accept_loop.stop_accepting().await;
     let ended = async { while connections.join_next().await.is_some() {} };
     let drained = tokio::time::timeout(drain_timeout, ended).await;
-    let outcome =
-        if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
+    let outcome = if drained.is_ok() {
+        DrainOutcome::Whole
+    } else {
+        DrainOutcome::DeadlineExceeded
+    };
     if outcome == DrainOutcome::DeadlineExceeded {
         open_streams.begin_shutdown();
     }
@@ -141,9 +156,15 @@ fn start_background_tasks(
     let proxy = state.proxy.clone();
     let swept_state = state.clone();
     let mut tasks = vec![
-        supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept_state.clone())),
-        supervise::spawn(BackgroundTask::Certificates, move || credentials.clone().run()),
-        supervise::spawn(BackgroundTask::Admission, move || proxy.admission.clone().run()),
+        supervise::spawn(BackgroundTask::StallSweep, move || {
+            sweep_streams(swept_state.clone())
+        }),
+        supervise::spawn(BackgroundTask::Certificates, move || {
+            credentials.clone().run()
+        }),
+        supervise::spawn(BackgroundTask::Admission, move || {
+            proxy.admission.clone().run()
+        }),
     ];
     let overload_guard = state.proxy.overload_guard.clone();
     tasks.extend(state.limits.load().max_memory_bytes.map(|max_bytes| {
@@ -158,7 +179,10 @@ fn start_background_tasks(
 async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     loop {
         tokio::time::sleep(DRAIN_PROGRESS_INTERVAL).await;
-        tracing::info!(open = open_streams.open(), "still draining: waiting for open requests");
+        tracing::info!(
+            open = open_streams.open(),
+            "still draining: waiting for open requests"
+        );
     }
 }
 
@@ -175,8 +199,13 @@ async fn sweep_streams(state: Arc<ServerState>) {
         proxy.telemetry.on_scheduling_delay(delay);
         revocation.sweep(&proxy.access, &proxy.open_streams, clock::now());
         proxy.open_streams.sweep(clock::now());
-        proxy.extensions.iter().for_each(|value| value.sweep(clock::now()));
-        state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
+        proxy
+            .extensions
+            .iter()
+            .for_each(|value| value.sweep(clock::now()));
+        state
+            .abort_registry
+            .sweep(clock::now(), state.limits.load().write_timeout);
     }
 }
 

@@ -26,6 +26,10 @@ impl ServerTls {
         for acceptor in [&client_acceptor, &admin_acceptor].into_iter().flatten() {
             credentials.register_acceptor(acceptor);
         }
-        Ok(Self { client_acceptor, admin_acceptor, credentials })
+        Ok(Self {
+            client_acceptor,
+            admin_acceptor,
+            credentials,
+        })
     }
 }

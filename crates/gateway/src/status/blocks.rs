@@ -137,8 +137,15 @@ mod tests {
     fn a_document_has_the_blocks_with_a_key() {
         let mut blocks = StatusBlocks::default();
         blocks.add(ForMetrics(3));
-        blocks.add(Listed { second: 2, first: 1 });
-        let document = Document { before: 0, blocks, after: 9 };
+        blocks.add(Listed {
+            second: 2,
+            first: 1,
+        });
+        let document = Document {
+            before: 0,
+            blocks,
+            after: 9,
+        };
         let expected = r#"{"before":0,"listed":{"second":2,"first":1},"after":9}"#;
         assert_eq!(serde_json::to_string(&document).unwrap(), expected);
     }

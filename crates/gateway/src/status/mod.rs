@@ -201,7 +201,10 @@ impl BackendCost {
     /// The cost of this number of GPUs at the price of one GPU for one hour.
     pub fn new(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
         let gpus = gpus.map(f64::from);
-        Self { gpus, hour_price: gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price) }
+        Self {
+            gpus,
+            hour_price: gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price),
+        }
     }
 }
 
@@ -249,7 +252,9 @@ impl StatusSnapshot {
     /// Returns the backends that are configured or discovered now, without removed backends that
     /// still serve requests.
     pub fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
-        self.backends.iter().filter(|backend| backend.is_registered())
+        self.backends
+            .iter()
+            .filter(|backend| backend.is_registered())
     }
 }
 
@@ -266,7 +271,11 @@ impl ConnectionStatusSnapshot {
     /// Returns the number of refused connections by reason. A failed TLS handshake has the reason
     /// `tls`.
     pub const fn refusals(&self) -> [(&'static str, u64); 3] {
-        [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
+        [
+            ("full", self.full),
+            ("client_full", self.client_full),
+            ("tls", self.failed_handshakes),
+        ]
     }
 }
 
@@ -280,13 +289,21 @@ impl ConfigReloadStatus {
     /// Returns the status after the load of the configuration at the start of the gateway. `now` is
     /// the time of that load.
     pub fn initial(now: SystemTime) -> Self {
-        Self { last_successful: true, last_success_seconds: unix_seconds(now), ..Self::default() }
+        Self {
+            last_successful: true,
+            last_success_seconds: unix_seconds(now),
+            ..Self::default()
+        }
     }
 
     /// Records a successful reload.
     pub fn record_success(&mut self, now: SystemTime) {
         let Self { ok, failed, .. } = *self;
-        *self = Self { ok: ok + 1, failed, ..Self::initial(now) };
+        *self = Self {
+            ok: ok + 1,
+            failed,
+            ..Self::initial(now)
+        };
     }
 
     /// Records a failed reload.
@@ -297,5 +314,7 @@ impl ConfigReloadStatus {
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }

@@ -71,7 +71,11 @@ impl StatusBlock for AccessLogCounts {
 impl AccessLogCounts {
     /// Returns the number of lines for each result: first the name of the result, then the number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
+        [
+            ("written", self.written),
+            ("rate_limited", self.rate_limited),
+            ("dropped", self.dropped),
+        ]
     }
 }
 
@@ -124,7 +128,11 @@ impl AccessLog {
 
     /// Writes the access log line at the start of a request, whose body was read at `now`.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
-        if self.start_rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(now)) {
+        if self
+            .start_rate_limit
+            .as_ref()
+            .is_some_and(|limit| !limit.try_acquire(now))
+        {
             self.omitted.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -163,9 +171,15 @@ impl AccessLog {
             return false;
         }
         let is_refused = !was_sent && !has_tenant;
-        let limit = if is_refused { &self.refused_rate_limit } else { &self.rate_limit };
+        let limit = if is_refused {
+            &self.refused_rate_limit
+        } else {
+            &self.rate_limit
+        };
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-        limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
+        limit
+            .as_ref()
+            .is_some_and(|limit| !limit.try_acquire(ended))
     }
 }
 
@@ -180,7 +194,13 @@ impl Sink for AccessLog {
             }
             let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
             let omitted_lines = Some(omitted_lines).filter(|lines| *lines > 0);
-            self.write_line(&mut lines, &AccessLogLine { record, omitted_lines });
+            self.write_line(
+                &mut lines,
+                &AccessLogLine {
+                    record,
+                    omitted_lines,
+                },
+            );
         }
         if !lines.is_empty() {
             self.write_lines(lines);
@@ -206,11 +226,20 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
 
 /// The fields of options after a field.
 fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = NoteAttribute> {
-    record.notes.iter().filter_map(move |note| note.log_field(after))
+    record
+        .notes
+        .iter()
+        .filter_map(move |note| note.log_field(after))
 }
 
 fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
-    record.observed.finish_reasons.iter().flatten().map(|reason| reason.as_str()).collect()
+    record
+        .observed
+        .finish_reasons
+        .iter()
+        .flatten()
+        .map(|reason| reason.as_str())
+        .collect()
 }
 
 fn write_option_fields(json: &mut JsonObject<'_>, record: &RequestRecord, after: LogPlace) {
@@ -242,7 +271,11 @@ fn write_result(json: &mut JsonObject<'_>, record: &RequestRecord) {
     known!(json, "slow_cause", record.slow);
     write_option_fields(json, record, LogPlace::SlowCause);
     // Without an inspection of the response, the counts of tokens and events are not reliable.
-    known!(json, "uninspected_reason", record.observed.uninspected_reason);
+    known!(
+        json,
+        "uninspected_reason",
+        record.observed.uninspected_reason
+    );
 }
 
 fn write_routing(json: &mut JsonObject<'_>, record: &RequestRecord) {
@@ -252,8 +285,16 @@ fn write_routing(json: &mut JsonObject<'_>, record: &RequestRecord) {
         member!(json, "policy", decision.policy());
         member!(json, "reason", decision.reason());
     }
-    member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
-    member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
+    member!(
+        json,
+        "predicted_ttft_ms",
+        predicted.map(|it| seconds_to_millis(it.ttft))
+    );
+    member!(
+        json,
+        "predicted_cached",
+        predicted.map(|it| it.candidate.cached.round())
+    );
     member!(json, "attempts", record.attempts.len());
     write_option_fields(json, record, LogPlace::Attempts);
 }
@@ -279,9 +320,17 @@ fn write_latencies(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "first_event_ms", stream_ms(timings.first_event));
     member!(json, "ttft_ms", record.ttft().map(millis));
     member!(json, "first_answer_ms", stream_ms(timings.first_answer));
-    member!(json, "first_reasoning_ms", stream_ms(timings.first_reasoning));
+    member!(
+        json,
+        "first_reasoning_ms",
+        stream_ms(timings.first_reasoning)
+    );
     member!(json, "first_text_ms", stream_ms(timings.first_text));
-    member!(json, "first_tool_call_ms", stream_ms(timings.first_tool_call));
+    member!(
+        json,
+        "first_tool_call_ms",
+        stream_ms(timings.first_tool_call)
+    );
     member!(json, "tpot_ms", record.tpot().map(millis));
     let gaps = &record.observed.inter_chunk_latency;
     let itl_mean = record.observed.inter_token_latency.mean();
@@ -295,9 +344,15 @@ fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "write_stall_ms", millis(record.observed.write_stall));
     member!(json, "duration_ms", millis(record.duration()));
     // The duration is that of the whole request.
-    let rate = record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0);
+    let rate = record
+        .tokens_per_second()
+        .map(|rate| (rate * 10.0).round() / 10.0);
     member!(json, "tokens_per_second", rate);
-    member!(json, "overhead_us", record.overhead().map(|overhead| overhead.as_micros()));
+    member!(
+        json,
+        "overhead_us",
+        record.overhead().map(|overhead| overhead.as_micros())
+    );
     known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
     // The part of `queued_ms` in which no backend could serve the model.
     known!(json, "backend_wait_ms", record.backend_wait().map(millis));
@@ -310,10 +365,16 @@ fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = self.record;
-        let status = record.status.map_or("---".into(), |status| status.to_string());
+        let status = record
+            .status
+            .map_or("---".into(), |status| status.to_string());
         request_log_fields::write_head(f, record, &status, record.outcome.as_str())?;
         write_field(f, "backend", record.backend())?;
-        write_field(f, "reason", record.decision.as_ref().map(|decision| decision.reason()))?;
+        write_field(
+            f,
+            "reason",
+            record.decision.as_ref().map(|decision| decision.reason()),
+        )?;
         write_field(f, "error", record.error_type())?;
         write_field(f, "phase", incomplete_phase(record))?;
         write_field(f, "slow_cause", record.slow.map(SlowCause::as_str))?;
@@ -321,7 +382,11 @@ impl Display for AccessLogLine<'_> {
             write_field(f, field.name, Some(field.value))?;
         }
         let uninspected_reason = record.observed.uninspected_reason;
-        write_field(f, "uninspected_reason", uninspected_reason.map(UninspectedReason::as_str))?;
+        write_field(
+            f,
+            "uninspected_reason",
+            uninspected_reason.map(UninspectedReason::as_str),
+        )?;
         write_times(f, record)?;
         request_log_fields::write_session(f, record)?;
         write_field(f, "in", record.observed.usage.input)?;

@@ -57,12 +57,19 @@ impl BatchDispatcher {
     pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Arc<Self>, BatchDispatcherGuard) {
         let records = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let dispatch_lock = Mutex::default();
-        let dispatcher = Arc::new(Self { sinks, records: records.clone(), dispatch_lock });
+        let dispatcher = Arc::new(Self {
+            sinks,
+            records: records.clone(),
+            dispatch_lock,
+        });
         let thread_dispatcher = dispatcher.clone();
         let dispatch = move |_: &_| thread_dispatcher.flush();
         // A drop of the guard may wait without limit: sinks do not block and their panics are
         // caught, so the thread ends.
-        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, dispatch))
+        (
+            dispatcher,
+            BatchWorkerGuard::start(records, Duration::MAX, dispatch),
+        )
     }
 
     /// Queues a record. If the queue is full or closed, the calling thread dispatches the queued
@@ -90,7 +97,11 @@ impl BatchDispatcher {
         }
         let _measurement = cpu_time::start(TelemetryPart::Records);
         let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
-        let batch_size = if is_low_load { LOW_LOAD_BATCH_SIZE } else { DISPATCH_BATCH_SIZE };
+        let batch_size = if is_low_load {
+            LOW_LOAD_BATCH_SIZE
+        } else {
+            DISPATCH_BATCH_SIZE
+        };
         let references: Vec<&RequestRecord> = records.iter().map(|record| &**record).collect();
         for records in references.chunks(batch_size) {
             self.dispatch(records, is_low_load);
@@ -126,12 +137,18 @@ mod tests {
 
     impl Sink for RecordNumberCollector {
         fn finished(&self, records: &[&RequestRecord]) {
-            self.0.lock().unwrap().extend(records.iter().map(|record| record.bytes_out));
+            self.0
+                .lock()
+                .unwrap()
+                .extend(records.iter().map(|record| record.bytes_out));
         }
     }
 
     fn numbered_record(number: u64) -> RequestRecord {
-        RequestRecord { bytes_out: number, ..streamed() }
+        RequestRecord {
+            bytes_out: number,
+            ..streamed()
+        }
     }
 
     #[test]
@@ -185,7 +202,10 @@ mod tests {
     impl Sink for PanickingSink {
         fn finished(&self, records: &[&RequestRecord]) {
             let is_hundredth = |record: &RequestRecord| record.bytes_out.is_multiple_of(100);
-            assert!(!records.iter().copied().any(is_hundredth), "one in a hundred");
+            assert!(
+                !records.iter().copied().any(is_hundredth),
+                "one in a hundred"
+            );
         }
     }
 
@@ -198,7 +218,10 @@ mod tests {
         (1..=1_000).for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
         drop(guard);
         assert!(numbers.0.lock().unwrap().iter().copied().eq(1..=1_000));
-        assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::RecordSink) - before, 10);
+        assert_eq!(
+            PanicCounts::snapshot().for_task(BackgroundTask::RecordSink) - before,
+            10
+        );
     }
 
     #[test]

@@ -42,7 +42,11 @@ impl BatchWorkerGuard {
             drop(handle);
             drop(end_sender);
         });
-        Self { close_queue: Box::new(move || queue.close()), thread_ended, shutdown_timeout }
+        Self {
+            close_queue: Box::new(move || queue.close()),
+            thread_ended,
+            shutdown_timeout,
+        }
     }
 }
 
@@ -80,11 +84,17 @@ mod tests {
     fn a_drop_does_not_wait_forever() {
         let (gate_sender, gate) = channel::<()>();
         let blocked = Arc::new(BatchQueue::<()>::new(LONG_LINGER, 1));
-        drop(BatchWorkerGuard::start(blocked, Duration::ZERO, move |_| {
-            let _ = gate.recv();
-        }));
+        drop(BatchWorkerGuard::start(
+            blocked,
+            Duration::ZERO,
+            move |_| {
+                let _ = gate.recv();
+            },
+        ));
         drop(gate_sender);
         let panicking = Arc::new(BatchQueue::<()>::new(LONG_LINGER, 1));
-        drop(BatchWorkerGuard::start(panicking, Duration::MAX, |_| panic!("a defect")));
+        drop(BatchWorkerGuard::start(panicking, Duration::MAX, |_| {
+            panic!("a defect")
+        }));
     }
 }

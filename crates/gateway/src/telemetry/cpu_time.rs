@@ -55,7 +55,11 @@ thread_local! {
 /// dropped on the same thread.
 pub(crate) fn start(part: TelemetryPart) -> Measurement {
     let earlier_nested = NESTED.replace(Duration::ZERO);
-    Measurement { part, started: clock::thread_cpu_time(), earlier_nested }
+    Measurement {
+        part,
+        started: clock::thread_cpu_time(),
+        earlier_nested,
+    }
 }
 
 /// Runs `work` and adds its CPU time to `part`.
@@ -132,7 +136,10 @@ mod tests {
         let inner = first + work();
         let outer = outer.end();
         let whole = clock::thread_cpu_time().saturating_sub(whole);
-        assert!(inner >= amount * 4 && outer >= amount, "{inner:?} {outer:?}");
+        assert!(
+            inner >= amount * 4 && outer >= amount,
+            "{inner:?} {outer:?}"
+        );
         assert!(inner + outer <= whole, "{inner:?} {outer:?} {whole:?}");
         assert_eq!(NESTED.replace(Duration::ZERO), inner + outer);
     }

@@ -77,7 +77,11 @@ impl DecisionLog {
     /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty. `parts`: what
     /// options add to an entry.
     pub fn new(capacity: usize, parts: &'static [DecisionPart]) -> Self {
-        Self { capacity, parts, entries: Mutex::default() }
+        Self {
+            capacity,
+            parts,
+            entries: Mutex::default(),
+        }
     }
 
     /// All fields of an entry as JSON, and those of options.
@@ -94,13 +98,26 @@ impl DecisionLog {
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);
-        let exact = entries.iter().find(|entry| &*entry.request.request_id == request_id);
-        exact.or_else(|| entries.iter().find(|entry| begins(&entry.request.request_id))).cloned()
+        let exact = entries
+            .iter()
+            .find(|entry| &*entry.request.request_id == request_id);
+        exact
+            .or_else(|| {
+                entries
+                    .iter()
+                    .find(|entry| begins(&entry.request.request_id))
+            })
+            .cloned()
     }
 
     /// Returns up to `count` decisions, newest first.
     pub fn newest(&self, count: usize) -> Vec<Arc<DecisionLogEntry>> {
-        lock(&self.entries).iter().rev().take(count).cloned().collect()
+        lock(&self.entries)
+            .iter()
+            .rev()
+            .take(count)
+            .cloned()
+            .collect()
     }
 
     fn push(&self, entry: Arc<DecisionLogEntry>) {
@@ -174,7 +191,11 @@ impl DecisionLogEntry {
         // Only the kv_aware policy compares costs.
         let has_cost = decision.policy() == PolicyKind::KvAware.as_str();
         let ranked = decision.ranked_candidates();
-        let least_cost = if has_cost { ranked.first().map(|least| least.cost) } else { None };
+        let least_cost = if has_cost {
+            ranked.first().map(|least| least.cost)
+        } else {
+            None
+        };
         let candidate = |candidate: PredictedCandidate<'_>| {
             candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost)
         };
@@ -282,14 +303,21 @@ fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_co
     let mut fields = Map::new();
     fields.insert("backend".into(), candidate.backend.as_str().into());
     fields.insert("chosen".into(), is_chosen.into());
-    fields.insert("predicted_ttft_seconds".into(), json!(round_significant(candidate.ttft)));
+    fields.insert(
+        "predicted_ttft_seconds".into(),
+        json!(round_significant(candidate.ttft)),
+    );
     if has_cost {
         fields.insert("cost".into(), json!(round_significant(candidate.cost)));
         let terms = serde_json::to_value(candidate.terms).map_or(Value::Null, round_numbers);
         fields.insert("cost_terms".into(), terms);
     }
     if let Ok(Value::Object(estimates)) = serde_json::to_value(candidate.candidate) {
-        fields.extend(estimates.into_iter().map(|(name, value)| (name, round_numbers(value))));
+        fields.extend(
+            estimates
+                .into_iter()
+                .map(|(name, value)| (name, round_numbers(value))),
+        );
     }
     Value::Object(fields)
 }
@@ -303,9 +331,10 @@ pub fn round_significant(number: f64) -> f64 {
 fn round_numbers(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!(number.as_f64().map(round_significant)),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, value)| (name, round_numbers(value))).collect()
-        }
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, round_numbers(value)))
+            .collect(),
         value => value,
     }
 }
@@ -366,8 +395,15 @@ mod tests {
             record.request_id = RequestId::from_headers(&headers, 1);
             log.finished(&[&record]);
         }
-        let found = |id: &str| log.get(id).map(|entry| entry.request.request_id.to_string());
-        assert_eq!(found("f53ebd45").as_deref(), Some("f53ebd45"), "an equal ID comes first");
+        let found = |id: &str| {
+            log.get(id)
+                .map(|entry| entry.request.request_id.to_string())
+        };
+        assert_eq!(
+            found("f53ebd45").as_deref(),
+            Some("f53ebd45"),
+            "an equal ID comes first"
+        );
         assert_eq!(found("f53ebd452").as_deref(), Some("f53ebd45226e"));
         assert_eq!(found("f53ebd4"), None);
     }
@@ -378,7 +414,10 @@ mod tests {
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
         let log = DecisionLog::new(5, &[]);
-        log.finished(&[&RequestRecord { decision: None, ..streamed() }]);
+        log.finished(&[&RequestRecord {
+            decision: None,
+            ..streamed()
+        }]);
         assert!(log.newest(50).is_empty());
     }
 
@@ -399,9 +438,17 @@ mod tests {
         });
         assert_eq!(detail["actual"], expected);
         let candidates = detail["candidates"].as_array().unwrap();
-        let chosen: Vec<_> =
-            candidates.iter().map(|fields| (&fields["backend"], &fields["chosen"])).collect();
-        assert_eq!(chosen, [(&json!("vllm-0"), &json!(true)), (&json!("vllm-1"), &json!(false))]);
+        let chosen: Vec<_> = candidates
+            .iter()
+            .map(|fields| (&fields["backend"], &fields["chosen"]))
+            .collect();
+        assert_eq!(
+            chosen,
+            [
+                (&json!("vllm-0"), &json!(true)),
+                (&json!("vllm-1"), &json!(false))
+            ]
+        );
         assert_eq!(candidates[0]["backlog"], 400.0);
         assert!(candidates[0].get("key").is_none());
     }

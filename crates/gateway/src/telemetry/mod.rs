@@ -45,8 +45,14 @@ impl Telemetry {
     /// on the thread that ends its request.
     pub fn new(prometheus: impl Into<Option<Prometheus>>, sinks: Vec<Arc<dyn Sink>>) -> Self {
         let prometheus: Option<Arc<Prometheus>> = prometheus.into().map(Arc::new);
-        let metrics = prometheus.iter().map(|metrics| metrics.clone() as Arc<dyn Sink>);
-        Self { sinks: metrics.chain(sinks).collect(), prometheus, batch_dispatcher: None }
+        let metrics = prometheus
+            .iter()
+            .map(|metrics| metrics.clone() as Arc<dyn Sink>);
+        Self {
+            sinks: metrics.chain(sinks).collect(),
+            prometheus,
+            batch_dispatcher: None,
+        }
     }
 
     /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that
@@ -58,9 +64,20 @@ impl Telemetry {
         sinks: Vec<Arc<dyn Sink>>,
         batched: Vec<Arc<dyn Sink>>,
     ) -> (Self, BatchDispatcherGuard) {
-        let Self { prometheus, sinks: batched, .. } = Self::new(prometheus, batched);
+        let Self {
+            prometheus,
+            sinks: batched,
+            ..
+        } = Self::new(prometheus, batched);
         let (dispatcher, guard) = BatchDispatcher::start(batched);
-        (Self { prometheus, sinks, batch_dispatcher: Some(dispatcher) }, guard)
+        (
+            Self {
+                prometheus,
+                sinks,
+                batch_dispatcher: Some(dispatcher),
+            },
+            guard,
+        )
     }
 
     /// Renders the metrics page. The page includes all requests that had ended at the last call of
@@ -74,7 +91,10 @@ impl Telemetry {
 
     /// Returns the format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
-        let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf);
+        let offers_protobuf = self
+            .prometheus
+            .as_ref()
+            .is_some_and(|it| it.offers_protobuf);
         ExpositionFormat::accepted(accept, offers_protobuf)
     }
 
@@ -89,7 +109,9 @@ impl Telemetry {
     /// Flushes the batch dispatcher. When the call returns, the sinks of the dispatcher have
     /// received the records of all requests that ended before the call.
     pub fn settle(&self) {
-        self.batch_dispatcher.iter().for_each(|dispatcher| dispatcher.flush());
+        self.batch_dispatcher
+            .iter()
+            .for_each(|dispatcher| dispatcher.flush());
     }
 
     /// Returns why the trace of a finished request is sampled, according to the first sink that has
@@ -100,7 +122,9 @@ impl Telemetry {
     }
 
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
-        self.sinks.iter().chain(self.batch_dispatcher.iter().flat_map(|it| &it.sinks))
+        self.sinks
+            .iter()
+            .chain(self.batch_dispatcher.iter().flat_map(|it| &it.sinks))
     }
 }
 
@@ -116,7 +140,9 @@ impl RecordReceiver for Telemetry {
 
     fn response_named(&self, record: &RequestRecord, id: &str) {
         supervise::catch_panic(BackgroundTask::RecordSink, || {
-            self.sinks.iter().for_each(|sink| sink.response_named(record, id));
+            self.sinks
+                .iter()
+                .for_each(|sink| sink.response_named(record, id));
         });
     }
 
@@ -133,11 +159,21 @@ impl RecordReceiver for Telemetry {
 
 impl ScrapeObserver for Telemetry {
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
-        let Some(metrics) = &self.prometheus else { return };
+        let Some(metrics) = &self.prometheus else {
+            return;
+        };
         let backend = backend.identity.id.as_str();
-        metrics.record(metric::SCRAPE_DURATION_METRIC, &[backend], took.as_secs_f64());
+        metrics.record(
+            metric::SCRAPE_DURATION_METRIC,
+            &[backend],
+            took.as_secs_f64(),
+        );
         if let Some(error) = error {
-            metrics.record(metric::SCRAPE_ERRORS_METRIC, &[backend, error.as_str()], 1.0);
+            metrics.record(
+                metric::SCRAPE_ERRORS_METRIC,
+                &[backend, error.as_str()],
+                1.0,
+            );
         }
     }
 }

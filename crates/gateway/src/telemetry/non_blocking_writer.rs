@@ -67,7 +67,10 @@ impl NonBlockingWriter {
         });
         let writer = Self(state.clone());
         let write = move |_: &_| state.write_queued_lines(&mut out);
-        (writer, BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write))
+        (
+            writer,
+            BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write),
+        )
     }
 
     /// Queues one or more lines, each with its line ending. If the queue is full, the lines are
@@ -75,8 +78,10 @@ impl NonBlockingWriter {
     pub fn give(&self, lines: String) {
         let bytes = lines.len();
         if let Err(lines) = self.0.line_queue.push(lines, bytes) {
-            self.0
-                .drop_lines(count_lines(&lines), "its reader does not read as fast as lines come");
+            self.0.drop_lines(
+                count_lines(&lines),
+                "its reader does not read as fast as lines come",
+            );
         }
     }
 
@@ -122,7 +127,10 @@ impl NonBlockingWriterState {
         }
         self.written_lines.fetch_add(unflushed, Ordering::Relaxed);
         if unflushed > 0 && self.is_dropping.swap(false, Ordering::Relaxed) {
-            tracing::info!(log = self.name, "the output of this log accepts lines again");
+            tracing::info!(
+                log = self.name,
+                "the output of this log accepts lines again"
+            );
         }
     }
 
@@ -143,7 +151,9 @@ impl NonBlockingWriterState {
 /// Runs a write and returns the text of its error. A panic of the write is returned as an error too.
 fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
     let result = supervise::catch_panic(BackgroundTask::LogWriter, write);
-    result.unwrap_or_else(|| Err(io::Error::other("a panic"))).map_err(|error| error.to_string())
+    result
+        .unwrap_or_else(|| Err(io::Error::other("a panic")))
+        .map_err(|error| error.to_string())
 }
 
 /// Counts the lines in `lines`, each with its line ending. `memchr` is faster than `str::lines`,
@@ -169,7 +179,9 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             // If `gate` has no sender, the call returns at once.
             let _ = self.gate.recv();
-            self.writes.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+            self.writes
+                .send(String::from_utf8(bytes.to_vec()).unwrap())
+                .unwrap();
             Ok(bytes.len())
         }
 
@@ -181,7 +193,10 @@ mod tests {
     #[test]
     fn lines_are_written_in_ordered_batches() {
         let ((writes_sender, writes), (_, gate)) = (channel(), channel());
-        let out = BufWriter::new(GatedWriter { writes: writes_sender, gate });
+        let out = BufWriter::new(GatedWriter {
+            writes: writes_sender,
+            gate,
+        });
         let (writer, guard) = NonBlockingWriter::start("test", out);
         let lines: Vec<String> = (0..1_000).map(|number| format!("{number}\n")).collect();
         for line in &lines {
@@ -196,7 +211,12 @@ mod tests {
 
     #[test]
     fn only_lines_in_the_output_count() {
-        let full_device = || std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let full_device = || {
+            std::fs::OpenOptions::new()
+                .append(true)
+                .open("/dev/full")
+                .unwrap()
+        };
         let buffered = BufWriter::new(full_device());
         let outputs: [Box<dyn Write + Send>; 2] = [Box::new(full_device()), Box::new(buffered)];
         for out in outputs {
@@ -214,7 +234,10 @@ mod tests {
     #[test]
     fn a_stalled_reader_loses_lines() {
         let ((writes_sender, _writes), (gate_sender, gate)) = (channel(), channel());
-        let out = GatedWriter { writes: writes_sender, gate };
+        let out = GatedWriter {
+            writes: writes_sender,
+            gate,
+        };
         let (writer, guard) = NonBlockingWriter::start("test", out);
         let line = format!("{}\n", "x".repeat(1 << 19));
         (0..40).for_each(|_| writer.give(line.repeat(2)));

@@ -64,7 +64,11 @@ impl RecentRequests {
     /// Creates empty statistics. The first window begins at `epoch`. For each of `objectives`, the requests
     /// that missed it are counted.
     pub fn new(epoch: Instant, objectives: Vec<Objective>) -> Self {
-        Self { epoch, objectives, state: Mutex::default() }
+        Self {
+            epoch,
+            objectives,
+            state: Mutex::default(),
+        }
     }
 
     /// Returns statistics of the requests that ended in the last 60 to 65 seconds before `now`.
@@ -109,7 +113,9 @@ impl RecentRequests {
     pub fn history(&self, now: Instant) -> History {
         let state = lock(&self.state);
         let elapsed = now.saturating_duration_since(self.epoch);
-        state.history.to_document(&state.windows, self.window_index(now), elapsed)
+        state
+            .history
+            .to_document(&state.windows, self.window_index(now), elapsed)
     }
 
     /// Logs the end of a period in which requests were refused, if no request was refused for ten
@@ -127,7 +133,11 @@ impl RecentRequests {
     /// first.
     pub fn ended(&self) -> Vec<Arc<FinishedRequest>> {
         let state = lock(&self.state);
-        let listed = state.last_requests.iter().chain(&state.slow_requests).cloned();
+        let listed = state
+            .last_requests
+            .iter()
+            .chain(&state.slow_requests)
+            .cloned();
         let mut requests: Vec<Arc<FinishedRequest>> = listed.collect();
         drop(state);
         requests.sort_by_key(|request| std::cmp::Reverse(request.number));
@@ -138,7 +148,11 @@ impl RecentRequests {
     /// Calls `visit` with each time window whose index is at least `first_index`.
     fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
         let state = lock(&self.state);
-        state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);
+        state
+            .windows
+            .iter()
+            .filter(|window| window.index >= first_index)
+            .for_each(visit);
     }
 
     fn window_index(&self, moment: Instant) -> u64 {
@@ -151,10 +165,15 @@ impl RecentRequests {
 impl Sink for RecentRequests {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
+            let index = record
+                .timings
+                .ended
+                .map_or(0, |ended| self.window_index(ended));
             let mut state = lock(&self.state);
             state.record_request(record, index, &self.objectives);
-            state.refusal_log.record(record, record.timings.ended.unwrap_or(self.epoch));
+            state
+                .refusal_log
+                .record(record, record.timings.ended.unwrap_or(self.epoch));
         }
     }
 }
@@ -167,7 +186,8 @@ impl RecentRequestsState {
         if newest.is_none_or(|newest| newest < index) {
             self.history.close_intervals(&self.windows, index);
             self.windows.push_back(RequestStatsWindow::new(index));
-            self.windows.retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
+            self.windows
+                .retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
         }
         // A record is counted in the newest window even if its request ended in an earlier window.
         if let Some(window) = self.windows.back_mut() {
@@ -177,7 +197,11 @@ impl RecentRequestsState {
         self.totals.requests += 1;
         self.totals.output_tokens += record.output_tokens().unwrap_or_default();
         if request.facts.slow.is_some() {
-            push_bounded(&mut self.slow_requests, request.clone(), MAX_LISTED_REQUESTS);
+            push_bounded(
+                &mut self.slow_requests,
+                request.clone(),
+                MAX_LISTED_REQUESTS,
+            );
         }
         push_bounded(&mut self.last_requests, request, MAX_LISTED_REQUESTS);
     }

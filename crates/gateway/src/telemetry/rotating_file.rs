@@ -74,7 +74,10 @@ impl RotatingFileCounters {
     pub fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));
-        FileRecordCounts { written, dropped: unwritten + failed }
+        FileRecordCounts {
+            written,
+            dropped: unwritten + failed,
+        }
     }
 }
 
@@ -109,7 +112,10 @@ impl RotatingFile {
     /// The same file, which is stored on the disk before it is renamed.
     #[must_use]
     pub fn durable(self) -> Self {
-        Self { is_durable: true, ..self }
+        Self {
+            is_durable: true,
+            ..self
+        }
     }
 
     /// Waits until the disk has all lines.
@@ -174,7 +180,11 @@ impl Write for RotatingFile {
     /// several consecutive failures is logged.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let result = self.append(line);
-        let counter = if result.is_ok() { &self.counters.written } else { &self.counters.failed };
+        let counter = if result.is_ok() {
+            &self.counters.written
+        } else {
+            &self.counters.failed
+        };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = &result
             && !self.is_failing
@@ -195,7 +205,11 @@ impl Write for RotatingFile {
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path)
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(FILE_MODE)
+        .open(path)
 }
 
 /// The path of the full file before the file at `path`.
@@ -217,14 +231,21 @@ mod tests {
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 50, Arc::default()).unwrap();
         for number in 0..20 {
-            file.write_all(format!("{{\"a\":{number:02}}}\n").as_bytes()).unwrap();
+            file.write_all(format!("{{\"a\":{number:02}}}\n").as_bytes())
+                .unwrap();
             let length = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
             assert!(length(&path) <= 50 && length(&rotated_path(&path)) <= 50);
         }
         let lines =
             fs::read_to_string(rotated_path(&path)).unwrap() + &fs::read_to_string(&path).unwrap();
-        let expected = (10..20).map(|number| format!("{{\"a\":{number}}}\n")).collect::<Vec<_>>();
-        assert_eq!(lines, expected.concat(), "the newest lines, whole and in order");
+        let expected = (10..20)
+            .map(|number| format!("{{\"a\":{number}}}\n"))
+            .collect::<Vec<_>>();
+        assert_eq!(
+            lines,
+            expected.concat(),
+            "the newest lines, whole and in order"
+        );
         assert_eq!(file.counters.written.load(Ordering::Relaxed), 20);
     }
 
@@ -236,7 +257,10 @@ mod tests {
         file.write_all(b"first\n").unwrap();
         file.write_all(b"second\n").unwrap();
         for path in [&path, &rotated_path(&path)] {
-            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                fs::metadata(path).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
         }
     }
 
@@ -299,8 +323,13 @@ mod tests {
 
     #[test]
     fn a_path_of_no_regular_file_is_rejected() {
-        let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default()).err().unwrap();
-        assert_eq!(error.to_string(), "not a regular file; configure the path of a file");
+        let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default())
+            .err()
+            .unwrap();
+        assert_eq!(
+            error.to_string(),
+            "not a regular file; configure the path of a file"
+        );
         assert!(
             RotatingFile::open(Path::new("/nowhere/capture.jsonl"), 1, Arc::default()).is_err()
         );

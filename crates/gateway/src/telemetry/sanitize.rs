@@ -50,7 +50,11 @@ pub(super) fn is_plain_json(text: &[u8]) -> bool {
 /// text as `\u{…}`.
 pub fn line(text: &str) -> String {
     let escape = |c: char| {
-        if is_control_or_bidi(c) { c.escape_unicode().to_string() } else { c.to_string() }
+        if is_control_or_bidi(c) {
+            c.escape_unicode().to_string()
+        } else {
+            c.to_string()
+        }
     };
     text.chars().map(escape).collect()
 }
@@ -77,17 +81,29 @@ mod tests {
             "only the quotes end the field"
         );
         assert!(!field.chars().any(is_control_or_bidi));
-        assert_eq!(LogFieldValue("qwen/2.5-7b:x=1").to_string(), "qwen/2.5-7b:x=1");
+        assert_eq!(
+            LogFieldValue("qwen/2.5-7b:x=1").to_string(),
+            "qwen/2.5-7b:x=1"
+        );
         assert_eq!(LogFieldValue("").to_string(), "\"\"");
     }
 
     #[test]
     fn an_escaped_line_parses_to_its_value() {
         let text = serde_json::to_string(UNSAFE_TEXT).unwrap();
-        assert!(text.chars().any(is_control_or_bidi), "JSON leaves some characters unescaped");
+        assert!(
+            text.chars().any(is_control_or_bidi),
+            "JSON leaves some characters unescaped"
+        );
         let escaped = json(text);
-        assert!(!escaped.chars().any(is_control_or_bidi) && escaped.contains('é'), "{escaped}");
-        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), UNSAFE_TEXT);
+        assert!(
+            !escaped.chars().any(is_control_or_bidi) && escaped.contains('é'),
+            "{escaped}"
+        );
+        assert_eq!(
+            serde_json::from_str::<String>(&escaped).unwrap(),
+            UNSAFE_TEXT
+        );
         assert_eq!(line("a\u{1b}[1m\nb é"), "a\\u{1b}[1m\\u{a}b é");
     }
 }

@@ -18,13 +18,20 @@ impl<V: Copy> BoundedMap<V> {
     /// An empty map of at most `capacity` entries. `seed`: a random number.
     pub(super) fn new(capacity: usize, seed: u64) -> Self {
         let generation = (capacity / 2).max(1);
-        Self { young: HashTable::new(), old: HashTable::new(), generation, seed }
+        Self {
+            young: HashTable::new(),
+            old: HashTable::new(),
+            generation,
+            seed,
+        }
     }
 
     pub(super) fn get(&self, key: u64) -> Option<V> {
         let slot = position(key, self.seed);
         let find = |table: &HashTable<(u64, V)>| {
-            table.find(slot, |entry| entry.0 == key).map(|entry| entry.1)
+            table
+                .find(slot, |entry| entry.0 == key)
+                .map(|entry| entry.1)
         };
         find(&self.young).or_else(|| find(&self.old))
     }
@@ -39,7 +46,8 @@ impl<V: Copy> BoundedMap<V> {
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert_unique(slot, (key, value), |entry| position(entry.0, seed));
+        self.young
+            .insert_unique(slot, (key, value), |entry| position(entry.0, seed));
     }
 
     /// Number of bytes that the map has allocated.

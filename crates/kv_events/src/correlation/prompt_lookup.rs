@@ -68,10 +68,19 @@ impl PromptLookup {
         let known = if is_whole {
             text.blocks.len() + 1
         } else {
-            leading(text.blocks.len(), |block| index.block(text.up_to(block)).is_some())
+            leading(text.blocks.len(), |block| {
+                index.block(text.up_to(block)).is_some()
+            })
         };
         let span = Vec::with_capacity(SPAN_BLOCKS);
-        let mut lookup = Self { known, is_whole, first: None, last: None, span, span_place: None };
+        let mut lookup = Self {
+            known,
+            is_whole,
+            first: None,
+            last: None,
+            span,
+            span_place: None,
+        };
         if let Some(last) = known.checked_sub(1) {
             lookup.first = index.block(text.up_to(0));
             lookup.last = index.block(text.up_to(last));
@@ -106,7 +115,9 @@ impl PromptLookup {
         let blocks = if resident < known {
             let span = self.span(resident, whole_blocks, text, index);
             let cached = leading(span.len(), |block| contents.contains(span[block].hash()));
-            cached.checked_sub(1).map_or(whole_blocks, |last| span[last].blocks())
+            cached
+                .checked_sub(1)
+                .map_or(whole_blocks, |last| span[last].blocks())
         } else {
             whole_blocks
         };
@@ -156,7 +167,9 @@ impl PromptLookup {
 /// false for all values after the first for which it is false. Most engines have nothing or all of
 /// a prompt, so the search tries both ends first.
 fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
-    let Some(last) = count.checked_sub(1) else { return 0 };
+    let Some(last) = count.checked_sub(1) else {
+        return 0;
+    };
     if !holds(0) {
         return 0;
     }

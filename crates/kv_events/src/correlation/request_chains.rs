@@ -72,7 +72,9 @@ impl RequestChains {
         }
         let room = MAX_BLOCKS - self.block_count;
         let added = room.min(stored.event.block_hashes.len());
-        chain.blocks.extend(stored.event.block_hashes.iter().take(added));
+        chain
+            .blocks
+            .extend(stored.event.block_hashes.iter().take(added));
         self.block_count += added;
         request.is_broken = room == added;
     }
@@ -88,7 +90,9 @@ impl RequestChains {
     /// Removes the requests of a removed backend.
     pub fn remove_backend(&mut self, backend: u32) {
         let removed = self.requests.extract_if(|key, _| key.backend == backend);
-        self.block_count -= removed.map(|(_, request)| request.chain.blocks.len()).sum::<usize>();
+        self.block_count -= removed
+            .map(|(_, request)| request.chain.blocks.len())
+            .sum::<usize>();
     }
 
     /// Whether the table has no requests.
@@ -112,7 +116,10 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { contents: CacheContents::new(1_000, 0), chains: RequestChains::default() }
+            Self {
+                contents: CacheContents::new(1_000, 0),
+                chains: RequestChains::default(),
+            }
         }
 
         fn store(&mut self, session: u64, parent: Option<u64>, blocks: &[u64]) {
@@ -134,7 +141,10 @@ mod tests {
     }
 
     fn key(session: u64) -> RequestKey {
-        RequestKey { backend: 7, session }
+        RequestKey {
+            backend: 7,
+            session,
+        }
     }
 
     #[test]
@@ -143,9 +153,17 @@ mod tests {
         fixture.store(1, None, &[1, 2]);
         fixture.store(2, Some(2), &[30]);
         fixture.store(1, Some(2), &[3]);
-        let second = RequestChain { parent: Some(2), first_depth: 2, blocks: vec![30] };
+        let second = RequestChain {
+            parent: Some(2),
+            first_depth: 2,
+            blocks: vec![30],
+        };
         assert_eq!(fixture.chains.end(key(2)), Some(second));
-        let first = RequestChain { parent: None, first_depth: 0, blocks: vec![1, 2, 3] };
+        let first = RequestChain {
+            parent: None,
+            first_depth: 0,
+            blocks: vec![1, 2, 3],
+        };
         assert_eq!(fixture.chains.end(key(1)), Some(first));
         assert_eq!(fixture.chains.end(key(3)), None);
         assert!(fixture.chains.is_empty());
@@ -169,7 +187,10 @@ mod tests {
         fixture.store(1, None, &[1, 2]);
         assert_eq!(fixture.chains.block_count, 2);
         fixture.chains.remove_backend(7);
-        assert_eq!((fixture.chains.end(key(1)), fixture.chains.block_count), (None, 0));
+        assert_eq!(
+            (fixture.chains.end(key(1)), fixture.chains.block_count),
+            (None, 0)
+        );
     }
 
     #[test]
@@ -179,6 +200,11 @@ mod tests {
             fixture.store(session, None, &[1]);
             assert!(fixture.chains.requests.len() <= MAX_REQUESTS);
         }
-        assert!(fixture.chains.end(key(2 * MAX_REQUESTS as u64 + 9)).is_some());
+        assert!(
+            fixture
+                .chains
+                .end(key(2 * MAX_REQUESTS as u64 + 9))
+                .is_some()
+        );
     }
 }

@@ -27,7 +27,10 @@ impl SessionIds {
     /// Creates the maker of the session ids of this gateway process. `process`: a secret random
     /// number.
     pub fn new(process: u64) -> Self {
-        Self { prefix: format!("tw.{process:016x}."), next: AtomicU64::new(0) }
+        Self {
+            prefix: format!("tw.{process:016x}."),
+            next: AtomicU64::new(0),
+        }
     }
 
     /// Makes a new id.
@@ -59,7 +62,13 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(ids.number_of(&second.text), Some(second.number));
         let foreign = SessionIds::new(8).issue().text;
-        for id in [&foreign, "tw.0000000000000007.2", "tw.0000000000000007.", "", "session"] {
+        for id in [
+            &foreign,
+            "tw.0000000000000007.2",
+            "tw.0000000000000007.",
+            "",
+            "session",
+        ] {
             assert_eq!(ids.number_of(id), None, "{id}");
         }
     }

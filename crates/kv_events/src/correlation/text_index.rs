@@ -61,7 +61,10 @@ impl TextIndex {
     /// An empty index for at most `texts` text blocks and `blocks` engine blocks. `seed`: a random
     /// number.
     pub fn new(texts: usize, blocks: usize, seed: u64) -> Self {
-        Self { texts: BoundedMap::new(texts, seed), parents: BoundedMap::new(blocks, seed) }
+        Self {
+            texts: BoundedMap::new(texts, seed),
+            parents: BoundedMap::new(blocks, seed),
+        }
     }
 
     /// Number of bytes that the index has allocated.
@@ -77,7 +80,10 @@ impl TextIndex {
             if let Some(parent) = parent {
                 self.parents.insert(hash, parent);
             }
-            parent = Some(ChainBlock::new(hash, stored.first_depth.saturating_add(index)));
+            parent = Some(ChainBlock::new(
+                hash,
+                stored.first_depth.saturating_add(index),
+            ));
         }
     }
 
@@ -129,7 +135,10 @@ impl TextIndex {
             };
             let learned = |entry: &ChainBlock| entry.blocks() > 0;
             let entry = self.texts.get(text).filter(learned);
-            alignment.push((text, entry.map_or(last, |entry| self.agree(entry, &known, last))));
+            alignment.push((
+                text,
+                entry.map_or(last, |entry| self.agree(entry, &known, last)),
+            ));
         }
         Some(alignment)
     }
@@ -148,13 +157,17 @@ impl TextIndex {
 
     /// The engine block before `block`. `None`: it is not known, or `block` is the first one.
     pub fn parent(&self, block: ChainBlock) -> Option<ChainBlock> {
-        self.parents.get(block.hash()).filter(|parent| parent.blocks < block.blocks())
+        self.parents
+            .get(block.hash())
+            .filter(|parent| parent.blocks < block.blocks())
     }
 
     /// The known engine blocks of the prompt of a request, in the order of the prompt.
     fn known_blocks(&self, chain: &RequestChain, prompt_blocks: u32) -> Vec<ChainBlock> {
         let mut known = Vec::new();
-        let mut next = chain.parent.map(|parent| ChainBlock::new(parent, chain.first_depth));
+        let mut next = chain
+            .parent
+            .map(|parent| ChainBlock::new(parent, chain.first_depth));
         while let Some(block) = next {
             known.push(block);
             next = self.parent(block);
@@ -171,7 +184,11 @@ impl TextIndex {
     /// `entry` includes text that only the earlier request has, and the result is the last engine
     /// block that both requests have. `known`: the engine blocks of the present request.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
-        let at = |blocks: u32| known.binary_search_by_key(&blocks, |block| block.blocks).ok();
+        let at = |blocks: u32| {
+            known
+                .binary_search_by_key(&blocks, |block| block.blocks)
+                .ok()
+        };
         let mut next = Some(entry);
         for _ in 0..MAX_WALK {
             let Some(block) = next else { break };

@@ -24,13 +24,19 @@ fn word_bytes(word: u64) -> u64 {
 
 impl Prompt {
     fn random(random: &mut fastrand::Rng, words: usize) -> Self {
-        Self { words: std::iter::repeat_with(|| random.u64(..)).take(words).collect() }
+        Self {
+            words: std::iter::repeat_with(|| random.u64(..))
+                .take(words)
+                .collect(),
+        }
     }
 
     /// A prompt of the first `shared` words of this prompt, then `others` random words.
     fn branch(&self, random: &mut fastrand::Rng, shared: usize, others: usize) -> Self {
         let shared = &self.words[..shared.min(self.words.len())];
-        Self { words: [shared, &Self::random(random, others).words].concat() }
+        Self {
+            words: [shared, &Self::random(random, others).words].concat(),
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -56,7 +62,9 @@ impl Prompt {
 
     /// Hash of the whole text of the prompt.
     fn whole(&self) -> u64 {
-        self.words.iter().fold(1, |hash, word| xxh3_64_with_seed(&word.to_be_bytes(), hash))
+        self.words
+            .iter()
+            .fold(1, |hash, word| xxh3_64_with_seed(&word.to_be_bytes(), hash))
     }
 
     /// Hashes of the full engine blocks, as an engine with this seed computes them.
@@ -65,7 +73,10 @@ impl Prompt {
         self.words
             .chunks_exact(BLOCK_SIZE as usize)
             .map(|tokens| {
-                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_be_bytes()).collect();
+                let bytes: Vec<u8> = tokens
+                    .iter()
+                    .flat_map(|token| token.to_be_bytes())
+                    .collect();
                 hash = xxh3_64_with_seed(&bytes, hash);
                 hash
             })
@@ -106,16 +117,23 @@ impl Fixture {
         let reusable = (prompt.tokens() - 1) / u64::from(BLOCK_SIZE);
         let blocks = prompt.engine_blocks(0);
         let reused = blocks.iter().take(reusable as usize);
-        let count = reused.take_while(|block| self.cache.contains(block)).count();
+        let count = reused
+            .take_while(|block| self.cache.contains(block))
+            .count();
         count as u64 * u64::from(BLOCK_SIZE)
     }
 
     /// The number of cached tokens that the gateway expects. `None`: the index knows nothing about the text.
     fn lookup(&self, prompt: &Prompt) -> Option<CachedPrompt> {
         let blocks = prompt.text_blocks();
-        let text = PromptText { blocks: &blocks, whole: prompt.whole() };
+        let text = PromptText {
+            blocks: &blocks,
+            whole: prompt.whole(),
+        };
         let mut lookup = PromptLookup::new(text, &self.index);
-        lookup.is_known().then(|| lookup.cached(text, &self.index, &self.contents))
+        lookup
+            .is_known()
+            .then(|| lookup.cached(text, &self.index, &self.contents))
     }
 
     fn predicted(&self, prompt: &Prompt) -> Option<u64> {
@@ -125,7 +143,10 @@ impl Fixture {
     /// Sends a prompt, by this gateway or by another one.
     fn send(&mut self, prompt: &Prompt, is_own: bool) {
         self.request_count += 1;
-        let key = RequestKey { backend: 0, session: self.request_count };
+        let key = RequestKey {
+            backend: 0,
+            session: self.request_count,
+        };
         let cached = self.true_cached(prompt);
         let blocks = prompt.engine_blocks(0);
         let reused = (cached / u64::from(BLOCK_SIZE)) as usize;
@@ -134,8 +155,10 @@ impl Fixture {
             self.cache.put(*block, ());
         }
         let excess = self.cache.len().saturating_sub(self.max_blocks);
-        let removed: Vec<u64> =
-            (0..excess).filter_map(|_| self.cache.pop_lru()).map(|it| it.0).collect();
+        let removed: Vec<u64> = (0..excess)
+            .filter_map(|_| self.cache.pop_lru())
+            .map(|it| it.0)
+            .collect();
         let mut events: Vec<_> = removed.into_iter().map(PublishedEvent::Removed).collect();
         if reused < blocks.len() {
             events.push(PublishedEvent::Stored(StoredBlocks {
@@ -196,11 +219,23 @@ fn a_repeated_prompt_is_predicted_to_one_block() {
     let prompt = Prompt::random(&mut random, 4_000);
     assert_eq!(fixture.predicted(&prompt), None);
     fixture.send(&prompt, true);
-    let (predicted, reported) = (fixture.predicted(&prompt).unwrap(), fixture.true_cached(&prompt));
-    assert!(reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted} {reported}");
+    let (predicted, reported) = (
+        fixture.predicted(&prompt).unwrap(),
+        fixture.true_cached(&prompt),
+    );
+    assert!(
+        reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS,
+        "{predicted} {reported}"
+    );
     fixture.send(&Prompt::random(&mut random, 15_900), true);
-    let (predicted, reported) = (fixture.predicted(&prompt).unwrap(), fixture.true_cached(&prompt));
-    assert!(reported < 500 && reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted}");
+    let (predicted, reported) = (
+        fixture.predicted(&prompt).unwrap(),
+        fixture.true_cached(&prompt),
+    );
+    assert!(
+        reported < 500 && reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS,
+        "{predicted}"
+    );
 }
 
 #[test]
@@ -208,18 +243,26 @@ fn one_request_makes_a_foreign_prefix_known() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut fixture = Fixture::new(10_000);
     let system = Prompt::random(&mut random, 3_000);
-    let questions: Vec<Prompt> = (0..3).map(|_| system.branch(&mut random, 3_000, 200)).collect();
+    let questions: Vec<Prompt> = (0..3)
+        .map(|_| system.branch(&mut random, 3_000, 200))
+        .collect();
     fixture.send(&questions[0], false);
     assert_eq!(fixture.predicted(&questions[1]), None);
     fixture.send(&questions[1], true);
     let predicted = fixture.predicted(&questions[2]).unwrap();
     let reported = fixture.true_cached(&questions[2]);
-    assert!(reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted} {reported}");
+    assert!(
+        reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS,
+        "{predicted} {reported}"
+    );
     // A prompt of another gateway makes the engine evict the system prompt.
     fixture.max_blocks = 300;
     fixture.send(&Prompt::random(&mut random, 4_800), false);
     assert_eq!(
-        (fixture.predicted(&questions[2]), fixture.true_cached(&questions[2])),
+        (
+            fixture.predicted(&questions[2]),
+            fixture.true_cached(&questions[2])
+        ),
         (Some(0), 0)
     );
 }
@@ -262,7 +305,10 @@ fn a_certain_prediction_is_right_to_one_block() {
             _ => prompts[random.usize(..prompts.len())].clone(),
         };
         let is_own = random.bool();
-        if let Some(cached) = fixture.lookup(&prompt).filter(|cached| is_own && cached.is_decided) {
+        if let Some(cached) = fixture
+            .lookup(&prompt)
+            .filter(|cached| is_own && cached.is_decided)
+        {
             decided += 1;
             let reported = fixture.true_cached(&prompt);
             wrong += u64::from(reported.abs_diff(cached.tokens) > u64::from(BLOCK_SIZE));
@@ -276,7 +322,11 @@ fn a_certain_prediction_is_right_to_one_block() {
 #[test]
 fn blocks_that_contradict_token_counts_are_ignored() {
     let mut index = TextIndex::new(100, 100, 0);
-    let chain = RequestChain { parent: Some(1), first_depth: 1, blocks: vec![2, 3] };
+    let chain = RequestChain {
+        parent: Some(1),
+        first_depth: 1,
+        blocks: vec![2, 3],
+    };
     let request = AnsweredRequest {
         text_blocks: &[10],
         whole: 11,
@@ -285,11 +335,23 @@ fn blocks_that_contradict_token_counts_are_ignored() {
         prompt_tokens: 48,
         cached_tokens: Some(32),
     };
-    assert!(index.align(&request, &chain, 16).is_none(), "other cached tokens");
+    assert!(
+        index.align(&request, &chain, 16).is_none(),
+        "other cached tokens"
+    );
     assert!(index.align(&request, &chain, 0).is_none());
-    let request = AnsweredRequest { cached_tokens: Some(16), ..request };
-    let longer = AnsweredRequest { prompt_tokens: 80, ..request };
-    assert!(index.align(&longer, &chain, 16).is_none(), "one of several prompts");
+    let request = AnsweredRequest {
+        cached_tokens: Some(16),
+        ..request
+    };
+    let longer = AnsweredRequest {
+        prompt_tokens: 80,
+        ..request
+    };
+    assert!(
+        index.align(&longer, &chain, 16).is_none(),
+        "one of several prompts"
+    );
     let alignment = index.align(&request, &chain, 16).unwrap();
     index.learn(&alignment);
     assert_eq!(index.block(10).map(ChainBlock::blocks), Some(3));

@@ -15,9 +15,13 @@ impl<'a> EventBatch<'a> {
     /// rank]`. Elements after the list of events are ignored.
     pub fn parse(payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
-        let Value::Array(2..) = reader.value()? else { return Err(DecodeError::WrongType) };
+        let Value::Array(2..) = reader.value()? else {
+            return Err(DecodeError::WrongType);
+        };
         reader.skip()?;
-        let Value::Array(pending) = reader.value()? else { return Err(DecodeError::WrongType) };
+        let Value::Array(pending) = reader.value()? else {
+            return Err(DecodeError::WrongType);
+        };
         Ok(Self { reader, pending })
     }
 }

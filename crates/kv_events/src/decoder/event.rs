@@ -80,8 +80,11 @@ const STORED_FIELDS: &[Option<Field>] = &[
     Some(Field::CacheKind),
 ];
 /// Fields of `BlockRemoved` in the array encoding, in order, after the element with the event type.
-const REMOVED_FIELDS: &[Option<Field>] =
-    &[Some(Field::BlockHashes), Some(Field::Medium), Some(Field::Group)];
+const REMOVED_FIELDS: &[Option<Field>] = &[
+    Some(Field::BlockHashes),
+    Some(Field::Medium),
+    Some(Field::Group),
+];
 
 /// Reads the next event.
 pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeError> {
@@ -94,8 +97,17 @@ pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeErr
     match kind {
         "BlockStored" => fields.of_blocks().map(KvEvent::Stored),
         "BlockRemoved" => {
-            let BlockStored { block_hashes, medium, group, .. } = fields.of_blocks()?;
-            Ok(KvEvent::Removed(BlockRemoved { block_hashes, medium, group }))
+            let BlockStored {
+                block_hashes,
+                medium,
+                group,
+                ..
+            } = fields.of_blocks()?;
+            Ok(KvEvent::Removed(BlockRemoved {
+                block_hashes,
+                medium,
+                group,
+            }))
         }
         "AllBlocksCleared" => Ok(KvEvent::AllCleared),
         _ => Ok(KvEvent::Unknown),
@@ -108,7 +120,11 @@ impl<'a> Fields<'a> {
         let mut kind = None;
         for _ in 0..count {
             let mut key = Reader::new(reader.skip()?);
-            let name = if let Value::Text(name) = key.value()? { name } else { "" };
+            let name = if let Value::Text(name) = key.value()? {
+                name
+            } else {
+                ""
+            };
             if name == "type" {
                 kind = text(reader)?;
             } else if let Some(field) = Field::from_name(name) {
@@ -165,7 +181,11 @@ impl<'a> Fields<'a> {
 
     /// Converts the fields of an event that names blocks. Fails if the event has no block hashes.
     fn of_blocks(self) -> Result<BlockStored<'a>, DecodeError> {
-        if self.has_hashes { Ok(self.values) } else { Err(DecodeError::WrongType) }
+        if self.has_hashes {
+            Ok(self.values)
+        } else {
+            Err(DecodeError::WrongType)
+        }
     }
 }
 
@@ -194,7 +214,10 @@ fn text<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, DecodeError> {
 
 fn number(reader: &mut Reader<'_>) -> Result<Option<u32>, DecodeError> {
     match reader.value()? {
-        Value::Unsigned(number) => number.try_into().map(Some).map_err(|_| DecodeError::WrongType),
+        Value::Unsigned(number) => number
+            .try_into()
+            .map(Some)
+            .map_err(|_| DecodeError::WrongType),
         Value::Nil => Ok(None),
         _ => Err(DecodeError::WrongType),
     }

@@ -120,7 +120,9 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, length: u64) -> Result<Value<'a>, DecodeError> {
         let bytes = self.bytes(length)?;
-        std::str::from_utf8(bytes).map(Value::Text).map_err(|_| DecodeError::NotMessagePack)
+        std::str::from_utf8(bytes)
+            .map(Value::Text)
+            .map_err(|_| DecodeError::NotMessagePack)
     }
 
     fn array(&mut self, length: u64) -> Result<Value<'a>, DecodeError> {
@@ -135,17 +137,27 @@ impl<'a> Reader<'a> {
     /// at least `size` bytes each. Otherwise returns an error.
     fn count(&self, length: u64, size: usize) -> Result<usize, DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Truncated)?;
-        if length > self.rest.len() / size { Err(DecodeError::Truncated) } else { Ok(length) }
+        if length > self.rest.len() / size {
+            Err(DecodeError::Truncated)
+        } else {
+            Ok(length)
+        }
     }
 
     /// Reads a big-endian number of `size` bytes. `size` is at most 8.
     fn number(&mut self, size: u64) -> Result<u64, DecodeError> {
-        Ok(self.bytes(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Ok(self
+            .bytes(size)?
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     fn bytes(&mut self, length: u64) -> Result<&'a [u8], DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Truncated)?;
-        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
+        let (bytes, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(bytes)
     }

@@ -28,7 +28,10 @@ const BYTES: &str = "93cb3ff8000000000000928aa474797065ab426c6f636b53746f726564a
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+    digits
+        .chunks(2)
+        .map(|pair| (pair[0] << 4 | pair[1]) as u8)
+        .collect()
 }
 
 fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
@@ -41,13 +44,23 @@ fn both_encodings_give_equal_events() {
     let maps = bytes(MAPS);
     for (payload, session_id) in [(&arrays, None), (&maps, Some("tw.0123456789abcdef"))] {
         let events = events(payload).unwrap();
-        let [KvEvent::Stored(stored), KvEvent::Removed(removed), KvEvent::AllCleared] = events[..]
+        let [
+            KvEvent::Stored(stored),
+            KvEvent::Removed(removed),
+            KvEvent::AllCleared,
+        ] = events[..]
         else {
             panic!("{events:?}")
         };
         let hashes: Vec<u64> = stored.block_hashes.iter().collect();
-        assert_eq!((hashes, stored.parent), (vec![0xf123_4567_89ab_cdef, 7], None));
-        assert_eq!((stored.block_size, stored.medium, stored.group), (2, Medium::Gpu, Some(0)));
+        assert_eq!(
+            (hashes, stored.parent),
+            (vec![0xf123_4567_89ab_cdef, 7], None)
+        );
+        assert_eq!(
+            (stored.block_size, stored.medium, stored.group),
+            (2, Medium::Gpu, Some(0))
+        );
         assert_eq!(stored.cache_kind, CacheKind::Contiguous);
         assert_eq!(stored.session_id, session_id);
         assert_eq!(removed.block_hashes.iter().collect::<Vec<_>>(), [7]);
@@ -59,11 +72,16 @@ fn both_encodings_give_equal_events() {
 fn the_last_8_bytes_of_a_hash_count() {
     let payload = bytes(BYTES);
     let events = events(&payload).unwrap();
-    let [KvEvent::Stored(stored), KvEvent::Removed(_)] = events[..] else { panic!("{events:?}") };
+    let [KvEvent::Stored(stored), KvEvent::Removed(_)] = events[..] else {
+        panic!("{events:?}")
+    };
     let hashes: Vec<u64> = stored.block_hashes.iter().collect();
     assert_eq!(hashes, [0x1819_1a1b_1c1d_1e1f, 0x0809_0a0b_0c0d_0e0f]);
     assert_eq!(stored.parent, Some(0x0809_0a0b_0c0d_0e0f));
-    assert_eq!((stored.medium, stored.cache_kind), (Medium::Offloaded, CacheKind::Other));
+    assert_eq!(
+        (stored.medium, stored.cache_kind),
+        (Medium::Offloaded, CacheKind::Other)
+    );
 }
 
 #[test]

@@ -38,7 +38,9 @@ pub enum CacheKind {
 impl<'a> BlockHashes<'a> {
     /// Reads an array of hashes and checks each of them.
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let Value::Array(count) = reader.value()? else { return Err(DecodeError::WrongType) };
+        let Value::Array(count) = reader.value()? else {
+            return Err(DecodeError::WrongType);
+        };
         let elements = *reader;
         for _ in 0..count {
             read_hash(reader)?.ok_or(DecodeError::WrongType)?;
@@ -66,13 +68,20 @@ impl<'a> BlockHashes<'a> {
 
 impl Default for BlockHashes<'_> {
     fn default() -> Self {
-        Self { elements: Reader::new(&[]), count: 0 }
+        Self {
+            elements: Reader::new(&[]),
+            count: 0,
+        }
     }
 }
 
 impl Medium {
     pub(super) fn from_name(name: &str) -> Self {
-        if name == "GPU" { Self::Gpu } else { Self::Offloaded }
+        if name == "GPU" {
+            Self::Gpu
+        } else {
+            Self::Offloaded
+        }
     }
 }
 

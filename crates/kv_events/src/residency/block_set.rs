@@ -45,7 +45,12 @@ pub struct TooManyBlocks(pub usize);
 impl BlockSet {
     /// An empty set for at most `max_blocks` blocks.
     pub fn new(max_blocks: usize, seed: u64) -> Self {
-        Self { blocks: HashTable::new(), copies: HashMap::new(), max_blocks, seed }
+        Self {
+            blocks: HashTable::new(),
+            copies: HashMap::new(),
+            max_blocks,
+            seed,
+        }
     }
 
     /// Number of different blocks in the set.
@@ -72,7 +77,9 @@ impl BlockSet {
     /// Number of blocks of the prompt before a block, or [`UNKNOWN_DEPTH`]. `None`: the set does not contain
     /// the block.
     pub fn depth(&self, hash: BlockHash) -> Option<u32> {
-        let block = self.blocks.find(position(hash, self.seed), |block| block.hash == hash);
+        let block = self
+            .blocks
+            .find(position(hash, self.seed), |block| block.hash == hash);
         block.map(|block| block.depth)
     }
 
@@ -85,7 +92,9 @@ impl BlockSet {
         counts_copy: bool,
     ) -> Result<(), TooManyBlocks> {
         let seed = self.seed;
-        if let Some(block) = self.blocks.find_mut(position(hash, seed), |block| block.hash == hash)
+        if let Some(block) = self
+            .blocks
+            .find_mut(position(hash, seed), |block| block.hash == hash)
         {
             if block.depth == UNKNOWN_DEPTH {
                 block.depth = depth;
@@ -100,7 +109,8 @@ impl BlockSet {
             return Err(TooManyBlocks(self.max_blocks));
         }
         let rehash = |block: &Block| position(block.hash, seed);
-        self.blocks.insert_unique(position(hash, seed), Block { hash, depth }, rehash);
+        self.blocks
+            .insert_unique(position(hash, seed), Block { hash, depth }, rehash);
         Ok(())
     }
 
@@ -113,7 +123,9 @@ impl BlockSet {
             }
             return;
         }
-        let found = self.blocks.find_entry(position(hash, self.seed), |block| block.hash == hash);
+        let found = self
+            .blocks
+            .find_entry(position(hash, self.seed), |block| block.hash == hash);
         if let Ok(entry) = found {
             entry.remove();
         }
@@ -142,7 +154,10 @@ mod tests {
             }
         }
         // The number of bytes per block is greatest just after the table has grown.
-        assert!((25.0..32.0).contains(&greatest), "{greatest} bytes per block");
+        assert!(
+            (25.0..32.0).contains(&greatest),
+            "{greatest} bytes per block"
+        );
     }
 
     #[test]

@@ -137,7 +137,11 @@ impl CacheContents {
             return Ok(None);
         }
         let is_placed = first_depth != UNKNOWN_DEPTH;
-        let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
+        let chain = StoredChain {
+            parent: stored.parent,
+            first_depth,
+            event: stored,
+        };
         Ok(is_placed.then_some(chain))
     }
 
@@ -172,7 +176,12 @@ mod tests {
     const REMOVED: &[u8] = b"\xa4type\xacBlockRemoved";
 
     fn hashes(hashes: &[u8]) -> Vec<u8> {
-        [b"\xacblock_hashes", &[0x90 | hashes.len() as u8][..], hashes].concat()
+        [
+            b"\xacblock_hashes",
+            &[0x90 | hashes.len() as u8][..],
+            hashes,
+        ]
+        .concat()
     }
 
     fn parent(parent: u8) -> Vec<u8> {
@@ -184,12 +193,20 @@ mod tests {
     }
 
     fn kind(kind: &str) -> Vec<u8> {
-        [b"\xb2kv_cache_spec_kind", &[0xa0 | kind.len() as u8][..], kind.as_bytes()].concat()
+        [
+            b"\xb2kv_cache_spec_kind",
+            &[0xa0 | kind.len() as u8][..],
+            kind.as_bytes(),
+        ]
+        .concat()
     }
 
     fn apply(contents: &mut CacheContents, payload: &[u8]) -> Option<u32> {
         let event = EventBatch::parse(payload).unwrap().next().unwrap().unwrap();
-        contents.apply(&event).unwrap().map(|chain| chain.first_depth)
+        contents
+            .apply(&event)
+            .unwrap()
+            .map(|chain| chain.first_depth)
     }
 
     fn contents() -> CacheContents {
@@ -199,10 +216,22 @@ mod tests {
     #[test]
     fn depth_counts_from_the_beginning_of_the_prompt() {
         let mut contents = contents();
-        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])), Some(0));
-        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])), Some(3));
-        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[9]), &parent(8)])), None);
-        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[10]), &parent(9)])), None);
+        assert_eq!(
+            apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])),
+            Some(0)
+        );
+        assert_eq!(
+            apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])),
+            Some(3)
+        );
+        assert_eq!(
+            apply(&mut contents, &batch(&[STORED, &hashes(&[9]), &parent(8)])),
+            None
+        );
+        assert_eq!(
+            apply(&mut contents, &batch(&[STORED, &hashes(&[10]), &parent(9)])),
+            None
+        );
         assert!(contents.contains(9) && contents.contains(4));
     }
 
@@ -214,20 +243,28 @@ mod tests {
         apply(&mut contents, &batch(&[STORED, &hashes(&[3]), &parent(2)]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[2])]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[3])]));
-        assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [true, false, true]);
+        assert_eq!(
+            [1, 2, 3].map(|hash| contents.contains(hash)),
+            [true, false, true]
+        );
     }
 
     #[test]
     fn only_one_group_of_layers_is_followed() {
         let mut contents = contents();
-        for (block, number, cache_kind) in
-            [(1, 0, "sliding_window"), (2, 1, "full_attention"), (3, 2, "full_attention")]
-        {
+        for (block, number, cache_kind) in [
+            (1, 0, "sliding_window"),
+            (2, 1, "full_attention"),
+            (3, 2, "full_attention"),
+        ] {
             let fields: [&[u8]; 4] = [STORED, &hashes(&[block]), &group(number), &kind(cache_kind)];
             apply(&mut contents, &batch(&fields));
         }
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[2]), &group(2)]));
-        assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [false, true, false]);
+        assert_eq!(
+            [1, 2, 3].map(|hash| contents.contains(hash)),
+            [false, true, false]
+        );
     }
 
     #[test]
@@ -238,7 +275,10 @@ mod tests {
         apply(&mut contents, &batch(&[STORED, &hashes(&[1]), cpu]));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1]), cpu]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[1])]));
-        assert!(contents.contains(1) && contents.is_empty(), "not on the GPU");
+        assert!(
+            contents.contains(1) && contents.is_empty(),
+            "not on the GPU"
+        );
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[1]), cpu]));
         assert!(!contents.contains(1));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));

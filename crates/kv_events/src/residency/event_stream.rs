@@ -110,7 +110,10 @@ impl EventStream {
     /// Records that a message could not be decoded or applied. The known contents must be cleared.
     pub fn on_damage(&mut self) -> StreamStep {
         self.set_state(StreamState::FromHere);
-        StreamStep { clears: true, ..StreamStep::default() }
+        StreamStep {
+            clears: true,
+            ..StreamStep::default()
+        }
     }
 
     /// Records that the engine emptied its cache: from now on, the contents of the cache are known.
@@ -134,7 +137,11 @@ impl EventStream {
         self.last_published = Some(number);
         if has_restarted {
             let step = self.restart();
-            return if self.has_replay { step } else { self.apply(number, digest, true) };
+            return if self.has_replay {
+                step
+            } else {
+                self.apply(number, digest, true)
+            };
         }
         if self.phase != Phase::Live {
             // The current replay should contain this message. If the replay ends without it, another one is
@@ -161,7 +168,11 @@ impl EventStream {
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
                 let is_same = self.expected == Some(number + 1) && self.last_digest == digest;
-                self.phase = if is_same { Phase::Replaying } else { Phase::Restarted };
+                self.phase = if is_same {
+                    Phase::Replaying
+                } else {
+                    Phase::Restarted
+                };
                 self.asked_from = self.expected;
                 StreamStep::default()
             }
@@ -191,11 +202,18 @@ impl EventStream {
                     // The publisher no longer has the missing messages, because it has replayed none.
                     self.state = StreamState::Gap;
                     self.expected = None;
-                    return StreamStep { clears: true, ..StreamStep::default() };
+                    return StreamStep {
+                        clears: true,
+                        ..StreamStep::default()
+                    };
                 }
                 // If the publisher has no message yet, the engine has just started and its cache is empty.
                 let is_new = self.expected.is_none();
-                self.state = if is_new { StreamState::Exact } else { self.after_replay };
+                self.state = if is_new {
+                    StreamState::Exact
+                } else {
+                    self.after_replay
+                };
                 self.expected = Some(next);
                 StreamStep::default()
             }
@@ -208,33 +226,52 @@ impl EventStream {
         self.expected = None;
         self.after_replay = StreamState::FromHere;
         if self.has_replay {
-            return StreamStep { clears: true, ..self.replay(None) };
+            return StreamStep {
+                clears: true,
+                ..self.replay(None)
+            };
         }
         (self.state, self.phase) = (StreamState::Gap, Phase::Live);
-        StreamStep { clears: true, ..StreamStep::default() }
+        StreamStep {
+            clears: true,
+            ..StreamStep::default()
+        }
     }
 
     /// Requests a replay that begins with the message `from`.
     fn replay(&mut self, from: Option<u64>) -> StreamStep {
         (self.state, self.phase) = (StreamState::Gap, Phase::Replaying);
         self.asked_from = from;
-        self.asked_late = self.last_published.is_some_and(|last| last >= from.unwrap_or(0));
+        self.asked_late = self
+            .last_published
+            .is_some_and(|last| last >= from.unwrap_or(0));
         self.ask(from.unwrap_or(0))
     }
 
     fn ask(&mut self, from: u64) -> StreamStep {
         self.pending_replays += 1;
-        StreamStep { replay_from: Some(from), ..StreamStep::default() }
+        StreamStep {
+            replay_from: Some(from),
+            ..StreamStep::default()
+        }
     }
 
     fn apply(&mut self, number: u64, digest: u64, clears: bool) -> StreamStep {
         if clears || self.expected.is_none() {
             let is_start = number == 0;
-            self.set_state(if is_start { StreamState::Exact } else { StreamState::FromHere });
+            self.set_state(if is_start {
+                StreamState::Exact
+            } else {
+                StreamState::FromHere
+            });
         }
         self.expected = Some(number.saturating_add(1));
         self.last_digest = digest;
-        StreamStep { clears, applies: true, replay_from: None }
+        StreamStep {
+            clears,
+            applies: true,
+            replay_from: None,
+        }
     }
 
     /// Sets the state that follows the current replay, and without a replay also the current state.
@@ -253,15 +290,24 @@ mod tests {
     use std::collections::VecDeque;
 
     fn apply() -> StreamStep {
-        StreamStep { applies: true, ..StreamStep::default() }
+        StreamStep {
+            applies: true,
+            ..StreamStep::default()
+        }
     }
 
     fn ask(from: u64) -> StreamStep {
-        StreamStep { replay_from: Some(from), ..StreamStep::default() }
+        StreamStep {
+            replay_from: Some(from),
+            ..StreamStep::default()
+        }
     }
 
     fn clearing(step: StreamStep) -> StreamStep {
-        StreamStep { clears: true, ..step }
+        StreamStep {
+            clears: true,
+            ..step
+        }
     }
 
     /// A stream in the state `Exact` after the messages 0 to 9.
@@ -370,7 +416,11 @@ mod tests {
         assert_eq!(stream.on_replayed(10, 10), apply());
         // Messages are lost again while the replay is under way.
         assert_eq!(stream.on_published(13, 13), ask(11));
-        assert_eq!(stream.on_replay_end(), StreamStep::default(), "the end of the first replay");
+        assert_eq!(
+            stream.on_replay_end(),
+            StreamStep::default(),
+            "the end of the first replay"
+        );
         (11..14).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
         assert_eq!(stream.on_replay_end(), StreamStep::default());
         assert_eq!(stream.state(), StreamState::Exact);

@@ -57,7 +57,9 @@ impl FromStr for ZmqEndpoint {
     type Err = InvalidEndpoint;
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
-        let endpoint = text.strip_prefix("tcp://").and_then(Self::from_host_and_port);
+        let endpoint = text
+            .strip_prefix("tcp://")
+            .and_then(Self::from_host_and_port);
         endpoint.ok_or_else(|| InvalidEndpoint(text.to_owned()))
     }
 }
@@ -66,11 +68,16 @@ impl ZmqEndpoint {
     fn from_host_and_port(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         if host.is_empty() || bare.is_none() && host.contains(':') {
             return None;
         }
-        Some(Self { host: bare.unwrap_or(host).to_owned(), port })
+        Some(Self {
+            host: bare.unwrap_or(host).to_owned(),
+            port,
+        })
     }
 }
 
@@ -87,7 +94,11 @@ impl Connection {
         socket: SocketType,
     ) -> Result<Self, ConnectionError> {
         stream.set_nodelay(true)?;
-        let mut connection = Self { stream, decoder: FrameDecoder::default(), out: Vec::new() };
+        let mut connection = Self {
+            stream,
+            decoder: FrameDecoder::default(),
+            out: Vec::new(),
+        };
         within(connection.shake(socket)).await??;
         Ok(connection)
     }
@@ -145,8 +156,9 @@ impl Connection {
                 Traffic::Command(command) => {
                     // The data of PING are a time to live of two bytes, and a context that the PONG must
                     // return.
-                    if let Some(context) =
-                        command.strip_prefix(b"\x04PING").and_then(|ping| ping.get(2..))
+                    if let Some(context) = command
+                        .strip_prefix(b"\x04PING")
+                        .and_then(|ping| ping.get(2..))
                     {
                         write_command("PONG", &context[..context.len().min(16)], &mut self.out);
                         self.write_out().await?;
@@ -181,7 +193,9 @@ impl Connection {
 }
 
 async fn within<T>(step: impl Future<Output = T>) -> Result<T, ConnectionError> {
-    timeout(STEP_TIMEOUT, step).await.map_err(|_| ConnectionError::Unresponsive)
+    timeout(STEP_TIMEOUT, step)
+        .await
+        .map_err(|_| ConnectionError::Unresponsive)
 }
 
 #[cfg(test)]
@@ -192,10 +206,18 @@ mod tests {
     fn an_endpoint_is_a_tcp_address_with_port() {
         let parse = |text: &str| text.parse::<ZmqEndpoint>().map(|e| (e.host, e.port)).ok();
         assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
-        assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));
-        for wrong in
-            ["vllm-0:5557", "ipc:///tmp/x", "tcp://a", "tcp://:1", "tcp://a:0", "tcp://::1:5"]
-        {
+        assert_eq!(
+            parse("tcp://[fd00::1]:5557"),
+            Some(("fd00::1".into(), 5557))
+        );
+        for wrong in [
+            "vllm-0:5557",
+            "ipc:///tmp/x",
+            "tcp://a",
+            "tcp://:1",
+            "tcp://a:0",
+            "tcp://::1:5",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }

@@ -90,19 +90,27 @@ impl FrameDecoder {
     }
 
     fn frame(&mut self) -> Result<Option<(u8, Bytes)>, ProtocolError> {
-        let Some(flags) = self.buffer.first().copied() else { return Ok(None) };
+        let Some(flags) = self.buffer.first().copied() else {
+            return Ok(None);
+        };
         if flags & !(FLAG_MORE | FLAG_LONG | FLAG_COMMAND) != 0 {
             return Err(ProtocolError::Frame);
         }
         let (head, length) = if flags & FLAG_LONG == 0 {
-            let Some(length) = self.buffer.get(1) else { return Ok(None) };
+            let Some(length) = self.buffer.get(1) else {
+                return Ok(None);
+            };
             (2, u64::from(*length))
         } else {
-            let Some(length) = self.buffer[1..].first_chunk() else { return Ok(None) };
+            let Some(length) = self.buffer[1..].first_chunk() else {
+                return Ok(None);
+            };
             (9, u64::from_be_bytes(*length))
         };
         // The length is checked before any memory is allocated for the frame.
-        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_MESSAGE_BYTES);
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= MAX_MESSAGE_BYTES);
         let length = length.ok_or(ProtocolError::TooLong)?;
         if self.buffer.len() < head + length {
             self.buffer.reserve(head + length - self.buffer.len());
@@ -116,7 +124,11 @@ impl FrameDecoder {
 /// Appends the frames of a message to `out`.
 pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
-        let more = if index + 1 < parts.len() { FLAG_MORE } else { 0 };
+        let more = if index + 1 < parts.len() {
+            FLAG_MORE
+        } else {
+            0
+        };
         write_frame(more, part, out);
     }
 }
@@ -182,7 +194,10 @@ mod tests {
         let parts = [FLAG_MORE, 0].repeat(MAX_PARTS + 1);
         assert_eq!(decode(&parts, 2), Err(ProtocolError::TooLong));
         assert_eq!(decode(&[0x80, 0], 2), Err(ProtocolError::Frame));
-        assert_eq!(decode(&[FLAG_COMMAND | FLAG_MORE, 0], 2), Err(ProtocolError::Frame));
+        assert_eq!(
+            decode(&[FLAG_COMMAND | FLAG_MORE, 0], 2),
+            Err(ProtocolError::Frame)
+        );
     }
 
     proptest! {

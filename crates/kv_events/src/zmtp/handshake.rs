@@ -50,29 +50,47 @@ pub(super) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), Prot
     if greeting[0] != 0xff || greeting[9] & 1 != 1 || greeting[10] < 3 {
         return Err(ProtocolError::Greeting);
     }
-    let mechanism = greeting[12..32].split(|byte| *byte == 0).next().unwrap_or_default();
-    if mechanism == b"NULL" { Ok(()) } else { Err(ProtocolError::Mechanism(shown(mechanism))) }
+    let mechanism = greeting[12..32]
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
+    if mechanism == b"NULL" {
+        Ok(())
+    } else {
+        Err(ProtocolError::Mechanism(shown(mechanism)))
+    }
 }
 
 /// Appends the READY command of this side, a socket of the type `socket`, to `out`.
 pub(super) fn write_ready(socket: SocketType, out: &mut Vec<u8>) {
     let (name, _) = socket.names();
-    let data =
-        [b"\x0bSocket-Type", &(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
+    let data = [
+        b"\x0bSocket-Type",
+        &(name.len() as u32).to_be_bytes()[..],
+        name.as_bytes(),
+    ]
+    .concat();
     write_command("READY", &data, out);
 }
 
 /// Checks the first command of the peer, which must be READY of a socket of the right type.
 pub(super) fn check_ready(socket: SocketType, command: &[u8]) -> Result<(), ProtocolError> {
     if let Some(reason) = command.strip_prefix(b"\x05ERROR") {
-        return Err(ProtocolError::Refused(shown(reason.get(1..).unwrap_or_default())));
+        return Err(ProtocolError::Refused(shown(
+            reason.get(1..).unwrap_or_default(),
+        )));
     }
-    let mut properties = command.strip_prefix(b"\x05READY").ok_or(ProtocolError::Frame)?;
+    let mut properties = command
+        .strip_prefix(b"\x05READY")
+        .ok_or(ProtocolError::Frame)?;
     while let Some((name, value, rest)) = property(properties) {
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             let (_, peers) = socket.names();
             let is_expected = peers.iter().any(|peer| peer.as_bytes() == value);
-            let wrong = || ProtocolError::SocketType { found: shown(value), expected: peers[0] };
+            let wrong = || ProtocolError::SocketType {
+                found: shown(value),
+                expected: peers[0],
+            };
             return if is_expected { Ok(()) } else { Err(wrong()) };
         }
         properties = rest;
@@ -116,17 +134,35 @@ mod tests {
     fn the_error_states_what_the_peer_is() {
         let mut curve = greeting();
         curve[12..17].copy_from_slice(b"CURVE");
-        assert_eq!(check_greeting(&curve), Err(ProtocolError::Mechanism("CURVE".into())));
+        assert_eq!(
+            check_greeting(&curve),
+            Err(ProtocolError::Mechanism("CURVE".into()))
+        );
         let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        assert_eq!(check_greeting(http.first_chunk().unwrap()), Err(ProtocolError::Greeting));
+        assert_eq!(
+            check_greeting(http.first_chunk().unwrap()),
+            Err(ProtocolError::Greeting)
+        );
         let wrong = check_ready(SocketType::Dealer, PUB).unwrap_err();
-        assert_eq!(wrong.to_string(), "the KV event port has a PUB socket, expected ROUTER");
+        assert_eq!(
+            wrong.to_string(),
+            "the KV event port has a PUB socket, expected ROUTER"
+        );
         let refused = check_ready(SocketType::Sub, b"\x05ERROR\x03no\n").unwrap_err();
-        assert_eq!(refused.to_string(), "the publisher of KV events refuses the connection: no\\n");
-        for damaged in
-            [&b"\x05READY"[..], &PUB[..20], b"", b"\x05READY\x0bSocket-Type\xff\xff\xff\xff"]
-        {
-            assert_eq!(check_ready(SocketType::Sub, damaged), Err(ProtocolError::Frame));
+        assert_eq!(
+            refused.to_string(),
+            "the publisher of KV events refuses the connection: no\\n"
+        );
+        for damaged in [
+            &b"\x05READY"[..],
+            &PUB[..20],
+            b"",
+            b"\x05READY\x0bSocket-Type\xff\xff\xff\xff",
+        ] {
+            assert_eq!(
+                check_ready(SocketType::Sub, damaged),
+                Err(ProtocolError::Frame)
+            );
         }
     }
 }

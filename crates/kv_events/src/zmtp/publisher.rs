@@ -64,7 +64,11 @@ impl Buffer {
 impl Publisher {
     /// Creates a publisher of messages with this topic.
     pub fn new(topic: String) -> Self {
-        Self { topic, buffer: Mutex::default(), next: watch::Sender::new(0) }
+        Self {
+            topic,
+            buffer: Mutex::default(),
+            next: watch::Sender::new(0),
+        }
     }
 
     /// Publishes a message.
@@ -128,14 +132,21 @@ impl Publisher {
     async fn replay_to(&self, stream: TcpStream) -> Result<Infallible, ConnectionError> {
         let mut connection = Connection::accept(stream, SocketType::Router).await?;
         loop {
-            let Some(request) = connection.receive().await? else { continue };
-            let [delimiter, start] = &request[..] else { return Err(ProtocolError::Frame.into()) };
+            let Some(request) = connection.receive().await? else {
+                continue;
+            };
+            let [delimiter, start] = &request[..] else {
+                return Err(ProtocolError::Frame.into());
+            };
             let start = number_of(start)?;
             if !delimiter.is_empty() {
                 return Err(ProtocolError::Frame.into());
             }
-            self.send_from(start, &[b"", self.topic.as_bytes()], &mut connection).await?;
-            connection.send(&[b"", b"", &REPLAY_END.to_be_bytes(), b""]).await?;
+            self.send_from(start, &[b"", self.topic.as_bytes()], &mut connection)
+                .await?;
+            connection
+                .send(&[b"", b"", &REPLAY_END.to_be_bytes(), b""])
+                .await?;
         }
     }
 
@@ -167,7 +178,16 @@ impl Publisher {
         let buffer = lock(&self.buffer);
         let first = number.clamp(buffer.first, buffer.end());
         let skipped = (first - buffer.first) as usize;
-        (first, buffer.payloads.iter().skip(skipped).take(MESSAGES_PER_WRITE).cloned().collect())
+        (
+            first,
+            buffer
+                .payloads
+                .iter()
+                .skip(skipped)
+                .take(MESSAGES_PER_WRITE)
+                .cloned()
+                .collect(),
+        )
     }
 }
 

@@ -24,7 +24,12 @@ impl Served {
         let [live_endpoint, replay_endpoint] = [&live, &replay].map(endpoint);
         let serving = Arc::clone(&publisher);
         let serving = tokio::spawn(async move { serving.serve(live, replay).await });
-        Self { publisher, live: live_endpoint, replay: replay_endpoint, serving }
+        Self {
+            publisher,
+            live: live_endpoint,
+            replay: replay_endpoint,
+            serving,
+        }
     }
 
     pub(in crate::zmtp) fn publish(&self, payload: &str) {
@@ -57,7 +62,9 @@ impl Served {
 
     /// The numbers of the messages that the publisher replays from `from` on, without the end mark.
     async fn replayed(&self, from: u64) -> Vec<u64> {
-        let mut connection = Connection::open(&self.replay, SocketType::Dealer).await.unwrap();
+        let mut connection = Connection::open(&self.replay, SocketType::Dealer)
+            .await
+            .unwrap();
         connection.send(&[b"", &from.to_be_bytes()]).await.unwrap();
         let mut numbers = Vec::new();
         loop {
@@ -74,7 +81,11 @@ impl Served {
 }
 
 fn parts(number: u64, payload: &str) -> Vec<Bytes> {
-    vec!["kv@x".into(), number.to_be_bytes().to_vec().into(), payload.to_owned().into()]
+    vec![
+        "kv@x".into(),
+        number.to_be_bytes().to_vec().into(),
+        payload.to_owned().into(),
+    ]
 }
 
 #[tokio::test]
@@ -88,7 +99,11 @@ async fn a_subscriber_gets_later_messages_of_its_topic() {
     assert_eq!(matching.receive().await.unwrap(), Some(parts(1, "a")));
     assert_eq!(matching.receive().await.unwrap(), Some(parts(2, "b")));
     other.ping().await.unwrap();
-    assert_eq!(other.receive().await.unwrap(), None, "nothing arrives before the answer");
+    assert_eq!(
+        other.receive().await.unwrap(),
+        None,
+        "nothing arrives before the answer"
+    );
 }
 
 #[tokio::test]

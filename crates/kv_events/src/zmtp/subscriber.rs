@@ -98,7 +98,13 @@ impl<S: EventSink> Subscriber<S> {
         topic: String,
         sink: S,
     ) -> Self {
-        Self { endpoint, replay_endpoint, topic, sink, stream: EventStream::default() }
+        Self {
+            endpoint,
+            replay_endpoint,
+            topic,
+            sink,
+            stream: EventStream::default(),
+        }
     }
 
     /// Receives events until the future is dropped.
@@ -134,7 +140,10 @@ impl<S: EventSink> Subscriber<S> {
                         return Err(ProtocolError::Frame.into());
                     };
                     let number = number_of(number)?;
-                    (self.stream.on_published(number, xxh3_64(payload)), payload.clone())
+                    (
+                        self.stream.on_published(number, xxh3_64(payload)),
+                        payload.clone(),
+                    )
                 }
                 Received::Replayed(parts) => {
                     // The replays of vLLM up to 0.22 have no topic part, so the code takes the number and the
@@ -151,7 +160,10 @@ impl<S: EventSink> Subscriber<S> {
                         connections.await_message();
                         (self.stream.on_replay_end(), Bytes::new())
                     } else {
-                        (self.stream.on_replayed(number, xxh3_64(payload)), payload.clone())
+                        (
+                            self.stream.on_replayed(number, xxh3_64(payload)),
+                            payload.clone(),
+                        )
                     }
                 }
             };
@@ -277,7 +289,9 @@ impl Connections {
 }
 
 pub(super) fn number_of(part: &[u8]) -> Result<u64, ProtocolError> {
-    part.try_into().map(u64::from_be_bytes).map_err(|_| ProtocolError::Frame)
+    part.try_into()
+        .map(u64::from_be_bytes)
+        .map_err(|_| ProtocolError::Frame)
 }
 
 #[cfg(test)]

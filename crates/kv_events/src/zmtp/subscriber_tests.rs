@@ -53,14 +53,21 @@ pub(in crate::zmtp) async fn listener() -> TcpListener {
 
 pub(in crate::zmtp) fn endpoint(listener: &TcpListener) -> ZmqEndpoint {
     let address = listener.local_addr().unwrap();
-    ZmqEndpoint { host: address.ip().to_string(), port: address.port() }
+    ZmqEndpoint {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
 }
 
 /// Performs the handshake with the subscriber as a socket of the type `socket`.
 async fn shake(stream: &mut TcpStream, socket: &str) {
     let mut out = greeting().to_vec();
     let value = [&(socket.len() as u32).to_be_bytes(), socket.as_bytes()].concat();
-    write_command("READY", &[b"\x0bSocket-Type", &value[..]].concat(), &mut out);
+    write_command(
+        "READY",
+        &[b"\x0bSocket-Type", &value[..]].concat(),
+        &mut out,
+    );
     stream.write_all(&out).await.unwrap();
     stream.read_exact(&mut [0; 64]).await.unwrap();
 }
@@ -72,13 +79,18 @@ async fn replay_without_topic() -> ZmqEndpoint {
     let replay = endpoint(&listener);
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        let mut connection = Connection::accept(stream, SocketType::Router).await.unwrap();
+        let mut connection = Connection::accept(stream, SocketType::Router)
+            .await
+            .unwrap();
         while let Ok(Some(request)) = connection.receive().await {
             let from = number_of(&request[1]).unwrap();
             for (number, payload) in (0_u64..).zip(["a", "b"]).skip(from as usize) {
                 connection.write(&[b"", &number.to_be_bytes(), payload.as_bytes()]);
             }
-            connection.send(&[b"", &REPLAY_END.to_be_bytes(), b""]).await.unwrap();
+            connection
+                .send(&[b"", &REPLAY_END.to_be_bytes(), b""])
+                .await
+                .unwrap();
         }
     });
     replay
@@ -96,7 +108,10 @@ impl Subscription {
 
     fn start(endpoint: ZmqEndpoint, replay_endpoint: Option<ZmqEndpoint>) -> Self {
         let (sender, calls) = mpsc::unbounded_channel();
-        let sink = Sink { calls: sender, state: None };
+        let sink = Sink {
+            calls: sender,
+            state: None,
+        };
         let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);
         tokio::spawn(async move { subscriber.run().await });
         Self { calls }
@@ -135,11 +150,18 @@ async fn events_around_the_subscription_are_applied_in_order() {
         let served = Served::start().await;
         served.publish("a");
         served.publish("b");
-        let replay = if with_topic { served.replay.clone() } else { replay_without_topic().await };
+        let replay = if with_topic {
+            served.replay.clone()
+        } else {
+            replay_without_topic().await
+        };
         let mut subscription = Subscription::start(served.live.clone(), Some(replay));
         assert_eq!(subscription.until(StreamState::Exact, 2).await, ["a", "b"]);
         served.publish("c");
-        assert_eq!(subscription.calls.recv().await, Some(SinkCall::Apply("c".into())));
+        assert_eq!(
+            subscription.calls.recv().await,
+            Some(SinkCall::Apply("c".into()))
+        );
     }
 }
 
@@ -159,8 +181,14 @@ async fn a_replay_brings_a_lost_message() {
     }
     served.publish("lost");
     served.publish("c");
-    connection.send(&[b"kv@x", &2_u64.to_be_bytes(), b"c"]).await.unwrap();
-    assert_eq!(subscription.until(StreamState::Exact, 2).await, ["lost", "c"]);
+    connection
+        .send(&[b"kv@x", &2_u64.to_be_bytes(), b"c"])
+        .await
+        .unwrap();
+    assert_eq!(
+        subscription.until(StreamState::Exact, 2).await,
+        ["lost", "c"]
+    );
 }
 
 #[tokio::test]
@@ -175,7 +203,10 @@ async fn a_restart_applies_only_new_messages() {
     served.publish("new");
     assert_eq!(subscription.until(StreamState::Exact, 1).await, ["new"]);
     served.publish("newer");
-    assert_eq!(subscription.calls.recv().await, Some(SinkCall::Apply("newer".into())));
+    assert_eq!(
+        subscription.calls.recv().await,
+        Some(SinkCall::Apply("newer".into()))
+    );
 }
 
 #[tokio::test]
@@ -184,7 +215,10 @@ async fn without_replay_the_state_is_from_here() {
     served.publish("a");
     let mut subscription = Subscription::start(served.live.clone(), None);
     assert_eq!(subscription.calls.recv().await, Some(SinkCall::Clear));
-    assert_eq!(subscription.calls.recv().await, Some(SinkCall::State(StreamState::Gap)));
+    assert_eq!(
+        subscription.calls.recv().await,
+        Some(SinkCall::State(StreamState::Gap))
+    );
     // A message may be published before the subscription reaches the publisher, so the test sends many.
     let publishing = async {
         loop {
@@ -220,8 +254,18 @@ async fn a_peer_without_events_is_reported() {
     let (mut stream, _) = listener.accept().await.unwrap();
     shake(&mut stream, "XPUB").await;
     stream.write_all(b"\x02\x10\0\0\0\0\0\0\0").await.unwrap();
-    assert!(subscription.error().await.contains("more than 16777216 bytes"));
+    assert!(
+        subscription
+            .error()
+            .await
+            .contains("more than 16777216 bytes")
+    );
     let (mut stream, _) = listener.accept().await.unwrap();
     shake(&mut stream, "PUSH").await;
-    assert!(subscription.error().await.contains("has a PUSH socket, expected PUB"));
+    assert!(
+        subscription
+            .error()
+            .await
+            .contains("has a PUSH socket, expected PUB")
+    );
 }

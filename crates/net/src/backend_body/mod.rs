@@ -49,7 +49,11 @@ impl Connection {
         let framing = stream.as_ref().map_or(framing, |stream| stream.framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
         // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
-        let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
+        let (stream, upgraded) = if is_upgrade {
+            (None, stream)
+        } else {
+            (stream, None)
+        };
         let head = http1::encode_request_head(&parts, framing);
         let unsent = UnsentRequest::new(head, body, stream);
         let mut sending = Sending {
@@ -63,7 +67,12 @@ impl Connection {
         };
         async move {
             let head = poll_fn(|cx| sending.poll_head(cx, &mut self)).await;
-            let ResponseHead { response, body, is_keep_alive, length } = match head {
+            let ResponseHead {
+                response,
+                body,
+                is_keep_alive,
+                length,
+            } = match head {
                 Ok(head) => head,
                 Err(error) => return Err(sending.failure(error, &self)),
             };
@@ -136,7 +145,9 @@ impl Sending {
             // The backend may have closed the idle connection before the request arrived. How
             // late the gateway sees this depends on the network, so no time limit decides.
             _ if connection.served_requests > 0 && self.received.is_empty() => {
-                SendError::StaleConnection { was_request_written: self.is_written }
+                SendError::StaleConnection {
+                    was_request_written: self.is_written,
+                }
             }
             error => SendError::Closed(error.to_string()),
         }
@@ -150,9 +161,16 @@ impl BackendBody {
         if self.unsent_request.is_some() {
             return Poll::Pending;
         }
-        let Some(max_silence) = self.max_silence else { return Poll::Pending };
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(max_silence)));
-        silence.as_mut().poll(cx).map(|()| ConnectionError::Silent(max_silence))
+        let Some(max_silence) = self.max_silence else {
+            return Poll::Pending;
+        };
+        let silence = self
+            .silence
+            .get_or_insert_with(|| Box::pin(sleep(max_silence)));
+        silence
+            .as_mut()
+            .poll(cx)
+            .map(|()| ConnectionError::Silent(max_silence))
     }
 
     /// Ends the body. Returns its connection to the idle pool if the connection is reusable, and
@@ -160,7 +178,9 @@ impl BackendBody {
     fn finish(&mut self) {
         let is_reusable =
             self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
-        let Some(mut connection) = self.connection.take() else { return };
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
         if is_reusable {
             connection.served_requests = connection.served_requests.saturating_add(1);
             connection.idle_since = clock::now();
@@ -173,7 +193,9 @@ impl BackendBody {
         let mut data = BytesMut::new();
         while !self.decoder.is_complete() {
             let prefetched = std::mem::take(&mut self.prefetched);
-            let Some(connection) = &mut self.connection else { break };
+            let Some(connection) = &mut self.connection else {
+                break;
+            };
             if let Some(unsent) = &mut self.unsent_request
                 && let Poll::Ready(Ok(()) | Err(ConnectionError::RequestBody(_))) =
                     connection.poll_write_request(cx, unsent)
@@ -241,9 +263,11 @@ impl Body for BackendBody {
         };
         match data {
             Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
-            Ok(None) => {
-                Poll::Ready(self.decoder.take_trailers().map(|map| Ok(Frame::trailers(map))))
-            }
+            Ok(None) => Poll::Ready(
+                self.decoder
+                    .take_trailers()
+                    .map(|map| Ok(Frame::trailers(map))),
+            ),
             Err(error) => {
                 self.connection = None;
                 Poll::Ready(Some(Err(error)))
@@ -256,13 +280,18 @@ impl Body for BackendBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.decoder.remaining_bytes().map(SizeHint::with_exact).unwrap_or_default()
+        self.decoder
+            .remaining_bytes()
+            .map(SizeHint::with_exact)
+            .unwrap_or_default()
     }
 }
 
 impl std::fmt::Debug for BackendBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BackendBody").field("body", &self.decoder).finish_non_exhaustive()
+        f.debug_struct("BackendBody")
+            .field("body", &self.decoder)
+            .finish_non_exhaustive()
     }
 }
 

@@ -29,7 +29,11 @@ impl Acceptor {
     /// Creates the acceptor of the admin listener, which does not request client certificates.
     /// `None`: TLS is not configured, or not enabled for the admin listener.
     pub fn for_admin_listener(settings: &TlsServerSettings) -> Result<Option<Self>, TlsError> {
-        if settings.admin { Self::new(settings, None) } else { Ok(None) }
+        if settings.admin {
+            Self::new(settings, None)
+        } else {
+            Ok(None)
+        }
     }
 
     fn new(
@@ -40,7 +44,10 @@ impl Acceptor {
             return Ok(None);
         };
         let files = [cert, key].into_iter().chain(client_ca).collect();
-        Ok(Some(Self(Arc::new(FileBacked::new(files, build_server_config)?))))
+        Ok(Some(Self(Arc::new(FileBacked::new(
+            files,
+            build_server_config,
+        )?))))
     }
 
     /// Performs the TLS handshake on an accepted TCP connection. Fails if it takes longer than `timeout`.
@@ -55,7 +62,9 @@ impl Acceptor {
 /// Builds the rustls configuration from the files: the certificate, the key and, if clients must
 /// present certificates, the authorities of client certificates.
 fn build_server_config(files: &[PemFile]) -> Result<BuiltConfig<ServerConfig>, TlsError> {
-    let [cert, key, client_ca @ ..] = files else { return Err(TlsError::NoAuthorities) };
+    let [cert, key, client_ca @ ..] = files else {
+        return Err(TlsError::NoAuthorities);
+    };
     let chain = cert.certificates()?;
     let expires_at = earliest_expiry(&chain);
     let builder = ServerConfig::builder_with_provider(crypto_provider())
@@ -67,14 +76,23 @@ fn build_server_config(files: &[PemFile]) -> Result<BuiltConfig<ServerConfig>, T
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(roots, crypto_provider()).build();
             let to_error = |error: tokio_rustls::rustls::server::VerifierBuilderError| {
-                TlsError::InvalidAuthorities { path: ca.path(), reason: error.to_string() }
+                TlsError::InvalidAuthorities {
+                    path: ca.path(),
+                    reason: error.to_string(),
+                }
             };
             builder.with_client_cert_verifier(verifier.map_err(to_error)?)
         }
     };
     let mut config = builder
         .with_single_cert(chain, key.private_key()?)
-        .map_err(|cause| TlsError::InvalidCertificate { path: cert.path(), cause })?;
+        .map_err(|cause| TlsError::InvalidCertificate {
+            path: cert.path(),
+            cause,
+        })?;
     config.alpn_protocols = Alpn::Any.protocol_ids();
-    Ok(BuiltConfig { value: Arc::new(config), expires_at })
+    Ok(BuiltConfig {
+        value: Arc::new(config),
+        expires_at,
+    })
 }

@@ -24,7 +24,11 @@ pub struct TlsClientContext {
 impl TlsClientContext {
     /// Creates a context that trusts the authorities of this machine and has no client certificate.
     pub fn with_native_roots(alpn: Alpn) -> Self {
-        Self { alpn, config: OnceLock::new(), server_name: None }
+        Self {
+            alpn,
+            config: OnceLock::new(),
+            server_name: None,
+        }
     }
 
     /// Creates a context from the configuration. Loads the configured files.
@@ -32,10 +36,15 @@ impl TlsClientContext {
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| TlsError::InvalidServerName(name))
         });
-        let context = Self { server_name: name.transpose()?, ..Self::with_native_roots(alpn) };
+        let context = Self {
+            server_name: name.transpose()?,
+            ..Self::with_native_roots(alpn)
+        };
         if settings.ca.is_some() || settings.client_cert.is_some() {
             // The field of a new context is empty, so `set` cannot fail.
-            let _ = context.config.set(Arc::new(load_client_config(settings, alpn)?));
+            let _ = context
+                .config
+                .set(Arc::new(load_client_config(settings, alpn)?));
         }
         Ok(context)
     }
@@ -46,14 +55,19 @@ impl TlsClientContext {
         if let Some(config) = self.config.get() {
             return Ok(config.get());
         }
-        let loaded = Arc::new(load_client_config(&TlsClientSettings::default(), self.alpn)?);
+        let loaded = Arc::new(load_client_config(
+            &TlsClientSettings::default(),
+            self.alpn,
+        )?);
         Ok(self.config.get_or_init(|| loaded).get())
     }
 
     /// The TLS configuration of this context, which is reloaded when its files change. `None`: the
     /// configuration is not loaded yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
-        self.config.get().map(|config| config.clone() as Arc<dyn Reloadable>)
+        self.config
+            .get()
+            .map(|config| config.clone() as Arc<dyn Reloadable>)
     }
 }
 
@@ -61,9 +75,17 @@ fn load_client_config(
     settings: &TlsClientSettings,
     alpn: Alpn,
 ) -> Result<FileBacked<ClientConfig>, TlsError> {
-    let TlsClientSettings { ca, client_cert, client_key, .. } = settings.clone();
+    let TlsClientSettings {
+        ca,
+        client_cert,
+        client_key,
+        ..
+    } = settings.clone();
     let has_ca = ca.is_some();
-    let files = [ca, client_cert, client_key].into_iter().flatten().collect();
+    let files = [ca, client_cert, client_key]
+        .into_iter()
+        .flatten()
+        .collect();
     FileBacked::new(files, move |files| build_client_config(files, has_ca, alpn))
 }
 
@@ -87,13 +109,19 @@ fn build_client_config(
             let chain = cert.certificates()?;
             let expires_at = earliest_expiry(&chain);
             let config = builder.with_client_auth_cert(chain, key.private_key()?);
-            let to_error = |cause| TlsError::InvalidCertificate { path: cert.path(), cause };
+            let to_error = |cause| TlsError::InvalidCertificate {
+                path: cert.path(),
+                cause,
+            };
             (config.map_err(to_error)?, expires_at)
         }
         _ => (builder.with_no_client_auth(), None),
     };
     config.alpn_protocols = alpn.protocol_ids();
-    Ok(BuiltConfig { value: Arc::new(config), expires_at })
+    Ok(BuiltConfig {
+        value: Arc::new(config),
+        expires_at,
+    })
 }
 
 /// The trusted certificate authorities of this machine. Invalid certificates are skipped. Fails if
@@ -102,5 +130,9 @@ fn native_roots() -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let (added, _) =
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if added == 0 { Err(TlsError::NoAuthorities) } else { Ok(roots) }
+    if added == 0 {
+        Err(TlsError::NoAuthorities)
+    } else {
+        Ok(roots)
+    }
 }

@@ -94,7 +94,8 @@ impl OutboundTls {
         contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
     ) {
         let with_key = |(host, context): (String, _)| (host.to_ascii_lowercase().into(), context);
-        self.host_contexts.store(Arc::new(contexts.into_iter().map(with_key).collect()));
+        self.host_contexts
+            .store(Arc::new(contexts.into_iter().map(with_key).collect()));
     }
 
     fn context_for(&self, uri: &Uri) -> Arc<TlsClientContext> {
@@ -102,7 +103,9 @@ impl OutboundTls {
         if host_contexts.is_empty() {
             return self.default_context.clone();
         }
-        let host = uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
+        let host = uri
+            .authority()
+            .map(|authority| authority.as_str().to_ascii_lowercase());
         let context = host.and_then(|host| host_contexts.get(host.as_str()).cloned());
         context.unwrap_or_else(|| self.default_context.clone())
     }
@@ -111,7 +114,9 @@ impl OutboundTls {
     pub(super) fn reloadables(&self) -> Vec<Arc<dyn Reloadable>> {
         let host_contexts = self.host_contexts.load();
         let contexts = host_contexts.values().chain([&self.default_context]);
-        contexts.filter_map(|context| context.reloadable()).collect()
+        contexts
+            .filter_map(|context| context.reloadable())
+            .collect()
     }
 }
 
@@ -144,7 +149,9 @@ impl Connector {
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector").field("timeout", &self.timeout).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -162,27 +169,39 @@ impl Service<Uri> for Connector {
         if let Some(dial) = &self.dial {
             let dialing = tokio::time::timeout(self.timeout, dial(&uri));
             return Box::pin(async move {
-                let stream = dialing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                let stream = dialing
+                    .await
+                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
                 let stream = stream.map_err(ConnectError::Simulated)?;
                 Ok(TokioIo::new(MaybeTlsStream::Simulated(stream)))
             });
         }
         let context =
             (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.context_for(&uri));
-        let host = context.is_some().then(|| uri.host().unwrap_or_default().to_owned());
+        let host = context
+            .is_some()
+            .then(|| uri.host().unwrap_or_default().to_owned());
         let tcp_connection = self.tcp.call(uri);
         let timeout = self.timeout;
         Box::pin(async move {
-            let stream = tcp_connection.await.map_err(ConnectError::Tcp)?.into_inner();
+            let stream = tcp_connection
+                .await
+                .map_err(ConnectError::Tcp)?
+                .into_inner();
             let Some((context, host)) = context.zip(host) else {
                 return Ok(TokioIo::new(MaybeTlsStream::Plain(stream)));
             };
-            let name = context.server_name.clone().map_or_else(|| parse_server_name(&host), Ok)?;
+            let name = context
+                .server_name
+                .clone()
+                .map_or_else(|| parse_server_name(&host), Ok)?;
             let handshake = TlsConnector::from(context.config()?).connect(name, stream);
             let result = tokio::time::timeout(timeout, handshake).await;
             let stream = result.map_err(|_| ConnectError::Timeout(timeout))?;
             let stream = stream.map_err(ConnectError::Handshake)?;
-            Ok(TokioIo::new(MaybeTlsStream::Tls(Box::new(TlsStream::Client(stream)))))
+            Ok(TokioIo::new(MaybeTlsStream::Tls(Box::new(
+                TlsStream::Client(stream),
+            ))))
         })
     }
 }

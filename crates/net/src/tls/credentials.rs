@@ -70,7 +70,9 @@ impl Credentials {
     /// the previous credentials stay in use. Blocks on file reads.
     pub fn reload_changed_files(&self) {
         for (peer, reloadable) in self.reloadables() {
-            let Some(result) = reloadable.reload_if_changed() else { continue };
+            let Some(result) = reloadable.reload_if_changed() else {
+                continue;
+            };
             let side = peer.as_str();
             let files = reloadable.describe_files();
             match result {
@@ -124,9 +126,14 @@ impl Credentials {
             let expiry = expires_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
             let earliest = &mut expire[peer as usize];
             let minimum = |expiry: f64| earliest.map_or(expiry, |other: f64| other.min(expiry));
-            *earliest = expiry.map(|expiry| minimum(expiry.as_secs_f64())).or(*earliest);
+            *earliest = expiry
+                .map(|expiry| minimum(expiry.as_secs_f64()))
+                .or(*earliest);
         }
-        CertificateCounts { expire, ..*lock(&self.counts) }
+        CertificateCounts {
+            expire,
+            ..*lock(&self.counts)
+        }
     }
 
     /// All registered values that were not dropped, with the peers of their connections. Removes
@@ -136,13 +143,17 @@ impl Credentials {
         acceptors.retain(|acceptor| acceptor.strong_count() > 0);
         let mut outbounds = lock(&self.outbounds);
         outbounds.retain(|(_, outbound)| outbound.strong_count() > 0);
-        let inbound =
-            acceptors.iter().filter_map(|acceptor| Some((TlsPeer::Client, acceptor.upgrade()?)));
+        let inbound = acceptors
+            .iter()
+            .filter_map(|acceptor| Some((TlsPeer::Client, acceptor.upgrade()?)));
         let outbound = outbounds
             .iter()
             .filter_map(|(peer, outbound)| Some((*peer, outbound.upgrade()?)))
             .flat_map(|(peer, outbound)| {
-                outbound.reloadables().into_iter().map(move |reloadable| (peer, reloadable))
+                outbound
+                    .reloadables()
+                    .into_iter()
+                    .map(move |reloadable| (peer, reloadable))
             });
         inbound.chain(outbound).collect()
     }

@@ -24,7 +24,9 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
 }
 
 fn sequence<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
-    element(input).filter(|(tag, _)| *tag == SEQUENCE).map(|(_, content)| content)
+    element(input)
+        .filter(|(tag, _)| *tag == SEQUENCE)
+        .map(|(_, content)| content)
 }
 
 /// Takes a DER element from the input. Returns its tag and its content. `None`: the input is invalid.
@@ -37,7 +39,9 @@ fn element<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
         if bytes.len() > 4 {
             return None;
         }
-        length = bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        length = bytes
+            .iter()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte));
         rest = after;
     }
     let (content, after) = rest.split_at_checked(length)?;
@@ -79,10 +83,16 @@ mod tests {
     /// The DER encoding of a certificate up to its validity. Later fields are missing.
     fn certificate(version: &[u8], form: u8, not_after: &str) -> Vec<u8> {
         let begin = encode(UTC_TIME, b"200101000000Z");
-        let validity = encode(SEQUENCE, &[begin, encode(form, not_after.as_bytes())].concat());
+        let validity = encode(
+            SEQUENCE,
+            &[begin, encode(form, not_after.as_bytes())].concat(),
+        );
         let issuer = encode(SEQUENCE, &[0; 300]);
         let before = [encode(0x02, &[1]), encode(SEQUENCE, &[]), issuer].concat();
-        encode(SEQUENCE, &encode(SEQUENCE, &[version, &before, &validity].concat()))
+        encode(
+            SEQUENCE,
+            &encode(SEQUENCE, &[version, &before, &validity].concat()),
+        )
     }
 
     #[test]
@@ -96,7 +106,11 @@ mod tests {
         ] {
             let expected = humantime::parse_rfc3339(expected).ok();
             for version in [&version[..], &[]] {
-                assert_eq!(not_after(&certificate(version, form, digits)), expected, "{digits}");
+                assert_eq!(
+                    not_after(&certificate(version, form, digits)),
+                    expected,
+                    "{digits}"
+                );
             }
         }
     }
@@ -107,9 +121,11 @@ mod tests {
         for length in 0..complete.len() {
             assert_eq!(not_after(&complete[..length]), None, "{length}");
         }
-        for (form, digits) in
-            [(UTC_TIME, "4912"), (UTC_TIME, "491331235959Z"), (0x0c, "491231235959Z")]
-        {
+        for (form, digits) in [
+            (UTC_TIME, "4912"),
+            (UTC_TIME, "491331235959Z"),
+            (0x0c, "491231235959Z"),
+        ] {
             assert_eq!(not_after(&certificate(&[], form, digits)), None, "{digits}");
         }
         assert_eq!(not_after(&[SEQUENCE, 0x88, 1, 1, 1, 1, 1, 1, 1, 1]), None);

@@ -28,11 +28,18 @@ impl PemFile {
         let result = file_watcher::open_regular(path)
             .and_then(|file| file.take(limit).read_to_end(&mut bytes));
         match result {
-            Ok(length) if length as u64 == limit => {
-                Err(TlsError::FileTooLarge { path: path.to_owned(), limit: MAX_PEM_FILE_BYTES })
-            }
-            Ok(_) => Ok(Self { path: path.to_owned(), bytes }),
-            Err(cause) => Err(TlsError::ReadFile { path: path.to_owned(), cause }),
+            Ok(length) if length as u64 == limit => Err(TlsError::FileTooLarge {
+                path: path.to_owned(),
+                limit: MAX_PEM_FILE_BYTES,
+            }),
+            Ok(_) => Ok(Self {
+                path: path.to_owned(),
+                bytes,
+            }),
+            Err(cause) => Err(TlsError::ReadFile {
+                path: path.to_owned(),
+                cause,
+            }),
         }
     }
 
@@ -44,7 +51,9 @@ impl PemFile {
     /// The certificates of the file. Fails if the file has no certificate, or an invalid one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
-        let certificates = certificates.ok().filter(|certificates| !certificates.is_empty());
+        let certificates = certificates
+            .ok()
+            .filter(|certificates| !certificates.is_empty());
         certificates.ok_or_else(|| self.missing("certificate"))
     }
 
@@ -54,17 +63,22 @@ impl PemFile {
     }
 
     fn missing(&self, wanted: &'static str) -> TlsError {
-        TlsError::MissingPemItem { path: self.path(), wanted }
+        TlsError::MissingPemItem {
+            path: self.path(),
+            wanted,
+        }
     }
 
     /// The certificates of the file as trusted authorities.
     pub(super) fn root_cert_store(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
-            roots.add(certificate).map_err(|error| TlsError::InvalidAuthorities {
-                path: self.path(),
-                reason: error.to_string(),
-            })?;
+            roots
+                .add(certificate)
+                .map_err(|error| TlsError::InvalidAuthorities {
+                    path: self.path(),
+                    reason: error.to_string(),
+                })?;
         }
         Ok(roots)
     }
@@ -73,7 +87,10 @@ impl PemFile {
 /// The earliest expiry of the certificates of a chain. Certificates that cannot be parsed are
 /// skipped. `None`: no certificate could be parsed.
 pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
-    chain.iter().filter_map(|certificate| expiry::not_after(certificate)).min()
+    chain
+        .iter()
+        .filter_map(|certificate| expiry::not_after(certificate))
+        .min()
 }
 
 #[cfg(test)]

@@ -38,12 +38,18 @@ struct ConfigurationKey {
 pub(crate) fn print(schema: &Schema) -> String {
     let mut page = PAGE_HEADER.to_owned();
     let no_sections = Map::new();
-    let sections = schema.get("properties").and_then(Value::as_object).unwrap_or(&no_sections);
-    let (mappings, scalars): (Vec<_>, Vec<_>) =
-        sections.iter().partition(|(_, section)| properties(section).is_some());
+    let sections = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .unwrap_or(&no_sections);
+    let (mappings, scalars): (Vec<_>, Vec<_>) = sections
+        .iter()
+        .partition(|(_, section)| properties(section).is_some());
     let mut printed_choices = HashMap::new();
     page.push_str("\n## Top-level keys\n\n");
-    let top_level = scalars.iter().map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
+    let top_level = scalars
+        .iter()
+        .map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
     write_list(&mut page, top_level.collect(), &mut printed_choices);
     for (name, section) in mappings {
         let description = schema_text(section, "description");
@@ -64,7 +70,14 @@ fn write_list(
     keys: Vec<ConfigurationKey>,
     printed_choices: &mut HashMap<String, String>,
 ) {
-    for ConfigurationKey { path, kind, default, mut meaning, choices } in keys {
+    for ConfigurationKey {
+        path,
+        kind,
+        default,
+        mut meaning,
+        choices,
+    } in keys
+    {
         match printed_choices.get(&choices) {
             _ if choices.is_empty() => {}
             Some(other) => meaning = format!("{meaning} Values: those of `{other}`."),
@@ -73,7 +86,11 @@ fn write_list(
                 printed_choices.insert(choices, path.clone());
             }
         }
-        let value = if default.is_empty() { kind } else { format!("{kind}, {default}") };
+        let value = if default.is_empty() {
+            kind
+        } else {
+            format!("{kind}, {default}")
+        };
         let _ = writeln!(page, "- `{path}` ({value}): {meaning}");
     }
 }
@@ -87,7 +104,11 @@ fn collect_nested_keys(
     sections: &Map<String, Value>,
     keys: &mut Vec<ConfigurationKey>,
 ) {
-    let path = if section.get("items").is_some() { format!("{path}[]") } else { path.to_owned() };
+    let path = if section.get("items").is_some() {
+        format!("{path}[]")
+    } else {
+        path.to_owned()
+    };
     for (name, key) in properties(section).into_iter().flatten() {
         let path = format!("{path}.{name}");
         if properties(key).is_none() {
@@ -97,7 +118,10 @@ fn collect_nested_keys(
         let has_equal_keys = |section: &&String| properties(&sections[*section]) == properties(key);
         if let Some(section) = sections.keys().find(has_equal_keys) {
             let mut row = ConfigurationKey::read(path, key);
-            row.meaning = format!("{} It has the keys of [`{section}`](#{section}).", row.meaning);
+            row.meaning = format!(
+                "{} It has the keys of [`{section}`](#{section}).",
+                row.meaning
+            );
             keys.push(row);
             continue;
         }
@@ -118,7 +142,9 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
 /// Whether a value with this schema may be null.
 fn is_optional(schema: &Value) -> bool {
     schema_list(schema, "anyOf").iter().any(is_null)
-        || schema_list(schema, "type").iter().any(|kind| kind == "null")
+        || schema_list(schema, "type")
+            .iter()
+            .any(|kind| kind == "null")
 }
 
 /// The schema of a value without the possibility of null.
@@ -135,7 +161,10 @@ fn is_null(schema: &Value) -> bool {
 
 /// The list at a key of a schema. Empty: the schema does not have the key.
 fn schema_list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
-    schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    schema
+        .get(key)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 /// The text at a key of a schema. Empty: the schema does not have the key.
@@ -175,7 +204,11 @@ fn describe_choices(schema: &Value) -> Option<String> {
             let value = option.get("const")?.as_str()?;
             let description = one_line(schema_text(option, "description"));
             let is_own_name = description == format!("`{value}`");
-            let text = if is_own_name { String::new() } else { format!(": {description}") };
+            let text = if is_own_name {
+                String::new()
+            } else {
+                format!(": {description}")
+            };
             Some(format!("  - `{value}`{text}"))
         })
         .collect();
@@ -200,7 +233,10 @@ fn describe_type(schema: &Value) -> String {
             }
             _ => {
                 let options = schema_list(non_null, "anyOf").iter();
-                options.filter(|option| !is_null(option)).map(describe_type).collect()
+                options
+                    .filter(|option| !is_null(option))
+                    .map(describe_type)
+                    .collect()
             }
         }
     };

@@ -33,7 +33,11 @@ These are the values of each label.
 /// Labels whose values another page defines. Each entry: a metric that has the label, the name of the label,
 /// and the link to the page.
 const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
-    ("tokenweir_requests_total", "outcome", "[outcomes](../concepts/overview.md#outcomes)"),
+    (
+        "tokenweir_requests_total",
+        "outcome",
+        "[outcomes](../concepts/overview.md#outcomes)",
+    ),
     (
         "tokenweir_request_terminations_total",
         "termination",
@@ -49,7 +53,11 @@ const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
         "cause",
         "[slow causes](../operate/slow-request.md#slow-causes)",
     ),
-    ("tokenweir_requests_rejected_total", "reason", "[errors](errors.md)"),
+    (
+        "tokenweir_requests_rejected_total",
+        "reason",
+        "[errors](errors.md)",
+    ),
     (
         "tokenweir_stream_continuations_refused_total",
         "reason",
@@ -60,8 +68,16 @@ const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
         "result",
         "[results](../operate/lost-connections.md#what-the-gateway-keeps)",
     ),
-    ("tokenweir_diagnosis_active", "verdict", "[verdicts](../operate/diagnose.md#verdicts)"),
-    ("tokenweir_backend_state", "state", "[states](../concepts/routing.md#states-of-a-backend)"),
+    (
+        "tokenweir_diagnosis_active",
+        "verdict",
+        "[verdicts](../operate/diagnose.md#verdicts)",
+    ),
+    (
+        "tokenweir_backend_state",
+        "state",
+        "[states](../concepts/routing.md#states-of-a-backend)",
+    ),
     (
         "tokenweir_prefix_cache_regret_tokens_total",
         "policy",
@@ -74,8 +90,11 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     let mut page = PAGE_HEADER.to_owned();
     for row in &metrics.0 {
         let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let labels = if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", labels.join(","))
+        };
         let name = row.name;
         let kind = row.kind.as_str();
         // Writing to a string cannot fail.
@@ -84,9 +103,18 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     page.push_str(LEVELS_HEADER);
     let is_folded = |row: &&MetricDescription| row.is_folded;
     for (text, names) in [
-        ("`minimal` has only", names_of(metrics, |row| row.level == "minimal")),
-        ("Only `full` has", names_of(metrics, |row| row.level == "full")),
-        ("Only at `full` with the label `backend`:", names_of(metrics, is_folded)),
+        (
+            "`minimal` has only",
+            names_of(metrics, |row| row.level == "minimal"),
+        ),
+        (
+            "Only `full` has",
+            names_of(metrics, |row| row.level == "full"),
+        ),
+        (
+            "Only at `full` with the label `backend`:",
+            names_of(metrics, is_folded),
+        ),
     ] {
         let _ = writeln!(page, "- {text} {names}.");
     }
@@ -96,7 +124,10 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
             let is_it = |(metric, label, _): &&(&str, &str, &str)| {
                 *label == name && set.metrics.contains(metric)
             };
-            let link = DEFINED_ELSEWHERE.iter().find(is_it).map(|(_, _, link)| (*link).to_owned());
+            let link = DEFINED_ELSEWHERE
+                .iter()
+                .find(is_it)
+                .map(|(_, _, link)| (*link).to_owned());
             link.unwrap_or_else(|| one_line(&set.values))
         };
         if let [set] = sets.as_slice() {
@@ -113,7 +144,11 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
 
 /// The names of the metrics for which a condition holds, in Markdown.
 fn names_of(metrics: &MetricCatalogue, condition: impl Fn(&&MetricDescription) -> bool) -> String {
-    let names = metrics.0.iter().filter(condition).map(|row| format!("`{}`", row.name));
+    let names = metrics
+        .0
+        .iter()
+        .filter(condition)
+        .map(|row| format!("`{}`", row.name));
     names.collect::<Vec<_>>().join(", ")
 }
 
@@ -128,14 +163,19 @@ struct LabelValues {
 /// name and different sets.
 fn label_values(metrics: &MetricCatalogue) -> BTreeMap<&'static str, Vec<LabelValues>> {
     let mut labels: BTreeMap<&str, Vec<LabelValues>> = BTreeMap::new();
-    for (row, label) in
-        metrics.0.iter().flat_map(|row| row.labels.iter().map(move |label| (row, label)))
+    for (row, label) in metrics
+        .0
+        .iter()
+        .flat_map(|row| row.labels.iter().map(move |label| (row, label)))
     {
         let values = &label.values;
         let sets = labels.entry(label.name).or_default();
         match sets.iter_mut().find(|set| set.values == *values) {
             Some(set) => set.metrics.push(row.name),
-            None => sets.push(LabelValues { values: values.clone(), metrics: vec![row.name] }),
+            None => sets.push(LabelValues {
+                values: values.clone(),
+                metrics: vec![row.name],
+            }),
         }
     }
     labels

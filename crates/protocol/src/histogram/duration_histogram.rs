@@ -88,7 +88,8 @@ impl<const BITS: u32> DurationHistogram<BITS> {
     /// The `q` quantile in seconds by nearest rank, at most the longest duration; 0 without
     /// durations.
     pub fn quantile(&self, q: f64) -> f64 {
-        self.quantile_bucket(q).map_or(0.0, |bucket| Self::midpoint(bucket).min(self.max))
+        self.quantile_bucket(q)
+            .map_or(0.0, |bucket| Self::midpoint(bucket).min(self.max))
     }
 
     /// Index of the bucket of the `q` quantile. `None` without durations.
@@ -103,13 +104,19 @@ impl<const BITS: u32> DurationHistogram<BITS> {
 
     /// The buckets that are not empty, each as its midpoint in seconds and its number of durations.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u32)> {
-        let counts = self.bucket_counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let counts = self
+            .bucket_counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0);
         counts.map(|(bucket, count)| (Self::midpoint(bucket), *count))
     }
 
     /// Index of the bucket of a duration.
     pub fn bucket_index(value: Duration) -> usize {
-        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).min(MAX_NANOSECONDS);
+        let nanos = u64::try_from(value.as_nanos())
+            .unwrap_or(u64::MAX)
+            .min(MAX_NANOSECONDS);
         let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS + 1);
         ((u64::from(shift) << BITS) + (nanos >> shift)) as usize
     }
@@ -161,8 +168,14 @@ mod tests {
         assert!((fine.mean() - 0.5005).abs() < 1e-9);
         for q in [0.01, 0.5, 0.9, 0.99, 1.0] {
             let [fine, coarse] = [fine.quantile(q), coarse.quantile(q)];
-            assert!((fine / q - 1.0).abs() <= 0.002 && fine <= 1.0, "{fine} for {q}");
-            assert!((coarse / q - 1.0).abs() <= 0.0625 && coarse <= 1.0, "{coarse} for {q}");
+            assert!(
+                (fine / q - 1.0).abs() <= 0.002 && fine <= 1.0,
+                "{fine} for {q}"
+            );
+            assert!(
+                (coarse / q - 1.0).abs() <= 0.0625 && coarse <= 1.0,
+                "{coarse} for {q}"
+            );
         }
     }
 
@@ -174,9 +187,15 @@ mod tests {
         (501..=1_000).for_each(|millis| high.record(Duration::from_millis(millis)));
         low.merge(&high);
         let expected = one_to_thousand_millis::<3>();
-        assert_eq!((&low.bucket_counts, low.count, low.max), (&expected.bucket_counts, 1_000, 1.0));
+        assert_eq!(
+            (&low.bucket_counts, low.count, low.max),
+            (&expected.bucket_counts, 1_000, 1.0)
+        );
         low.clear();
-        assert_eq!((low.count(), low.quantile_bucket(0.5), low.buckets().count()), (0, None, 0));
+        assert_eq!(
+            (low.count(), low.quantile_bucket(0.5), low.buckets().count()),
+            (0, None, 0)
+        );
     }
 
     #[test]
@@ -185,7 +204,13 @@ mod tests {
         histogram.record_seconds(-1.0);
         histogram.record(Duration::from_secs(1_000_000));
         assert_eq!((histogram.count(), histogram.max()), (2, 1e6));
-        assert_eq!(histogram.buckets().map(|(_, count)| count).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(
+            histogram
+                .buckets()
+                .map(|(_, count)| count)
+                .collect::<Vec<_>>(),
+            [1, 1]
+        );
         assert_eq!(Coarse::bucket_index(Duration::MAX), ((44 - 3) << 3) - 1);
     }
 

@@ -28,7 +28,10 @@ pub const ZERO_THRESHOLD: f64 = 1.0 / (1_u64 << 30) as f64;
 impl ExponentialHistogram {
     /// An empty histogram whose memory for [`MAX_EXPONENTIAL_BUCKETS`] counts is already allocated.
     pub fn preallocated() -> Self {
-        Self { counts: Vec::with_capacity(MAX_EXPONENTIAL_BUCKETS), ..Self::default() }
+        Self {
+            counts: Vec::with_capacity(MAX_EXPONENTIAL_BUCKETS),
+            ..Self::default()
+        }
     }
 
     /// Adds a value `times` times. A value that is not a number counts as 0.
@@ -133,7 +136,12 @@ impl ExponentialHistogram {
 
 impl Default for ExponentialHistogram {
     fn default() -> Self {
-        Self { scale: INITIAL_SCALE, offset: 0, counts: Vec::new(), zero_count: 0 }
+        Self {
+            scale: INITIAL_SCALE,
+            offset: 0,
+            counts: Vec::new(),
+            zero_count: 0,
+        }
     }
 }
 
@@ -153,8 +161,12 @@ mod tests {
     /// Begin, end and count of each bucket with values.
     fn buckets(histogram: &ExponentialHistogram) -> Vec<(f64, f64, u64)> {
         let bound = |index: i32| (f64::from(index) / f64::from(histogram.scale).exp2()).exp2();
-        let numbered = (histogram.offset..).zip(&histogram.counts).filter(|(_, count)| **count > 0);
-        numbered.map(|(index, count)| (bound(index), bound(index + 1), *count)).collect()
+        let numbered = (histogram.offset..)
+            .zip(&histogram.counts)
+            .filter(|(_, count)| **count > 0);
+        numbered
+            .map(|(index, count)| (bound(index), bound(index + 1), *count))
+            .collect()
     }
 
     #[test]
@@ -162,7 +174,10 @@ mod tests {
         let histogram = histogram(&[1.0, 2.0, 2.000_001, 0.0, -1.0, f64::NAN, ZERO_THRESHOLD]);
         let ends: Vec<f64> = buckets(&histogram).iter().map(|(_, end, _)| *end).collect();
         assert_eq!((ends[0], ends[1], ends.len()), (1.0, 2.0, 3));
-        assert_eq!((histogram.zero_count(), histogram.scale()), (4, INITIAL_SCALE));
+        assert_eq!(
+            (histogram.zero_count(), histogram.scale()),
+            (4, INITIAL_SCALE)
+        );
     }
 
     #[test]

@@ -119,12 +119,20 @@ impl BodyDecoder {
 
     /// Whether trailers have arrived and were not taken by [`BodyDecoder::take_trailers`].
     pub fn has_trailers(&self) -> bool {
-        matches!(self, Self::Chunked(ChunkedDecoder { trailers: Some(_), .. }))
+        matches!(
+            self,
+            Self::Chunked(ChunkedDecoder {
+                trailers: Some(_),
+                ..
+            })
+        )
     }
 
     /// Takes the trailers of a body that has ended. `None`: no trailers, or they were taken before.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
-        let Self::Chunked(decoder) = self else { return None };
+        let Self::Chunked(decoder) = self else {
+            return None;
+        };
         decoder.trailers.take().map(|trailers| *trailers)
     }
 }
@@ -133,7 +141,12 @@ impl BodyDecoder {
 
 impl ChunkedDecoder {
     const fn new(is_strict: bool) -> Self {
-        Self { state: ChunkState::Size, is_strict, line_buffer: Vec::new(), trailers: None }
+        Self {
+            state: ChunkState::Size,
+            is_strict,
+            line_buffer: Vec::new(),
+            trailers: None,
+        }
     }
 
     fn decode(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<usize, Http1ParseError> {
@@ -185,11 +198,16 @@ impl ChunkedDecoder {
             buffered.extend_from_slice(line_end);
             &buffered
         };
-        let line = line.strip_suffix(b"\r\n").ok_or(Http1ParseError::InvalidChunks)?;
+        let line = line
+            .strip_suffix(b"\r\n")
+            .ok_or(Http1ParseError::InvalidChunks)?;
         self.state = match self.state {
             ChunkState::DataEnd if line.is_empty() => ChunkState::Size,
             ChunkState::Size => {
-                match self.parse_size(line).ok_or(Http1ParseError::InvalidChunks)? {
+                match self
+                    .parse_size(line)
+                    .ok_or(Http1ParseError::InvalidChunks)?
+                {
                     0 => ChunkState::Trailers,
                     size => ChunkState::Data(size),
                 }
@@ -206,7 +224,14 @@ impl ChunkedDecoder {
         if memchr(b'\r', line).is_some() {
             return None;
         }
-        parse_digits(if self.is_strict { digits } else { digits.trim_ascii_end() }, 16)
+        parse_digits(
+            if self.is_strict {
+                digits
+            } else {
+                digits.trim_ascii_end()
+            },
+            16,
+        )
     }
 }
 

@@ -32,7 +32,10 @@ impl ContentEncoding {
     /// an unknown encoding, and for several encodings.
     pub fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
         let mut found = None;
-        let values = headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+        let values = headers
+            .get_all(CONTENT_ENCODING)
+            .iter()
+            .map(HeaderValue::as_bytes);
         for name in values.flat_map(|value| value.split(|byte| *byte == b',')) {
             let name = name.trim_ascii();
             if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
@@ -116,7 +119,9 @@ mod tests {
         ] {
             let decode = |bytes: &[u8]| {
                 let mut decoded = Vec::new();
-                encoding.decoder(Bytes::copy_from_slice(bytes)).read_to_end(&mut decoded)?;
+                encoding
+                    .decoder(Bytes::copy_from_slice(bytes))
+                    .read_to_end(&mut decoded)?;
                 io::Result::Ok(decoded)
             };
             assert_eq!(decode(&encoded).unwrap(), text);

@@ -29,14 +29,20 @@ impl HeadScanner {
         self.drop_empty_lines(bytes);
         if bytes.is_empty() {
             let is_too_long = self.dropped_bytes > limits.max_bytes;
-            return if is_too_long { Err(Http1ParseError::HeadTooLong) } else { Ok(None) };
+            return if is_too_long {
+                Err(Http1ParseError::HeadTooLong)
+            } else {
+                Ok(None)
+            };
         }
         // A bare line feed before the head would look like the end of a head.
         if bytes[0] == b'\n' {
             return Err(Http1ParseError::InvalidHead);
         }
-        let limits =
-            HeadLimits { max_bytes: limits.max_bytes.saturating_sub(self.dropped_bytes), ..limits };
+        let limits = HeadLimits {
+            max_bytes: limits.max_bytes.saturating_sub(self.dropped_bytes),
+            ..limits
+        };
         let may_be_complete = self.may_be_complete(bytes, limits);
         self.searched_bytes = bytes.len();
         if !may_be_complete {
@@ -73,7 +79,10 @@ mod tests {
     use super::*;
     use bytes::BytesMut;
 
-    const LIMITS: HeadLimits = HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
+    const LIMITS: HeadLimits = HeadLimits {
+        max_bytes: 64 << 10,
+        max_headers: 100,
+    };
 
     /// A connection whose bytes arrive one by one.
     #[derive(Default)]
@@ -105,11 +114,20 @@ mod tests {
         for _ in 0..10_000 {
             assert!(connection.receive(b'\r').unwrap().is_none());
             assert!(connection.receive(b'\n').unwrap().is_none());
-            assert!(connection.bytes.is_empty(), "an empty line is dropped when it has come");
+            assert!(
+                connection.bytes.is_empty(),
+                "an empty line is dropped when it has come"
+            );
         }
-        assert!(connection.parsed_bytes <= 2 * 10_000, "{} bytes parsed", connection.parsed_bytes);
+        assert!(
+            connection.parsed_bytes <= 2 * 10_000,
+            "{} bytes parsed",
+            connection.parsed_bytes
+        );
         let request = b"GET / HTTP/1.1\r\n\r\n";
-        let mut heads = request.iter().map(|byte| connection.receive(*byte).unwrap());
+        let mut heads = request
+            .iter()
+            .map(|byte| connection.receive(*byte).unwrap());
         assert!(heads.find_map(|head| head).is_some());
     }
 
@@ -124,14 +142,19 @@ mod tests {
         }
         assert_eq!(parsed.unwrap().length, head.len());
         let parsed_bytes = connection.parsed_bytes;
-        assert!(parsed_bytes <= head.len() + 1, "{parsed_bytes} bytes parsed");
+        assert!(
+            parsed_bytes <= head.len() + 1,
+            "{parsed_bytes} bytes parsed"
+        );
     }
 
     #[test]
     fn empty_lines_count_towards_the_length_limit() {
         let mut connection = ByteByByteConnection::default();
         let lines = b"\r\n".repeat(LIMITS.max_bytes / 2 + 1);
-        let error = lines.iter().find_map(|byte| connection.receive(*byte).err());
+        let error = lines
+            .iter()
+            .find_map(|byte| connection.receive(*byte).err());
         assert_eq!(error, Some(Http1ParseError::HeadTooLong));
         let mut scanner = HeadScanner::default();
         let mut bytes = Bytes::from([&lines[..], b"GET / HTTP/1.1\r\n\r\n"].concat());
@@ -143,7 +166,9 @@ mod tests {
     fn a_bare_line_feed_is_rejected_at_once() {
         for start in ["\n", "\r\n\n"] {
             let mut connection = ByteByByteConnection::default();
-            let error = start.bytes().find_map(|byte| connection.receive(byte).err());
+            let error = start
+                .bytes()
+                .find_map(|byte| connection.receive(byte).err());
             assert_eq!(error, Some(Http1ParseError::InvalidHead), "{start:?}");
         }
     }

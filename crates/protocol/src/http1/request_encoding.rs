@@ -21,8 +21,10 @@ pub enum RequestFraming {
 /// headers for `framing` replace any `content-length` and `transfer-encoding` headers.
 pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> Bytes {
     let target = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let line_lengths =
-        head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let line_lengths = head
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4);
     let capacity = head.method.as_str().len() + target.len() + line_lengths.sum::<usize>() + 64;
     // A `Vec` is faster: the functions of `BytesMut` that append bytes are not inlined.
     let mut bytes = Vec::with_capacity(capacity);
@@ -41,7 +43,11 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
         RequestFraming::Length(0) if matches!(head.method, Method::GET | Method::HEAD) => {}
         RequestFraming::Length(length) => {
             let mut digits = itoa::Buffer::new();
-            encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);
+            encode_header(
+                "content-length",
+                digits.format(length).as_bytes(),
+                &mut bytes,
+            );
         }
         RequestFraming::Chunked => encode_header("transfer-encoding", b"chunked", &mut bytes),
         RequestFraming::Upgrade => {}

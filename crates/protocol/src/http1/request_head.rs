@@ -80,9 +80,19 @@ pub fn parse_request_head(
     let mut request = Request::new(());
     *request.method_mut() = parse_method(parsed.method)?;
     *request.uri_mut() = parse_target(bytes, parsed.path)?;
-    *request.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
+    *request.version_mut() = if is_http10 {
+        Version::HTTP_10
+    } else {
+        Version::HTTP_11
+    };
     *request.headers_mut() = headers;
-    Ok(Some(RequestHead { request, body, is_expectant, is_keep_alive, length }))
+    Ok(Some(RequestHead {
+        request,
+        body,
+        is_expectant,
+        is_keep_alive,
+        length,
+    }))
 }
 
 /// Whether every line ends with CRLF. httparse also accepts a line feed without CR.
@@ -113,9 +123,16 @@ fn request_body_framing(
     let single_value = |name| {
         let mut values = headers.get_all(name).iter();
         let first = values.next();
-        if values.next().is_some() { Err(Http1ParseError::InvalidBodyLength) } else { Ok(first) }
+        if values.next().is_some() {
+            Err(Http1ParseError::InvalidBodyLength)
+        } else {
+            Ok(first)
+        }
     };
-    match (single_value(CONTENT_LENGTH)?, single_value(TRANSFER_ENCODING)?) {
+    match (
+        single_value(CONTENT_LENGTH)?,
+        single_value(TRANSFER_ENCODING)?,
+    ) {
         (None, None) => Ok(BodyDecoder::empty()),
         (Some(length), None) => parse_digits(length.as_bytes(), 10)
             .map(BodyDecoder::Length)
@@ -133,7 +150,10 @@ fn request_body_framing(
 mod tests {
     use super::*;
 
-    const LIMITS: HeadLimits = HeadLimits { max_bytes: 1 << 20, max_headers: 100 };
+    const LIMITS: HeadLimits = HeadLimits {
+        max_bytes: 1 << 20,
+        max_headers: 100,
+    };
 
     fn parse(text: &str) -> Result<Option<RequestHead>, Http1ParseError> {
         parse_request_head(&Bytes::copy_from_slice(text.as_bytes()), LIMITS)
@@ -157,16 +177,28 @@ mod tests {
         let head_with_headers =
             |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(count));
         assert!(parse(&head_with_headers(100)).unwrap().is_some());
-        assert_eq!(parse(&head_with_headers(101)).unwrap_err(), Http1ParseError::HeadTooLong);
+        assert_eq!(
+            parse(&head_with_headers(101)).unwrap_err(),
+            Http1ParseError::HeadTooLong
+        );
         let head = Bytes::from(head_with_headers(1_000));
         assert!(
-            parse_request_head(&head, HeadLimits { max_headers: 1_000, ..LIMITS })
-                .unwrap()
-                .is_some()
+            parse_request_head(
+                &head,
+                HeadLimits {
+                    max_headers: 1_000,
+                    ..LIMITS
+                }
+            )
+            .unwrap()
+            .is_some()
         );
         let head_with_long_target =
             format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
-        assert_eq!(parse(&head_with_long_target).unwrap_err(), Http1ParseError::TargetTooLong);
+        assert_eq!(
+            parse(&head_with_long_target).unwrap_err(),
+            Http1ParseError::TargetTooLong
+        );
     }
 
     #[test]
@@ -174,7 +206,10 @@ mod tests {
         let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
         for cut in [LIMITS.max_bytes, MAX_TARGET_BYTES, 1_001] {
             let received = Bytes::from(head[..cut.min(head.len())].to_owned());
-            let limits = HeadLimits { max_bytes: 1_000, ..LIMITS };
+            let limits = HeadLimits {
+                max_bytes: 1_000,
+                ..LIMITS
+            };
             let error = parse_request_head(&received, limits).unwrap_err();
             assert_eq!(error, Http1ParseError::HeadTooLong, "{cut}");
         }
@@ -188,10 +223,16 @@ mod tests {
         };
         let expect = "HTTP/1.1\r\nexpect: 100-continue";
         assert!(is_expectant(&format!("{expect}\r\ncontent-length: 1")));
-        assert!(is_expectant(&format!("{expect}\r\ntransfer-encoding: chunked")));
-        assert!(is_expectant("HTTP/1.1\r\nexpect: x, 100-continue\r\ncontent-length: 1"));
+        assert!(is_expectant(&format!(
+            "{expect}\r\ntransfer-encoding: chunked"
+        )));
+        assert!(is_expectant(
+            "HTTP/1.1\r\nexpect: x, 100-continue\r\ncontent-length: 1"
+        ));
         assert!(!is_expectant(&format!("{expect}\r\ncontent-length: 0")));
         assert!(!is_expectant(&format!("{expect}d\r\ncontent-length: 1")));
-        assert!(!is_expectant("HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1"));
+        assert!(!is_expectant(
+            "HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1"
+        ));
     }
 }

@@ -43,7 +43,10 @@ impl ResponseFraming {
         exact_length: Option<u64>,
     ) -> Self {
         let has_no_body = client.method == Method::HEAD
-            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+            || matches!(
+                head.status,
+                StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+            );
         let content_length = head.headers.get(CONTENT_LENGTH);
         let content_length = content_length.and_then(|length| parse_digits(length.as_bytes(), 10));
         match content_length.or(exact_length) {
@@ -70,10 +73,19 @@ pub fn encode_response_head(
     now: impl FnOnce() -> SystemTime,
     wire: &mut BytesMut,
 ) {
-    wire.put_slice(if client.is_http10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
+    wire.put_slice(if client.is_http10 {
+        b"HTTP/1.0 "
+    } else {
+        b"HTTP/1.1 "
+    });
     wire.put_slice(head.status.as_str().as_bytes());
     wire.put_u8(b' ');
-    wire.put_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    wire.put_slice(
+        head.status
+            .canonical_reason()
+            .unwrap_or_default()
+            .as_bytes(),
+    );
     wire.put_slice(b"\r\n");
     for (name, value) in &head.headers {
         let is_replaced = *name == CONNECTION || *name == TRANSFER_ENCODING;
@@ -117,7 +129,10 @@ fn date_of(now: SystemTime) -> [u8; DATE_BYTES] {
     if last == second {
         return date;
     }
-    let date = httpdate::fmt_http_date(now).as_bytes().try_into().unwrap_or([b' '; DATE_BYTES]);
+    let date = httpdate::fmt_http_date(now)
+        .as_bytes()
+        .try_into()
+        .unwrap_or([b' '; DATE_BYTES]);
     LAST.set((second, date));
     date
 }
@@ -146,14 +161,19 @@ mod tests {
     use super::*;
     use http::{HeaderValue, Response};
 
-    const KEEP_ALIVE_REQUEST: RequestSummary =
-        RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: true };
+    const KEEP_ALIVE_REQUEST: RequestSummary = RequestSummary {
+        method: Method::GET,
+        is_http10: false,
+        is_keep_alive: true,
+    };
 
     fn response_parts(status: u16, length: Option<&'static str>) -> response::Parts {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         if let Some(length) = length {
-            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(length));
+            response
+                .headers_mut()
+                .insert(CONTENT_LENGTH, HeaderValue::from_static(length));
         }
         response.into_parts().0
     }
@@ -171,17 +191,54 @@ mod tests {
 
     #[test]
     fn bodies_are_framed_by_length_chunks_or_close() {
-        let http10 = RequestSummary { is_http10: true, is_keep_alive: false, ..KEEP_ALIVE_REQUEST };
-        let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
+        let http10 = RequestSummary {
+            is_http10: true,
+            is_keep_alive: false,
+            ..KEEP_ALIVE_REQUEST
+        };
+        let head = RequestSummary {
+            method: Method::HEAD,
+            ..KEEP_ALIVE_REQUEST
+        };
         let usual = &KEEP_ALIVE_REQUEST;
         let ok = |length| response_parts(200, length);
         for (client, response, exact_length, expected) in [
-            (usual, ok(Some("7")), None, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n"),
-            (usual, ok(None), Some(0), "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n"),
-            (usual, ok(None), None, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"),
-            (&http10, ok(None), None, "HTTP/1.0 200 OK\r\nconnection: close\r\n"),
-            (&head, ok(Some("7")), None, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n"),
-            (usual, response_parts(204, Some("0")), None, "HTTP/1.1 204 No Content\r\n"),
+            (
+                usual,
+                ok(Some("7")),
+                None,
+                "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n",
+            ),
+            (
+                usual,
+                ok(None),
+                Some(0),
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n",
+            ),
+            (
+                usual,
+                ok(None),
+                None,
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n",
+            ),
+            (
+                &http10,
+                ok(None),
+                None,
+                "HTTP/1.0 200 OK\r\nconnection: close\r\n",
+            ),
+            (
+                &head,
+                ok(Some("7")),
+                None,
+                "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n",
+            ),
+            (
+                usual,
+                response_parts(204, Some("0")),
+                None,
+                "HTTP/1.1 204 No Content\r\n",
+            ),
             (
                 usual,
                 response_parts(304, Some("7")),
@@ -202,8 +259,10 @@ mod tests {
     #[test]
     fn connection_headers_of_a_backend_are_not_forwarded() {
         let mut head = response_parts(200, Some("1"));
-        head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        head.headers
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+        head.headers
+            .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         head.headers.insert(DATE, HeaderValue::from_static("then"));
         let expected = "HTTP/1.1 200 OK\r\ndate: then\r\ncontent-length: 1\r\n\r\n";
         assert_eq!(encoded_head(&KEEP_ALIVE_REQUEST, &head, None), expected);

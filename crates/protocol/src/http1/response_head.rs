@@ -56,7 +56,11 @@ pub fn parse_response_head(
             StatusCode::SWITCHING_PROTOCOLS if is_upgrade => {
                 let head = finish_response_head(method, status, &parsed, start)?;
                 let body = BodyDecoder::UntilClose;
-                return Ok(Some(ResponseHead { body, is_keep_alive: false, ..head }));
+                return Ok(Some(ResponseHead {
+                    body,
+                    is_keep_alive: false,
+                    ..head
+                }));
             }
             // The request did not ask for another protocol.
             StatusCode::SWITCHING_PROTOCOLS => return Err(Http1ParseError::InvalidHead),
@@ -82,7 +86,11 @@ fn finish_response_head(
     let is_keep_alive = is_keep_alive(&headers, is_http10);
     let mut response = Response::new(());
     *response.status_mut() = status;
-    *response.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
+    *response.version_mut() = if is_http10 {
+        Version::HTTP_10
+    } else {
+        Version::HTTP_11
+    };
     *response.headers_mut() = headers;
     let body = if has_body { body } else { BodyDecoder::empty() };
     Ok(ResponseHead {
@@ -112,7 +120,9 @@ fn response_body_framing(
         return Ok(BodyDecoder::chunked());
     }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let Some(length) = lengths.next() else { return Ok(BodyDecoder::UntilClose) };
+    let Some(length) = lengths.next() else {
+        return Ok(BodyDecoder::UntilClose);
+    };
     if lengths.any(|other| other != length) {
         return Err(Http1ParseError::InvalidBodyLength);
     }

@@ -38,7 +38,12 @@ fn decoding_does_not_depend_on_splits() {
     let interim = format!("HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n{length}");
     let chunks = format!("{CHUNKED_HEAD}2;a=\"b\"\r\nhe\r\n003 \r\nllo\r\n0\r\nx: y\r\n\r\n");
     let close = "HTTP/1.1 200 OK\r\n\r\nhello".to_owned();
-    for (text, is_complete) in [(length, true), (interim, true), (chunks, true), (close, false)] {
+    for (text, is_complete) in [
+        (length, true),
+        (interim, true),
+        (chunks, true),
+        (close, false),
+    ] {
         for piece in 1..text.len() {
             assert_eq!(
                 decoded_body(&text, piece),
@@ -66,9 +71,10 @@ fn trailers_after_the_last_chunk_are_read() {
 
 #[test]
 fn later_bytes_do_not_belong_to_the_body() {
-    for framing in
-        ["content-length: 2\r\n\r\nhi", "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"]
-    {
+    for framing in [
+        "content-length: 2\r\n\r\nhi",
+        "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    ] {
         let text = format!("HTTP/1.1 200 OK\r\n{framing}");
         assert_eq!(
             decoded_body(&format!("{text}HTTP/1.1 200 OK\r\n"), usize::MAX),
@@ -91,7 +97,10 @@ fn an_ambiguous_body_length_is_rejected() {
         let text = format!("HTTP/1.1 200 OK\r\n{headers}\r\n");
         let error = parse_response_head(&Method::POST, false, text.as_bytes()).unwrap_err();
         assert!(
-            matches!(error, Http1ParseError::InvalidBodyLength | Http1ParseError::InvalidHead),
+            matches!(
+                error,
+                Http1ParseError::InvalidBodyLength | Http1ParseError::InvalidHead
+            ),
             "{headers:?}: {error:?}"
         );
     }
@@ -122,32 +131,48 @@ fn invalid_chunks_of_a_response_body_are_rejected() {
         );
     }
     let long_chunk_line = format!("{CHUNKED_HEAD}1;{}", "x".repeat(20_000));
-    assert_eq!(decoded_body(&long_chunk_line, 1_000), Err(Http1ParseError::InvalidChunks));
+    assert_eq!(
+        decoded_body(&long_chunk_line, 1_000),
+        Err(Http1ParseError::InvalidChunks)
+    );
 }
 
 #[test]
 fn some_responses_never_have_a_body() {
     let framing = |method: Method, status: &str| {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n");
-        parse_response_head(&method, false, text.as_bytes()).unwrap().unwrap().body
+        parse_response_head(&method, false, text.as_bytes())
+            .unwrap()
+            .unwrap()
+            .body
     };
     assert_eq!(framing(Method::HEAD, "200 OK"), BodyDecoder::empty());
     assert_eq!(framing(Method::GET, "204 No Content"), BodyDecoder::empty());
-    assert_eq!(framing(Method::GET, "304 Not Modified"), BodyDecoder::empty());
+    assert_eq!(
+        framing(Method::GET, "304 Not Modified"),
+        BodyDecoder::empty()
+    );
     assert_eq!(framing(Method::GET, "200 OK"), BodyDecoder::Length(7));
 }
 
 #[test]
 fn self_delimiting_responses_keep_the_connection() {
     let is_keep_alive = |text: &str| {
-        parse_response_head(&Method::GET, false, text.as_bytes()).unwrap().unwrap().is_keep_alive
+        parse_response_head(&Method::GET, false, text.as_bytes())
+            .unwrap()
+            .unwrap()
+            .is_keep_alive
     };
     let length = "content-length: 0\r\n";
     assert!(is_keep_alive(&format!("HTTP/1.1 200 OK\r\n{length}\r\n")));
-    assert!(!is_keep_alive(&format!("HTTP/1.1 200 OK\r\n{length}connection: x, Close\r\n\r\n")));
+    assert!(!is_keep_alive(&format!(
+        "HTTP/1.1 200 OK\r\n{length}connection: x, Close\r\n\r\n"
+    )));
     assert!(!is_keep_alive("HTTP/1.1 200 OK\r\n\r\n"));
     assert!(!is_keep_alive(&format!("HTTP/1.0 200 OK\r\n{length}\r\n")));
-    assert!(is_keep_alive(&format!("HTTP/1.0 200 OK\r\n{length}connection: keep-alive\r\n\r\n")));
+    assert!(is_keep_alive(&format!(
+        "HTTP/1.0 200 OK\r\n{length}connection: keep-alive\r\n\r\n"
+    )));
 }
 
 /// The spellings of a token that mean the same.
@@ -159,7 +184,10 @@ fn spellings(token: &str) -> [String; 3] {
 
 /// The head of a request with these header lines.
 fn request_with(lines: &str) -> RequestHead {
-    let limits = HeadLimits { max_bytes: 1 << 10, max_headers: 10 };
+    let limits = HeadLimits {
+        max_bytes: 1 << 10,
+        max_headers: 10,
+    };
     let head = Bytes::from(format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n"));
     parse_request_head(&head, limits).unwrap().unwrap()
 }
@@ -171,7 +199,10 @@ fn tokens_in_request_heads_are_compared_without_case() {
         assert_eq!(head.body, BodyDecoder::chunked_strict(), "{chunked}");
     }
     for close in spellings("close") {
-        assert!(!request_with(&format!("connection: x, {close}")).is_keep_alive, "{close}");
+        assert!(
+            !request_with(&format!("connection: x, {close}")).is_keep_alive,
+            "{close}"
+        );
     }
     for expectation in spellings("100-continue") {
         let lines = format!("content-length: 1\r\nexpect: {expectation}");
@@ -198,7 +229,9 @@ fn tokens_in_request_heads_are_compared_without_case() {
 fn tokens_in_response_heads_are_compared_without_case() {
     let parse = |lines: &str| {
         let head = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n");
-        parse_response_head(&Method::GET, false, head.as_bytes()).unwrap().unwrap()
+        parse_response_head(&Method::GET, false, head.as_bytes())
+            .unwrap()
+            .unwrap()
     };
     for chunked in spellings("chunked") {
         let head = parse(&format!("transfer-encoding: {chunked}"));
@@ -210,7 +243,10 @@ fn tokens_in_response_heads_are_compared_without_case() {
     }
     for media_type in spellings("text/event-stream") {
         let head = parse(&format!("content-type: {media_type} ; charset=utf-8"));
-        assert!(headers::is_event_stream(head.response.headers()), "{media_type}");
+        assert!(
+            headers::is_event_stream(head.response.headers()),
+            "{media_type}"
+        );
     }
 }
 
@@ -224,7 +260,10 @@ fn a_request_head_states_its_length_once() {
     let text = "POST /v1/x?y=z HTTP/1.1\r\nhost: a:1\r\ncontent-length: 3\r\n\r\n";
     assert_eq!(encode_request_head(&parts, RequestFraming::Length(3)), text);
     let (parts, ()) = Request::get("http://a:1").body(()).unwrap().into_parts();
-    assert_eq!(encode_request_head(&parts, RequestFraming::Length(0)), "GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(
+        encode_request_head(&parts, RequestFraming::Length(0)),
+        "GET / HTTP/1.1\r\n\r\n"
+    );
 }
 
 #[test]
@@ -232,7 +271,10 @@ fn the_heads_end_is_found_across_splits() {
     let text = b"HTTP/1.1 200 OK\r\na: b\r\n\r\n";
     for count in 1..=text.len() {
         assert!(has_blank_line(text, count), "{count}");
-        assert!(!has_blank_line(&text[..text.len() - 1], count.min(text.len() - 1)), "{count}");
+        assert!(
+            !has_blank_line(&text[..text.len() - 1], count.min(text.len() - 1)),
+            "{count}"
+        );
     }
     assert!(has_blank_line(b"HTTP/1.1 200 OK\n\n", 1));
 }
@@ -249,7 +291,11 @@ fn ambiguous_chunks_of_a_request_body_are_rejected() {
     };
     let valid = "2;a=\"b\"\r\n\n\r\r\nA\r\n0123456789\r\n0\r\ncontent-length: 7\r\n\r\n";
     for piece in 1..valid.len() {
-        assert_eq!(read(valid, piece), Ok((true, BytesMut::from("\n\r0123456789"))), "{piece}");
+        assert_eq!(
+            read(valid, piece),
+            Ok((true, BytesMut::from("\n\r0123456789"))),
+            "{piece}"
+        );
     }
     for chunks in [
         "2\n",

@@ -22,7 +22,9 @@ const KEY_CHARS: usize = 24;
 pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
     let headers = &head.headers;
     let has_body = headers.contains_key(TRANSFER_ENCODING)
-        || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0");
     let is_handshake = head.method == Method::GET
         && head.version == Version::HTTP_11
         && !has_body
@@ -105,7 +107,10 @@ mod tests {
             handshake(&changes).headers
         };
         assert!(is_accepted(&response(ACCEPT, "websocket"), &expected));
-        assert!(!is_accepted(&response("s3pPLMBiTxaQ9kYGzzhZRbK+xOp=", "websocket"), &expected));
+        assert!(!is_accepted(
+            &response("s3pPLMBiTxaQ9kYGzzhZRbK+xOp=", "websocket"),
+            &expected
+        ));
         assert!(!is_accepted(&response(ACCEPT, "h2c"), &expected));
         assert!(!is_accepted(&response("", "websocket"), &expected));
     }
@@ -121,7 +126,10 @@ mod tests {
             ("sec-websocket-version", "8"),
             ("sec-websocket-key", ""),
             ("sec-websocket-key", "short=="),
-            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==|dGhlIHNhbXBsZSBub25jZQ=="),
+            (
+                "sec-websocket-key",
+                "dGhlIHNhbXBsZSBub25jZQ==|dGhlIHNhbXBsZSBub25jZQ==",
+            ),
             ("content-length", "5"),
             ("transfer-encoding", "chunked"),
         ] {

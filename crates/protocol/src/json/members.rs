@@ -90,8 +90,14 @@ struct Brackets {
 }
 
 impl Brackets {
-    const OBJECT: Self = Self { open: b'{', close: b'}' };
-    const ARRAY: Self = Self { open: b'[', close: b']' };
+    const OBJECT: Self = Self {
+        open: b'{',
+        close: b'}',
+    };
+    const ARRAY: Self = Self {
+        open: b'[',
+        close: b']',
+    };
 }
 
 /// Calls `item` with the offset of each item between two brackets. `item` returns the offset after the item,
@@ -122,7 +128,10 @@ fn skip_byte(data: &[u8], at: usize, expected: u8) -> Option<usize> {
 
 fn skip_spaces(data: &[u8], at: usize) -> usize {
     let rest = data.get(at..).unwrap_or_default();
-    at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
+    at + rest
+        .iter()
+        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+        .count()
 }
 
 /// The offsets of the value that begins at `at`, or after white space. `None`: the value is

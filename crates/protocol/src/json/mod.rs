@@ -94,7 +94,10 @@ impl Default for JsonScanner {
     fn default() -> Self {
         Self {
             state: ScanState::Value { can_end: false },
-            containers: [ContainerFrame { node: 0, is_object: false }; MAX_DEPTH],
+            containers: [ContainerFrame {
+                node: 0,
+                is_object: false,
+            }; MAX_DEPTH],
             depth: 0,
             skipped_depth: 0,
             first_byte: None,
@@ -163,7 +166,12 @@ impl JsonScanner {
         piece: &[u8],
         report: impl FnMut(S, JsonValue<'_>, usize),
     ) {
-        let mut scan = PieceScan { scanner: self, paths, piece, report };
+        let mut scan = PieceScan {
+            scanner: self,
+            paths,
+            piece,
+            report,
+        };
         let mut at = 0;
         while at < piece.len() {
             at = match scan.scanner.state {
@@ -179,21 +187,32 @@ impl JsonScanner {
                 _ => {
                     scan.read_structure(at);
                     // `read_scalar` reads the first byte of a scalar again.
-                    if scan.scanner.state == ScanState::Scalar { at } else { at + 1 }
+                    if scan.scanner.state == ScanState::Scalar {
+                        at
+                    } else {
+                        at + 1
+                    }
                 }
             };
         }
     }
 
     fn on_value_end(&mut self) {
-        self.state = if self.depth == 0 { ScanState::Done } else { ScanState::CommaOrEnd };
+        self.state = if self.depth == 0 {
+            ScanState::Done
+        } else {
+            ScanState::CommaOrEnd
+        };
     }
 
     /// Ends a value whose last byte is before `at`. Returns the offset of the next unread byte.
     fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
         self.on_value_end();
         if self.depth > 0 && self.containers[self.depth - 1].is_object {
-            let key = ScanState::String { is_key: true, is_escaped: false };
+            let key = ScanState::String {
+                is_key: true,
+                is_escaped: false,
+            };
             return self.skip_expected(piece, at, ScanState::CommaOrEnd, b",\"", key);
         }
         at
@@ -210,7 +229,11 @@ impl JsonScanner {
         next_state: ScanState,
     ) -> usize {
         let is_expected = piece[at..].starts_with(expected);
-        self.state = if is_expected { next_state } else { fallback_state };
+        self.state = if is_expected {
+            next_state
+        } else {
+            fallback_state
+        };
         if is_expected { at + expected.len() } else { at }
     }
 
@@ -245,7 +268,9 @@ impl JsonScanner {
                 end + 1
             }
             Err(NoQuote { ends_in_escape }) => {
-                self.state = ScanState::SkipString { is_escaped: ends_in_escape };
+                self.state = ScanState::SkipString {
+                    is_escaped: ends_in_escape,
+                };
                 piece.len()
             }
         }
@@ -264,7 +289,10 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             | (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(at),
             (ScanState::Value { .. }, _) => self.begin_value(at),
             (ScanState::Key { .. }, b'"') => {
-                self.scanner.state = ScanState::String { is_key: true, is_escaped: false }
+                self.scanner.state = ScanState::String {
+                    is_key: true,
+                    is_escaped: false,
+                }
             }
             (ScanState::Colon, b':') => self.scanner.state = ScanState::Value { can_end: false },
             (ScanState::CommaOrEnd, b',') => self.on_comma(),
@@ -278,9 +306,10 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             self.scanner.first_byte = Some(self.piece[at]);
         }
         self.scanner.state = match self.piece[at] {
-            b'"' if self.paths.signal(self.scanner.next_node).is_some() => {
-                ScanState::String { is_key: false, is_escaped: false }
-            }
+            b'"' if self.paths.signal(self.scanner.next_node).is_some() => ScanState::String {
+                is_key: false,
+                is_escaped: false,
+            },
             b'"' => ScanState::SkipString { is_escaped: false },
             b'{' | b'[' => return self.open_container(at),
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => ScanState::Scalar,
@@ -293,7 +322,11 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
         let is_object = self.piece[at] == b'{';
         let signal = paths.signal(scanner.next_node);
         if let Some(signal) = signal {
-            let value = if is_object { JsonValue::Object } else { JsonValue::Array };
+            let value = if is_object {
+                JsonValue::Object
+            } else {
+                JsonValue::Array
+            };
             (self.report)(signal, value, at + 1);
         }
         match scanner.next_node {
@@ -348,12 +381,20 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
     }
 
     fn read_string(&mut self, start: usize, is_key: bool, is_escaped: bool) -> usize {
-        let Self { scanner, paths, piece, .. } = self;
+        let Self {
+            scanner,
+            paths,
+            piece,
+            ..
+        } = self;
         let end = match find_quote(piece, start, is_escaped) {
             Ok(end) => end,
             Err(NoQuote { ends_in_escape }) => {
                 scanner.token_buffer.extend(&piece[start..]);
-                scanner.state = ScanState::String { is_key, is_escaped: ends_in_escape };
+                scanner.state = ScanState::String {
+                    is_key,
+                    is_escaped: ends_in_escape,
+                };
                 return piece.len();
             }
         };
@@ -362,7 +403,11 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             let object = scanner.containers[scanner.depth - 1].node;
             // A long name is stored in part, and must not match the name of a path.
             let is_complete = raw.len() == len;
-            let mut member = if is_complete { paths.member(object, raw) } else { None };
+            let mut member = if is_complete {
+                paths.member(object, raw)
+            } else {
+                None
+            };
             if member.is_none()
                 && let Some(name) = JsonText::new(raw, len).decode_if_escaped()
             {
@@ -381,7 +426,12 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
     }
 
     fn read_scalar(&mut self, start: usize) -> usize {
-        let Self { scanner, paths, piece, .. } = self;
+        let Self {
+            scanner,
+            paths,
+            piece,
+            ..
+        } = self;
         let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
         let Some(len) = piece[start..].iter().position(is_end) else {
             scanner.token_buffer.extend(&piece[start..]);

@@ -37,9 +37,15 @@ impl<S: Copy> PathTable<S> {
     /// Compiles the paths of several tables into one trie. Each table has the path of an object, which is
     /// empty for the document itself, and paths that begin at this object, each with its signal.
     pub fn new(tables: &[(&'static str, &[(&'static str, S)])]) -> Self {
-        let mut paths = Self { nodes: vec![TrieNode::empty()] };
+        let mut paths = Self {
+            nodes: vec![TrieNode::empty()],
+        };
         for &(object, rows) in tables {
-            let object = if object.is_empty() { 0 } else { paths.node_or_insert(0, object) };
+            let object = if object.is_empty() {
+                0
+            } else {
+                paths.node_or_insert(0, object)
+            };
             for &(path, signal) in rows {
                 let node = paths.node_or_insert(object, path);
                 paths.nodes[usize::from(node)].signal = Some(signal);
@@ -79,7 +85,10 @@ impl<S: Copy> PathTable<S> {
         };
         existing.unwrap_or_else(|| {
             let id = self.nodes.len() as TrieNodeId;
-            debug_assert!(self.nodes.len() <= usize::from(TrieNodeId::MAX), "table too large");
+            debug_assert!(
+                self.nodes.len() <= usize::from(TrieNodeId::MAX),
+                "table too large"
+            );
             self.nodes.push(TrieNode::empty());
             let parent = &mut self.nodes[usize::from(parent)];
             match name {
@@ -97,7 +106,10 @@ impl<S: Copy> PathTable<S> {
 
     pub(super) fn member(&self, object: TrieNodeId, name: &[u8]) -> Option<TrieNodeId> {
         let members = &self.nodes[usize::from(object)].members;
-        members.iter().find(|(candidate, _)| candidate.as_bytes() == name).map(|&(_, id)| id)
+        members
+            .iter()
+            .find(|(candidate, _)| candidate.as_bytes() == name)
+            .map(|&(_, id)| id)
     }
 
     pub(super) fn other_members(&self, object: TrieNodeId) -> Option<TrieNodeId> {
@@ -120,6 +132,11 @@ impl<S: Copy> PathTable<S> {
 
 impl<S> TrieNode<S> {
     fn empty() -> Self {
-        Self { members: Vec::new(), other_members: None, elements: None, signal: None }
+        Self {
+            members: Vec::new(),
+            other_members: None,
+            elements: None,
+            signal: None,
+        }
     }
 }

@@ -35,12 +35,18 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
     }
     while at < piece.len() {
         match memchr2(b'"', b'\\', &piece[at..]) {
-            None => return Err(NoQuote { ends_in_escape: false }),
+            None => {
+                return Err(NoQuote {
+                    ends_in_escape: false,
+                });
+            }
             Some(offset) if piece[at + offset] == b'"' => return Ok(at + offset),
             Some(offset) => at += offset + 2,
         }
     }
-    Err(NoQuote { ends_in_escape: at > piece.len() })
+    Err(NoQuote {
+        ends_in_escape: at > piece.len(),
+    })
 }
 
 /// Returns a word whose lowest set bit is in the first byte of `word` that equals `byte`. 0: no byte of
@@ -60,5 +66,8 @@ pub fn find_string_end(text: &[u8]) -> Option<usize> {
 /// Whether these bytes have no quotes and no backslashes, so that they can be a part of a string
 /// without escapes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
-    find_quote(bytes, 0, false) == Err(NoQuote { ends_in_escape: false })
+    find_quote(bytes, 0, false)
+        == Err(NoQuote {
+            ends_in_escape: false,
+        })
 }

@@ -23,7 +23,11 @@ fn scanned_values(paths: &PathTable<&'static str>, pieces: &[&[u8]]) -> (Vec<Str
 
 fn path_table() -> PathTable<&'static str> {
     let choice = [("delta.content", "content"), ("token_ids[]", "token")];
-    let document = [("choices[]", "choice"), ("usage.total", "total"), ("error", "error")];
+    let document = [
+        ("choices[]", "choice"),
+        ("usage.total", "total"),
+        ("error", "error"),
+    ];
     PathTable::new(&[("", &document), ("choices[]", &choice)])
 }
 
@@ -77,7 +81,11 @@ fn a_document_can_be_a_number_or_literal() {
     ] {
         for cut in 0..document.len() {
             let pieces = [&document.as_bytes()[..cut], &document.as_bytes()[cut..]];
-            assert_eq!(scanned_values(&path_table(), &pieces).1, is_complete, "{document:?}");
+            assert_eq!(
+                scanned_values(&path_table(), &pieces).1,
+                is_complete,
+                "{document:?}"
+            );
         }
     }
 }
@@ -89,7 +97,9 @@ fn a_long_string_is_truncated_with_its_length() {
     let mut lengths = Vec::new();
     for piece in document.as_bytes().chunks(100) {
         scanner.scan(&path_table(), piece, |_, value, _| {
-            let JsonValue::Text(text) = value else { panic!("not a text") };
+            let JsonValue::Text(text) = value else {
+                panic!("not a text")
+            };
             lengths.push((text.len(), text.decode().map(Cow::into_owned)));
         });
     }
@@ -98,7 +108,15 @@ fn a_long_string_is_truncated_with_its_length() {
 
 #[test]
 fn invalid_json_fails_and_stays_failed() {
-    for invalid in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
+    for invalid in [
+        "[DONE]",
+        "{\"a\" 1}",
+        "{]",
+        "}",
+        "{\"a\":1,}",
+        "nul",
+        "{\"usage\":{]",
+    ] {
         let mut scanner = JsonScanner::default();
         scanner.scan(&path_table(), invalid.as_bytes(), |_, _, _| {});
         assert!(!scanner.is_complete(), "{invalid}");

@@ -26,7 +26,11 @@ pub(super) const MAX_TOKEN_BYTES: usize = 256;
 
 impl Default for TokenBuffer {
     fn default() -> Self {
-        Self { bytes: [0; MAX_TOKEN_BYTES], len: 0, long_buffer: None }
+        Self {
+            bytes: [0; MAX_TOKEN_BYTES],
+            len: 0,
+            long_buffer: None,
+        }
     }
 }
 
@@ -34,8 +38,10 @@ impl TokenBuffer {
     /// Sets the number of bytes of a split token that are stored. Numbers up to [`MAX_TOKEN_BYTES`]
     /// have no effect: that number of bytes is always stored.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
-        self.long_buffer =
-            (capacity > MAX_TOKEN_BYTES).then(|| LongTokenBuffer { bytes: Vec::new(), capacity });
+        self.long_buffer = (capacity > MAX_TOKEN_BYTES).then(|| LongTokenBuffer {
+            bytes: Vec::new(),
+            capacity,
+        });
     }
 
     pub(super) fn clear(&mut self) {
@@ -51,7 +57,9 @@ impl TokenBuffer {
         self.bytes[start..start + count].copy_from_slice(&bytes[..count]);
         self.len += bytes.len();
         if let Some(long_buffer) = &mut self.long_buffer {
-            let count = bytes.len().min(long_buffer.capacity - long_buffer.bytes.len());
+            let count = bytes
+                .len()
+                .min(long_buffer.capacity - long_buffer.bytes.len());
             long_buffer.bytes.extend_from_slice(&bytes[..count]);
         }
     }

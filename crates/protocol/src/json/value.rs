@@ -72,7 +72,9 @@ impl<'a> JsonValue<'a> {
     /// The number as a count, also if it is written as `12.0` or `1e3`. `None`: the value is not an
     /// integer from 0 to 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
-        let JsonValue::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else {
+            return None;
+        };
         members::count(digits)
     }
 
@@ -89,12 +91,16 @@ impl<'a> JsonValue<'a> {
     /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
     /// which are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
-        let millis = self.as_number().filter(|millis: &f64| *millis <= MAX_MILLIS)?;
+        let millis = self
+            .as_number()
+            .filter(|millis: &f64| *millis <= MAX_MILLIS)?;
         Duration::try_from_secs_f64(millis / 1e3).ok()
     }
 
     fn as_number<T: FromStr>(self) -> Option<T> {
-        let JsonValue::Number(digits) = self else { return None };
+        let JsonValue::Number(digits) = self else {
+            return None;
+        };
         members::number(digits)
     }
 
@@ -153,7 +159,9 @@ impl<'a> JsonText<'a> {
         if memchr::memchr(b'\\', self.raw).is_none() {
             return Some(Cow::Borrowed(raw));
         }
-        serde_json::from_str(&format!("\"{raw}\"")).ok().map(Cow::Owned)
+        serde_json::from_str(&format!("\"{raw}\""))
+            .ok()
+            .map(Cow::Owned)
     }
 }
 

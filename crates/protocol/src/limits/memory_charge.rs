@@ -39,7 +39,11 @@ impl Charge {
     /// Creates a charge of zero bytes. `party` counts the bytes of all uses of the party, and `total` those
     /// of all parties.
     pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
-        Self { bytes: 0, party, total }
+        Self {
+            bytes: 0,
+            party,
+            total,
+        }
     }
 
     /// Adds bytes to the counts of this use, of its party and of all parties. If a count would exceed its
@@ -81,5 +85,7 @@ impl Drop for Charge {
 
 fn add_within(used: &AtomicUsize, bytes: usize, limit: usize) -> Option<()> {
     let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok().map(|_| ())
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)
+        .ok()
+        .map(|_| ())
 }

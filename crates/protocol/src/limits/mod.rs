@@ -11,7 +11,11 @@ use std::collections::VecDeque;
 /// Appends an item to a list of at most `max` items, which is at least 1. If the list is full, its first item
 /// is removed and returned.
 pub fn push_bounded<T>(list: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
-    let first = if list.len() >= max { list.pop_front() } else { None };
+    let first = if list.len() >= max {
+        list.pop_front()
+    } else {
+        None
+    };
     list.push_back(item);
     first
 }

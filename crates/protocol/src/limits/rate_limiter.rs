@@ -27,7 +27,9 @@ impl GcraLimiter {
 
     /// Takes a permit at the time `now`. Returns whether a permit was available.
     pub fn try_acquire(&self, now: Instant) -> bool {
-        let Some(interval) = self.emission_interval_nanos else { return false };
+        let Some(interval) = self.emission_interval_nanos else {
+            return false;
+        };
         let now_nanos = clock::nanos(now);
         let next_arrival = |due_nanos: i64| {
             Some(due_nanos.max(now_nanos) + interval)

@@ -33,7 +33,10 @@ impl Api {
     /// Whether the response of this API is text that a model generates token by token.
     /// Transcriptions ([`Api::Audio`]) do not count as such text.
     pub const fn generates(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
+        matches!(
+            self,
+            Self::Chat | Self::Completions | Self::Responses | Self::Messages
+        )
     }
 
     /// The value of `gen_ai.operation.name` (OpenTelemetry GenAI semantic conventions v1.41) for this API.

@@ -187,7 +187,11 @@ impl FinishReason {
     /// the text `null` where others write `null`.
     pub fn of_value(value: JsonValue<'_>) -> Option<Self> {
         let raw = value.as_text()?;
-        if matches!(&*raw, "" | "null") { None } else { Some(Self::parse(&raw)) }
+        if matches!(&*raw, "" | "null") {
+            None
+        } else {
+            Some(Self::parse(&raw))
+        }
     }
 
     /// Parses the finish reason, stop reason or incomplete reason of any API.

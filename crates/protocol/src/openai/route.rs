@@ -66,15 +66,43 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
     // This API takes and returns token ids, and is otherwise like completions. vLLM serves this path and
     // the render paths with `--enable-scale-out` only.
-    (POST, "/inference/v1/generate", ApiRoute::Forward(Api::Completions)),
-    (POST, "/v1/chat/completions/render", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/completions/render", ApiRoute::Forward(Api::Other)),
+    (
+        POST,
+        "/inference/v1/generate",
+        ApiRoute::Forward(Api::Completions),
+    ),
+    (
+        POST,
+        "/v1/chat/completions/render",
+        ApiRoute::Forward(Api::Other),
+    ),
+    (
+        POST,
+        "/v1/completions/render",
+        ApiRoute::Forward(Api::Other),
+    ),
     (POST, "/v1/messages/render", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/responses/render", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/chat/completions/derender", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/completions/derender", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/chat/completions/batch", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/messages/count_tokens", ApiRoute::Forward(Api::Other)),
+    (
+        POST,
+        "/v1/chat/completions/derender",
+        ApiRoute::Forward(Api::Other),
+    ),
+    (
+        POST,
+        "/v1/completions/derender",
+        ApiRoute::Forward(Api::Other),
+    ),
+    (
+        POST,
+        "/v1/chat/completions/batch",
+        ApiRoute::Forward(Api::Other),
+    ),
+    (
+        POST,
+        "/v1/messages/count_tokens",
+        ApiRoute::Forward(Api::Other),
+    ),
     (POST, "/v2/embed", ApiRoute::Forward(Api::Other)),
     (POST, "/pooling", ApiRoute::Forward(Api::Other)),
     (POST, "/classify", ApiRoute::Forward(Api::Other)),
@@ -85,8 +113,16 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/rerank", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/rerank", ApiRoute::Forward(Api::Other)),
     (POST, "/v2/rerank", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/audio/transcriptions", ApiRoute::Forward(Api::Audio)),
-    (POST, "/v1/audio/translations", ApiRoute::Forward(Api::Audio)),
+    (
+        POST,
+        "/v1/audio/transcriptions",
+        ApiRoute::Forward(Api::Audio),
+    ),
+    (
+        POST,
+        "/v1/audio/translations",
+        ApiRoute::Forward(Api::Audio),
+    ),
     (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
     (GET, "/v1/realtime", ApiRoute::Realtime),
@@ -144,7 +180,9 @@ impl ApiRoute {
                 _ => wrong_method(GET),
             };
         }
-        let Some((_, is_cancel)) = stored_response(path) else { return Err(RouteError::NotFound) };
+        let Some((_, is_cancel)) = stored_response(path) else {
+            return Err(RouteError::NotFound);
+        };
         match *method {
             Method::POST if is_cancel => Ok((Self::StoredResponse, CANCEL_RESPONSE_PATH)),
             Method::GET | Method::HEAD | Method::DELETE if !is_cancel => {
@@ -165,7 +203,10 @@ impl ApiRoute {
         let parts_of = |path: &str| -> Vec<String> {
             // A plural is compared as its singular.
             let normalize = |part: &str| part.trim_end_matches('s').to_ascii_lowercase();
-            path.split('/').filter(|part| !part.is_empty()).map(normalize).collect()
+            path.split('/')
+                .filter(|part| !part.is_empty())
+                .map(normalize)
+                .collect()
         };
         let wanted = parts_of(path);
         let known = configured.chain(API_ROUTES.iter().map(|(_, path, _)| *path));
@@ -176,12 +217,18 @@ impl ApiRoute {
             let is_whole = wanted.ends_with(&parts);
             (is_whole || wanted.ends_with(name)).then_some((name.len(), is_whole))
         };
-        known.filter_map(|known| Some((similarity(known)?, known))).max().map(|(_, known)| known)
+        known
+            .filter_map(|known| Some((similarity(known)?, known)))
+            .max()
+            .map(|(_, known)| known)
     }
 
     /// Whether a backend answers the request.
     pub const fn is_forwarded(self) -> bool {
-        matches!(self, Self::Forward(_) | Self::StoredResponse | Self::Realtime)
+        matches!(
+            self,
+            Self::Forward(_) | Self::StoredResponse | Self::Realtime
+        )
     }
 }
 
@@ -221,7 +268,10 @@ mod tests {
     #[test]
     fn inference_paths_are_forwarded_administrative_ones_not() {
         let chat = ApiRoute::lookup(&Method::POST, "/v1/chat/completions");
-        assert_eq!(chat, Ok((ApiRoute::Forward(Api::Chat), "/v1/chat/completions")));
+        assert_eq!(
+            chat,
+            Ok((ApiRoute::Forward(Api::Chat), "/v1/chat/completions"))
+        );
         for path in [
             "/v1/load_lora_adapter",
             "/collective_rpc",
@@ -235,7 +285,11 @@ mod tests {
             "/v1%2fcompletions",
             "/V1/completions",
         ] {
-            assert_eq!(ApiRoute::lookup(&Method::POST, path), Err(RouteError::NotFound), "{path}");
+            assert_eq!(
+                ApiRoute::lookup(&Method::POST, path),
+                Err(RouteError::NotFound),
+                "{path}"
+            );
         }
     }
 
@@ -243,17 +297,29 @@ mod tests {
     fn a_stored_response_needs_a_valid_id() {
         let lookup = |method, path| ApiRoute::lookup(&method, path);
         let stored = ApiRoute::StoredResponse;
-        assert_eq!(lookup(Method::GET, "/v1/responses/resp_1"), Ok((stored, STORED_RESPONSE_PATH)));
+        assert_eq!(
+            lookup(Method::GET, "/v1/responses/resp_1"),
+            Ok((stored, STORED_RESPONSE_PATH))
+        );
         assert_eq!(
             lookup(Method::DELETE, "/v1/responses/resp_1"),
             Ok((stored, STORED_RESPONSE_PATH))
         );
         let cancel = lookup(Method::POST, "/v1/responses/resp_1/cancel");
         assert_eq!(cancel, Ok((stored, CANCEL_RESPONSE_PATH)));
-        assert_eq!(stored_response_id("/v1/responses/resp_1/cancel"), Some("resp_1"));
+        assert_eq!(
+            stored_response_id("/v1/responses/resp_1/cancel"),
+            Some("resp_1")
+        );
         let wrong_method = |allow| Err(RouteError::MethodNotAllowed(allow));
-        assert_eq!(lookup(Method::POST, "/v1/responses/resp_1"), wrong_method("GET, DELETE"));
-        assert_eq!(lookup(Method::GET, "/v1/responses/render"), wrong_method("POST"));
+        assert_eq!(
+            lookup(Method::POST, "/v1/responses/resp_1"),
+            wrong_method("GET, DELETE")
+        );
+        assert_eq!(
+            lookup(Method::GET, "/v1/responses/render"),
+            wrong_method("POST")
+        );
         let long = format!("/v1/responses/{}", "x".repeat(MAX_RESPONSE_ID_BYTES + 1));
         for path in [
             "/v1/responses/",
@@ -264,7 +330,11 @@ mod tests {
             "/v1/responses/a/cancel/",
             &long,
         ] {
-            assert_eq!(lookup(Method::GET, path), Err(RouteError::NotFound), "{path}");
+            assert_eq!(
+                lookup(Method::GET, path),
+                Err(RouteError::NotFound),
+                "{path}"
+            );
         }
     }
 
@@ -273,8 +343,16 @@ mod tests {
         let lookup = |method: Method, path: &str| ApiRoute::lookup(&method, path);
         for id in ["tiny", "org/big", "org%2Fbig", "a/b/c", "a%20b:c"] {
             let path = format!("/v1/models/{id}");
-            assert_eq!(lookup(Method::GET, &path), Ok((ApiRoute::Model, MODEL_PATH)), "{id}");
-            assert_eq!(lookup(Method::HEAD, &path), Ok((ApiRoute::Model, MODEL_PATH)), "{id}");
+            assert_eq!(
+                lookup(Method::GET, &path),
+                Ok((ApiRoute::Model, MODEL_PATH)),
+                "{id}"
+            );
+            assert_eq!(
+                lookup(Method::HEAD, &path),
+                Ok((ApiRoute::Model, MODEL_PATH)),
+                "{id}"
+            );
             assert_eq!(model_id(&path), Some(id));
             let wrong_method = Err(RouteError::MethodNotAllowed("GET"));
             assert_eq!(lookup(Method::DELETE, &path), wrong_method, "{id}");
@@ -296,7 +374,10 @@ mod tests {
             ("/v1/models/", Some("/v1/models")),
             ("/models", Some("/v1/models")),
             ("/v1", None),
-            ("/v1/v1/messages/count_tokens", Some("/v1/messages/count_tokens")),
+            (
+                "/v1/v1/messages/count_tokens",
+                Some("/v1/messages/count_tokens"),
+            ),
             ("/v1/tokenize", Some("/tokenize")),
             ("/rerank/", Some("/rerank")),
             ("/v1/chat/completion", Some("/v1/chat/completions")),
@@ -314,19 +395,34 @@ mod tests {
         let result = ApiRoute::lookup(&Method::GET, "/v1/completions");
         assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
         assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);
-        assert_eq!(ApiRoute::lookup(&Method::HEAD, "/health"), Ok((ApiRoute::Health, "/health")));
+        assert_eq!(
+            ApiRoute::lookup(&Method::HEAD, "/health"),
+            Ok((ApiRoute::Health, "/health"))
+        );
     }
 
     #[test]
     fn only_health_paths_take_options() {
         for path in ["/", "/health", "/ping", "*"] {
-            assert_eq!(ApiRoute::lookup(&Method::OPTIONS, path), Ok((ApiRoute::Health, path)));
+            assert_eq!(
+                ApiRoute::lookup(&Method::OPTIONS, path),
+                Ok((ApiRoute::Health, path))
+            );
         }
         for path in ["/v1/models", "/v1/chat/completions", "/version"] {
             let result = ApiRoute::lookup(&Method::OPTIONS, path);
-            assert!(matches!(result, Err(RouteError::MethodNotAllowed(_))), "{path}");
+            assert!(
+                matches!(result, Err(RouteError::MethodNotAllowed(_))),
+                "{path}"
+            );
         }
-        assert_eq!(ApiRoute::lookup(&Method::OPTIONS, "/*"), Err(RouteError::NotFound));
-        assert_eq!(ApiRoute::lookup(&Method::GET, "*"), Err(RouteError::NotFound));
+        assert_eq!(
+            ApiRoute::lookup(&Method::OPTIONS, "/*"),
+            Err(RouteError::NotFound)
+        );
+        assert_eq!(
+            ApiRoute::lookup(&Method::GET, "*"),
+            Err(RouteError::NotFound)
+        );
     }
 }

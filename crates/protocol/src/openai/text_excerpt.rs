@@ -19,7 +19,10 @@ pub struct TextExcerpt {
 impl TextExcerpt {
     /// An empty excerpt for up to `capacity` bytes.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, ..Self::default() }
+        Self {
+            capacity,
+            ..Self::default()
+        }
     }
 
     /// Appends the next piece of the text, up to the capacity.
@@ -71,7 +74,10 @@ mod tests {
         let mut reader = ResponseReader::new(api);
         reader.capture_text(TextExcerpt::new(2_000));
         for event in events {
-            event.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
+            event
+                .as_bytes()
+                .chunks(piece_bytes)
+                .for_each(|piece| reader.data(piece));
             reader.finish_event("");
         }
         String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
@@ -81,7 +87,10 @@ mod tests {
     fn captured_from_document(api: Api, document: &str, piece_bytes: usize) -> String {
         let mut reader = ResponseReader::new(api);
         reader.capture_text(TextExcerpt::new(2_000));
-        document.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
+        document
+            .as_bytes()
+            .chunks(piece_bytes)
+            .for_each(|piece| reader.data(piece));
         reader.end_whole();
         String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
     }
@@ -145,11 +154,23 @@ mod tests {
                 {{"type":"tool_use","input":{{"a":"secret"}}}}]}}"#
         );
         for piece in [7, 300, 100_000] {
-            assert_eq!(captured_from_document(Api::Chat, &chat, piece), long, "{piece}");
+            assert_eq!(
+                captured_from_document(Api::Chat, &chat, piece),
+                long,
+                "{piece}"
+            );
             let captured = captured_from_document(Api::Completions, &completion, piece);
             assert_eq!(captured, long, "{piece}");
-            assert_eq!(captured_from_document(Api::Responses, &responses, piece), long, "{piece}");
-            assert_eq!(captured_from_document(Api::Messages, &messages, piece), long, "{piece}");
+            assert_eq!(
+                captured_from_document(Api::Responses, &responses, piece),
+                long,
+                "{piece}"
+            );
+            assert_eq!(
+                captured_from_document(Api::Messages, &messages, piece),
+                long,
+                "{piece}"
+            );
         }
     }
 
@@ -172,7 +193,10 @@ mod tests {
         excerpt.push(b"def");
         assert_eq!((excerpt.bytes(), excerpt.is_cut()), (&b"abcdef"[..], false));
         excerpt.push(b"ghi");
-        assert_eq!((excerpt.bytes(), excerpt.is_cut()), (&b"abcdefgh"[..], true));
+        assert_eq!(
+            (excerpt.bytes(), excerpt.is_cut()),
+            (&b"abcdefgh"[..], true)
+        );
         assert_eq!(format!("{excerpt:?}"), "TextExcerpt(8 bytes)");
     }
 }

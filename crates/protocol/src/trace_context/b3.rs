@@ -38,7 +38,11 @@ pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceConte
 /// Reads the `x-b3-*` headers. `None`: an id is missing or a value is invalid.
 pub(super) fn read_multi_headers(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let is_debug = single_value(headers, &FLAGS) == Some("1");
-    let decision = if is_debug { Some("d") } else { single_value(headers, &SAMPLED) };
+    let decision = if is_debug {
+        Some("d")
+    } else {
+        single_value(headers, &SAMPLED)
+    };
     parse_remote_context(
         single_value(headers, &TRACE_ID)?,
         single_value(headers, &SPAN_ID)?,
@@ -51,8 +55,9 @@ fn parse_remote_context(
     span_id: &str,
     decision: Option<&str>,
 ) -> Option<RemoteTraceContext> {
-    let trace_id =
-        parse_hex(trace_id, 32).or_else(|| parse_hex(trace_id, 16)).filter(|id| *id != 0)?;
+    let trace_id = parse_hex(trace_id, 32)
+        .or_else(|| parse_hex(trace_id, 16))
+        .filter(|id| *id != 0)?;
     let span_id = parse_hex(span_id, 16).filter(|id| *id != 0)? as u64;
     let decision = match decision {
         None => None,
@@ -60,8 +65,16 @@ fn parse_remote_context(
         Some("0" | "false") => Some(false),
         Some(_) => return None,
     };
-    let parent = TraceParent { trace_id, span_id, is_sampled: decision == Some(true) };
-    Some(RemoteTraceContext { parent, sampling_decision: decision, trace_state: None })
+    let parent = TraceParent {
+        trace_id,
+        span_id,
+        is_sampled: decision == Some(true),
+    };
+    Some(RemoteTraceContext {
+        parent,
+        sampling_decision: decision,
+        trace_state: None,
+    })
 }
 
 /// The value of a header. `None`: the header does not occur exactly once, or is not visible ASCII.

@@ -44,7 +44,11 @@ impl TraceContext {
 
     /// The `traceparent` for an upstream request whose parent is the gateway's span `span_id`.
     pub fn trace_parent(&self, span_id: u64) -> TraceParent {
-        TraceParent { trace_id: self.trace_id, span_id, is_sampled: self.is_sampled }
+        TraceParent {
+            trace_id: self.trace_id,
+            span_id,
+            is_sampled: self.is_sampled,
+        }
     }
 
     /// Injects this context into the headers of an upstream request, and removes the client's
@@ -52,7 +56,9 @@ impl TraceContext {
     pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
         // Most clients send none of these headers, and one scan costs less than nine removals.
         if headers.keys().any(is_context_header) {
-            let names = [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::B3_HEADERS);
+            let names = [&TRACEPARENT, &TRACESTATE, &BAGGAGE]
+                .into_iter()
+                .chain(&b3::B3_HEADERS);
             names.for_each(|name| drop(headers.remove(name)));
         }
         let parent = self.trace_parent(span_id).to_header_bytes();

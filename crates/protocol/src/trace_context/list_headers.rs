@@ -20,11 +20,15 @@ const MAX_BAGGAGE_MEMBERS: usize = 64;
 /// are the oldest.
 pub(super) fn filter_trace_state<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Box<str>> {
     let members = headers.flat_map(|header| header.split(',')).map(str::trim);
-    let mut members: Vec<&str> =
-        members.filter(|member| !member.is_empty()).take(MAX_TRACE_STATE_MEMBERS + 1).collect();
+    let mut members: Vec<&str> = members
+        .filter(|member| !member.is_empty())
+        .take(MAX_TRACE_STATE_MEMBERS + 1)
+        .collect();
     let mut keys = HashSet::new();
     let is_valid = members.len() <= MAX_TRACE_STATE_MEMBERS
-        && members.iter().all(|member| trace_state_key(member).is_some_and(|key| keys.insert(key)));
+        && members
+            .iter()
+            .all(|member| trace_state_key(member).is_some_and(|key| keys.insert(key)));
     if !is_valid || members.is_empty() {
         return None;
     }
@@ -43,7 +47,9 @@ pub(super) fn filter_baggage<'a>(
     headers: impl Iterator<Item = &'a str>,
     allowed_names: &[Box<str>],
 ) -> Option<Box<str>> {
-    let members = headers.flat_map(|header| header.split(',')).take(MAX_BAGGAGE_MEMBERS);
+    let members = headers
+        .flat_map(|header| header.split(','))
+        .take(MAX_BAGGAGE_MEMBERS);
     let is_allowed = |member: &&str| {
         let name = member.split_once('=').map(|(name, _)| name.trim());
         name.is_some_and(|name| allowed_names.iter().any(|allowed| **allowed == *name))
@@ -70,7 +76,11 @@ fn trace_state_key(member: &str) -> Option<&str> {
 
 /// Length of the members joined by commas, in bytes.
 fn joined_length(members: &[&str]) -> usize {
-    members.iter().map(|member| member.len() + 1).sum::<usize>().saturating_sub(1)
+    members
+        .iter()
+        .map(|member| member.len() + 1)
+        .sum::<usize>()
+        .saturating_sub(1)
 }
 
 #[cfg(test)]
@@ -83,15 +93,23 @@ mod tests {
 
     #[test]
     fn a_valid_trace_state_is_forwarded_in_order() {
-        assert_eq!(filtered_state(&["a=1, b=2", "c@d=x;y"]).as_deref(), Some("a=1,b=2,c@d=x;y"));
+        assert_eq!(
+            filtered_state(&["a=1, b=2", "c@d=x;y"]).as_deref(),
+            Some("a=1,b=2,c@d=x;y")
+        );
         assert_eq!(filtered_state(&["a=1,,", ""]).as_deref(), Some("a=1"));
     }
 
     #[test]
     fn an_invalid_tracestate_header_is_not_forwarded() {
-        let many = (0..33).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
+        let many = (0..33)
+            .map(|n| format!("k{n}=v"))
+            .collect::<Vec<_>>()
+            .join(",");
         let long = format!("a={}", "v".repeat(257));
-        for invalid in ["", "a", "A=1", "a=", "a=1=2", "a=1,a=2", "a=é", &many, &long] {
+        for invalid in [
+            "", "a", "A=1", "a=", "a=1=2", "a=1,a=2", "a=é", &many, &long,
+        ] {
             assert_eq!(filtered_state(&[invalid]), None, "{invalid}");
         }
     }
@@ -116,7 +134,10 @@ mod tests {
         let filtered =
             |headers: &[&str]| filter_baggage(headers.iter().copied(), &listed).map(String::from);
         let all = ["secret=1, tenant = a;ttl=1", "tier=gold,tenants=x,tier"];
-        assert_eq!(filtered(&all).as_deref(), Some("tenant = a;ttl=1,tier=gold"));
+        assert_eq!(
+            filtered(&all).as_deref(),
+            Some("tenant = a;ttl=1,tier=gold")
+        );
         assert_eq!(filtered(&["secret=1"]), None);
         let large = format!("tenant={}", "v".repeat(5_000));
         assert_eq!(filtered(&[&large, &large]), Some(large));

@@ -70,7 +70,9 @@ impl Propagation {
         }
         let parent = continued.as_ref().map(|remote| remote.parent);
         let trace_id = parent.map_or(random.max(1), |parent| parent.trace_id);
-        let decision = continued.as_ref().and_then(|remote| remote.sampling_decision);
+        let decision = continued
+            .as_ref()
+            .and_then(|remote| remote.sampling_decision);
         let forwards_baggage =
             self.formats.baggage && self.parent_mode == TraceParentMode::Continue;
         TraceContext {
@@ -101,8 +103,12 @@ impl Propagation {
 
 impl PropagationFormats {
     /// No propagation format is enabled.
-    pub const NONE: Self =
-        Self { trace_context: false, baggage: false, b3: false, b3_multi: false };
+    pub const NONE: Self = Self {
+        trace_context: false,
+        baggage: false,
+        b3: false,
+        b3_multi: false,
+    };
 
     /// Whether a format of the trace itself is enabled, and not only baggage.
     const fn has_trace(self) -> bool {
@@ -114,7 +120,11 @@ impl PropagationFormats {
     fn extract(self, headers: &HeaderMap) -> Option<RemoteTraceContext> {
         let w3c = || self.trace_context.then(|| extract_w3c(headers)).flatten();
         let single = || self.b3.then(|| b3::read_single_header(headers)).flatten();
-        let multi = || self.b3_multi.then(|| b3::read_multi_headers(headers)).flatten();
+        let multi = || {
+            self.b3_multi
+                .then(|| b3::read_multi_headers(headers))
+                .flatten()
+        };
         w3c().or_else(single).or_else(multi)
     }
 }
@@ -122,7 +132,11 @@ impl PropagationFormats {
 impl Default for PropagationFormats {
     /// `tracecontext,baggage`, the default of OpenTelemetry.
     fn default() -> Self {
-        Self { trace_context: true, baggage: true, ..Self::NONE }
+        Self {
+            trace_context: true,
+            baggage: true,
+            ..Self::NONE
+        }
     }
 }
 
@@ -138,7 +152,11 @@ fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
 }
 
 fn header_texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    headers.get_all(name).iter().map(HeaderValue::to_str).filter_map(Result::ok)
+    headers
+        .get_all(name)
+        .iter()
+        .map(HeaderValue::to_str)
+        .filter_map(Result::ok)
 }
 
 #[cfg(test)]
@@ -150,16 +168,27 @@ mod tests {
 
     const TRACE_ID: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
     const SPAN_ID: u64 = 0xb7ad_6b71_6920_3331;
-    const W3C_HEADER: (&str, &str) =
-        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-    const ALL_FORMATS: PropagationFormats =
-        PropagationFormats { trace_context: true, baggage: true, b3: true, b3_multi: true };
-    const B3_ID_HEADERS: [(&str, &str); 2] =
-        [("x-b3-traceid", "0af7651916cd43dd8448eb211c80319c"), ("x-b3-spanid", "b7ad6b7169203331")];
+    const W3C_HEADER: (&str, &str) = (
+        "traceparent",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    );
+    const ALL_FORMATS: PropagationFormats = PropagationFormats {
+        trace_context: true,
+        baggage: true,
+        b3: true,
+        b3_multi: true,
+    };
+    const B3_ID_HEADERS: [(&str, &str); 2] = [
+        ("x-b3-traceid", "0af7651916cd43dd8448eb211c80319c"),
+        ("x-b3-spanid", "b7ad6b7169203331"),
+    ];
 
     fn propagation(ratio: f64) -> Propagation {
         Propagation {
-            sampler: Sampler { is_parent_based: true, ratio },
+            sampler: Sampler {
+                is_parent_based: true,
+                ratio,
+            },
             rate_limit: None,
             parent_mode: TraceParentMode::Continue,
             formats: ALL_FORMATS,
@@ -179,7 +208,10 @@ mod tests {
     #[test]
     fn only_parent_based_samplers_follow_the_client() {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
-        assert!(propagation(1.0).sampler.should_sample(None, u128::MAX), "all without a parent");
+        assert!(
+            propagation(1.0).sampler.should_sample(None, u128::MAX),
+            "all without a parent"
+        );
         let mut never = propagation(0.0);
         never.sampler.is_parent_based = false;
         assert!(!start(&never, &[W3C_HEADER]).is_sampled);
@@ -188,14 +220,27 @@ mod tests {
     #[test]
     fn each_format_gives_trace_and_parent_span() {
         for (b3, decided) in [
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", Some(true)),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d", Some(true)),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0-00f067aa0ba902b7", Some(false)),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
+                Some(true),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d",
+                Some(true),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0-00f067aa0ba902b7",
+                Some(false),
+            ),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
         ] {
             let never = started_trace(0.0, &[("b3", b3)]);
             let always = started_trace(1.0, &[("b3", b3)]);
-            assert_eq!((never.trace_id, never.parent_span_id), (TRACE_ID, Some(SPAN_ID)), "{b3}");
+            assert_eq!(
+                (never.trace_id, never.parent_span_id),
+                (TRACE_ID, Some(SPAN_ID)),
+                "{b3}"
+            );
             let expected = (decided.unwrap_or(false), decided.unwrap_or(true));
             assert_eq!((never.is_sampled, always.is_sampled), expected, "{b3}");
         }
@@ -224,15 +269,36 @@ mod tests {
             &[("traceparent", "")],
             &[("traceparent", "00")],
             &[("traceparent", "00-0-0-01")],
-            &[("traceparent", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")],
-            &[("traceparent", "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01")],
-            &[("traceparent", "00-00000000000000000000000000000000-b7ad6b7169203331-01")],
-            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01")],
-            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more")],
-            &[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x")],
+            &[(
+                "traceparent",
+                "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            )],
+            &[(
+                "traceparent",
+                "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            )],
+            &[(
+                "traceparent",
+                "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            )],
+            &[(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            )],
+            &[(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            )],
+            &[(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
+            )],
             &[("b3", "1")],
             &[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-x")],
-            &[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-zz")],
+            &[(
+                "b3",
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-zz",
+            )],
             &[("b3", "0-0-1")],
             &[B3_ID_HEADERS[0]],
             &[B3_ID_HEADERS[0], B3_ID_HEADERS[0], B3_ID_HEADERS[1]],
@@ -245,25 +311,53 @@ mod tests {
             );
         }
         let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more";
-        assert_eq!(started_trace(1.0, &[("traceparent", later)]).trace_id, TRACE_ID);
+        assert_eq!(
+            started_trace(1.0, &[("traceparent", later)]).trace_id,
+            TRACE_ID
+        );
     }
 
     #[test]
     fn headers_of_disabled_formats_are_not_read() {
-        let default = Propagation { formats: PropagationFormats::default(), ..propagation(1.0) };
-        let trace = start(&default, &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]);
-        assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
-        let none = Propagation { formats: PropagationFormats::NONE, ..propagation(1.0) };
+        let default = Propagation {
+            formats: PropagationFormats::default(),
+            ..propagation(1.0)
+        };
+        let trace = start(
+            &default,
+            &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")],
+        );
+        assert_eq!(
+            (trace.trace_id, trace.baggage.as_deref()),
+            (7, Some("tier=a"))
+        );
+        let none = Propagation {
+            formats: PropagationFormats::NONE,
+            ..propagation(1.0)
+        };
         let trace = start(&none, &[W3C_HEADER, ("baggage", "tier=a")]);
-        assert_eq!((trace.trace_id, trace.baggage, trace.is_propagated), (7, None, false));
+        assert_eq!(
+            (trace.trace_id, trace.baggage, trace.is_propagated),
+            (7, None, false)
+        );
     }
 
     #[test]
     fn baggage_alone_sends_no_trace_header() {
-        let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
+        let formats = PropagationFormats {
+            baggage: true,
+            ..PropagationFormats::NONE
+        };
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         let mut sent = header_map(&received);
-        start(&Propagation { formats, ..propagation(1.0) }, &received).inject(0xa1, &mut sent);
+        start(
+            &Propagation {
+                formats,
+                ..propagation(1.0)
+            },
+            &received,
+        )
+        .inject(0xa1, &mut sent);
         assert_eq!(sent, header_map(&[("baggage", "tier=a")]));
     }
 
@@ -271,11 +365,25 @@ mod tests {
     fn an_ignored_trace_adds_at_most_a_link() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         for parent_mode in [TraceParentMode::Link, TraceParentMode::Ignore] {
-            let trace = start(&Propagation { parent_mode, ..propagation(0.0) }, &received);
-            assert_eq!((trace.trace_id, trace.parent_span_id, trace.is_sampled), (7, None, false));
+            let trace = start(
+                &Propagation {
+                    parent_mode,
+                    ..propagation(0.0)
+                },
+                &received,
+            );
+            assert_eq!(
+                (trace.trace_id, trace.parent_span_id, trace.is_sampled),
+                (7, None, false)
+            );
             assert_eq!((trace.trace_state, trace.baggage), (None, None));
-            let link = trace.linked_parent.map(|link| (link.trace_id, link.span_id));
-            assert_eq!(link, (parent_mode == TraceParentMode::Link).then_some((TRACE_ID, SPAN_ID)));
+            let link = trace
+                .linked_parent
+                .map(|link| (link.trace_id, link.span_id));
+            assert_eq!(
+                link,
+                (parent_mode == TraceParentMode::Link).then_some((TRACE_ID, SPAN_ID))
+            );
         }
     }
 
@@ -286,10 +394,17 @@ mod tests {
         let trace = started_trace(1.0, &received);
         trace.inject(0xa1, &mut sent);
         let injected = "00-0af7651916cd43dd8448eb211c80319c-00000000000000a1-01";
-        let expected =
-            header_map(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
+        let expected = header_map(&[
+            ("traceparent", injected),
+            ("tracestate", "a=1"),
+            ("baggage", "tier=a"),
+        ]);
         assert_eq!(sent, expected);
-        TraceContext { is_propagated: false, ..trace }.inject(0xa1, &mut sent);
+        TraceContext {
+            is_propagated: false,
+            ..trace
+        }
+        .inject(0xa1, &mut sent);
         assert_eq!(
             sent,
             header_map(&[("baggage", "tier=a")]),
@@ -301,17 +416,26 @@ mod tests {
     fn beyond_the_limit_only_sampled_traces_count() {
         let now = clock::epoch();
         let limiter = Some(Arc::new(GcraLimiter::new(10)));
-        let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };
+        let limited = Propagation {
+            rate_limit: limiter,
+            ..propagation(0.5)
+        };
         let mut random = fastrand::Rng::with_seed(1);
         let mut sampled = |pairs: &[(&'static str, &str)]| {
             let headers = header_map(pairs);
             let ids = std::iter::repeat_with(|| random.u128(1..)).take(1_000);
-            ids.filter(|id| limited.start_trace(&headers, *id, now).is_sampled).count()
+            ids.filter(|id| limited.start_trace(&headers, *id, now).is_sampled)
+                .count()
         };
-        assert_eq!([sampled(&[]), sampled(&[]), sampled(&[W3C_HEADER])], [10, 0, 1_000]);
-        let later = now + Duration::from_millis(500);
-        assert!(
-            (0..64).any(|id| limited.start_trace(&header_map(&[]), id << 58 | 1, later).is_sampled)
+        assert_eq!(
+            [sampled(&[]), sampled(&[]), sampled(&[W3C_HEADER])],
+            [10, 0, 1_000]
         );
+        let later = now + Duration::from_millis(500);
+        assert!((0..64).any(|id| {
+            limited
+                .start_trace(&header_map(&[]), id << 58 | 1, later)
+                .is_sampled
+        }));
     }
 }

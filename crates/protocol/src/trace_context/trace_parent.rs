@@ -43,7 +43,11 @@ impl TraceParent {
         let trace_id = parse_hex(trace_id, 32).filter(|id| *id != 0)?;
         let span_id = parse_hex(span_id, 16).filter(|id| *id != 0)? as u64;
         let flags = parse_hex(flags, 2)?;
-        Some(Self { trace_id, span_id, is_sampled: flags & 1 == 1 })
+        Some(Self {
+            trace_id,
+            span_id,
+            is_sampled: flags & 1 == 1,
+        })
     }
 
     /// Formats the `traceparent` header without [`fmt`], which takes several times as long. The gateway
@@ -82,5 +86,7 @@ fn write_hex(bytes: &[u8], digits: &mut [u8]) {
 pub(super) fn parse_hex(digits: &str, len: usize) -> Option<u128> {
     let is_lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_valid = digits.len() == len && digits.bytes().all(is_lower_hex);
-    is_valid.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
+    is_valid
+        .then(|| u128::from_str_radix(digits, 16).ok())
+        .flatten()
 }

@@ -69,7 +69,9 @@ const MAX_KEY_BYTES: usize = 512;
 /// The token of an `Authorization: Bearer` header. `None`: the request has no such header.
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii())
 }
 
 /// Removes the credentials of the client, which must not reach the backend.
@@ -92,8 +94,10 @@ impl ApiKeys {
     /// The keys of a validated key file. Tenants and keys keep the usage that `previous` has for
     /// the same names.
     pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
-        let mut api_keys =
-            Self { tenant_labels: previous.tenant_labels.clone(), ..Self::default() };
+        let mut api_keys = Self {
+            tenant_labels: previous.tenant_labels.clone(),
+            ..Self::default()
+        };
         for entry in &key_file.tenants {
             let name: Arc<str> = entry.name.as_str().into();
             if api_keys.tenant_labels.len() < MAX_TENANTS {
@@ -109,7 +113,9 @@ impl ApiKeys {
                     })
                 });
                 let key = ApiKey::new(key, principal, tenant.clone());
-                api_keys.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
+                api_keys
+                    .by_digest
+                    .insert(key.digest.lookup_hash(), Arc::new(key));
             }
             api_keys.tenants.insert(name, tenant);
         }
@@ -136,13 +142,17 @@ impl ApiKeys {
     pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
         let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
         let digest = KeyDigest::from_key(token);
-        self.by_digest.get(&digest.lookup_hash()).filter(|key| key.digest.is_same(&digest))
+        self.by_digest
+            .get(&digest.lookup_hash())
+            .filter(|key| key.digest.is_same(&digest))
     }
 
     /// Charges the tokens of a request that has ended to its tenant and its key. If a reload removed
     /// the key, only the tenant is charged. If the reload removed the tenant, nothing is charged.
     pub fn charge(&self, principal: &ClientIdentity, charge: TokenCharge, now: Instant) {
-        let Some(tenant) = self.tenants.get(&principal.tenant) else { return };
+        let Some(tenant) = self.tenants.get(&principal.tenant) else {
+            return;
+        };
         tenant.usage_limiter.charge(charge.total(), now);
         if let Some(usage_limiter) = tenant.key_usage_limiters.get(&principal.key) {
             usage_limiter.charge(charge.total(), now);
@@ -166,7 +176,9 @@ impl ApiKeys {
 
     /// Names of all tenants, with their numbers of open requests.
     pub fn open(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
-        self.tenants.iter().map(|(name, tenant)| (name, tenant.usage_limiter.open()))
+        self.tenants
+            .iter()
+            .map(|(name, tenant)| (name, tenant.usage_limiter.open()))
     }
 }
 
@@ -174,8 +186,17 @@ impl ApiKeys {
 
 impl ApiKey {
     fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
-        let usage_limiter = tenant.key_usage_limiters.get(&caller.key).cloned().unwrap_or_default();
-        Self { digest: entry.hash, caller, tenant, usage_limiter }
+        let usage_limiter = tenant
+            .key_usage_limiters
+            .get(&caller.key)
+            .cloned()
+            .unwrap_or_default();
+        Self {
+            digest: entry.hash,
+            caller,
+            tenant,
+            usage_limiter,
+        }
     }
 
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
@@ -198,7 +219,9 @@ impl Tenant {
     fn new(entry: &TenantEntry, previous: Option<&Arc<Self>>) -> Self {
         let limiter_with_usage = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
             limits,
-            meter: previous.map(|limiter| limiter.meter.clone()).unwrap_or_default(),
+            meter: previous
+                .map(|limiter| limiter.meter.clone())
+                .unwrap_or_default(),
         };
         let key_usage_limiter = |key: &KeyEntry| {
             let name: Arc<str> = key.name.as_str().into();

@@ -36,8 +36,11 @@ impl TokenCharge {
             input => input,
         };
         let is_whole = is_charged && !observed.is_stream && record.api.is_some_and(Api::generates);
-        let estimated_output =
-            if is_whole { (record.bytes_out as f64 * TOKENS_PER_BYTE) as u64 } else { 0 };
+        let estimated_output = if is_whole {
+            (record.bytes_out as f64 * TOKENS_PER_BYTE) as u64
+        } else {
+            0
+        };
         Self {
             input: input.unwrap_or(0),
             output: record.output_tokens().unwrap_or(estimated_output),
@@ -105,25 +108,51 @@ mod tests {
     fn unreported_prompts_are_charged_if_the_client_left() {
         use UsageSource::{Estimated, Missing};
         let fixture = fixtures::streamed();
-        let predicted = fixture.selected_candidate().unwrap().candidate.prompt.round() as u64;
+        let predicted = fixture
+            .selected_candidate()
+            .unwrap()
+            .candidate
+            .prompt
+            .round() as u64;
         for (outcome, failure, source, [input, output]) in [
             (Outcome::Cancelled, None, Estimated, [predicted, 7]),
-            (Outcome::Timeout, Some(FailureKind::SlowOutput), Missing, [0, 0]),
-            (Outcome::Timeout, Some(FailureKind::ClientTimeout), Missing, [predicted, 0]),
+            (
+                Outcome::Timeout,
+                Some(FailureKind::SlowOutput),
+                Missing,
+                [0, 0],
+            ),
+            (
+                Outcome::Timeout,
+                Some(FailureKind::ClientTimeout),
+                Missing,
+                [predicted, 0],
+            ),
             (Outcome::Truncated, None, Estimated, [0, 7]),
             (Outcome::UpstreamError, None, Missing, [0, 0]),
         ] {
-            let mut record = RequestRecord { outcome, ..fixtures::streamed() };
+            let mut record = RequestRecord {
+                outcome,
+                ..fixtures::streamed()
+            };
             record.observed.usage.input = None;
             record.observed.usage_source = source;
             record.observed.estimated_tokens = 7;
             record.attempts[0].failure = failure.map(FailureKind::as_str);
             let charge = TokenCharge::from_record(&record);
-            assert_eq!(charge, TokenCharge { input, output }, "{outcome:?} {failure:?}");
+            assert_eq!(
+                charge,
+                TokenCharge { input, output },
+                "{outcome:?} {failure:?}"
+            );
             record.attempts.clear();
             record.observed.estimated_tokens = 0;
             let charge = TokenCharge::from_record(&record);
-            assert_eq!(charge, TokenCharge::default(), "no backend received it: {outcome:?}");
+            assert_eq!(
+                charge,
+                TokenCharge::default(),
+                "no backend received it: {outcome:?}"
+            );
         }
     }
 
@@ -140,20 +169,46 @@ mod tests {
             TokenCharge::from_record(&record).input
         };
         let doubled = (predicted * 2.0).round() as u64;
-        for route in ["/v1/embeddings", "/pooling", "/score", "/v1/chat/completions/batch"] {
-            assert_eq!(charged(Api::Other, route, [1_000, 2_000, 0]), doubled, "{route}");
+        for route in [
+            "/v1/embeddings",
+            "/pooling",
+            "/score",
+            "/v1/chat/completions/batch",
+        ] {
+            assert_eq!(
+                charged(Api::Other, route, [1_000, 2_000, 0]),
+                doubled,
+                "{route}"
+            );
         }
-        assert_eq!(charged(Api::Chat, "/v1/chat/completions", [0, 4_000, 0]), 1_000);
-        assert_eq!(charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]), 1_024);
+        assert_eq!(
+            charged(Api::Chat, "/v1/chat/completions", [0, 4_000, 0]),
+            1_000
+        );
+        assert_eq!(
+            charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]),
+            1_024
+        );
         let (text, media) = (1_024, (1 << 20) - 1_024);
-        let image = PromptBytes { parts: text + media, text, media };
+        let image = PromptBytes {
+            parts: text + media,
+            text,
+            media,
+        };
         // Routing also predicts the tokens of the media: 1,023 for the media and 50 for the text.
         let image = tokens_of_body(1_073.0, image);
         assert!((1_023..1_100).contains(&image), "{image}");
-        for route in ["/tokenize", "/v1/messages/count_tokens", "/v1/completions/render"] {
+        for route in [
+            "/tokenize",
+            "/v1/messages/count_tokens",
+            "/v1/completions/render",
+        ] {
             assert_eq!(charged(Api::Other, route, [1_000, 1_000, 0]), 0, "{route}");
         }
-        assert_eq!(charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]), 0);
+        assert_eq!(
+            charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]),
+            0
+        );
     }
 
     #[test]

@@ -48,7 +48,9 @@ impl CorsSettings {
     /// Index of the first origin that is neither `*` nor an origin as browsers send it. `None`: all
     /// origins are valid.
     pub fn stray(&self) -> Option<usize> {
-        self.origins.iter().position(|origin| origin != ANY_ORIGIN && !is_origin(origin))
+        self.origins
+            .iter()
+            .position(|origin| origin != ANY_ORIGIN && !is_origin(origin))
     }
 }
 
@@ -56,7 +58,9 @@ impl CorsSettings {
 fn is_origin(text: &str) -> bool {
     let uri: Option<Uri> = text.parse().ok();
     let rebuilt = uri.and_then(|uri| {
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.as_str().contains('@'))?;
         Some(format!("{}://{authority}", uri.scheme_str()?))
     });
     rebuilt.is_some_and(|rebuilt| rebuilt == text && !text.contains(char::is_uppercase))
@@ -67,9 +71,14 @@ fn is_origin(text: &str) -> bool {
 impl Cors {
     /// The policy of validated settings. An origin that is not a valid header value is ignored.
     pub fn new(settings: &CorsSettings) -> Self {
-        let named_origins = settings.origins.iter().filter(|origin| *origin != ANY_ORIGIN);
+        let named_origins = settings
+            .origins
+            .iter()
+            .filter(|origin| *origin != ANY_ORIGIN);
         Self {
-            origins: named_origins.filter_map(|origin| origin.parse().ok()).collect(),
+            origins: named_origins
+                .filter_map(|origin| origin.parse().ok())
+                .collect(),
             allows_any_origin: settings.origins.iter().any(|origin| origin == ANY_ORIGIN),
         }
     }
@@ -85,8 +94,9 @@ impl Cors {
     ) -> Option<HeaderMap> {
         let is_preflight =
             method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-        let origin =
-            headers.get(ORIGIN).filter(|origin| is_preflight && self.allows_origin(origin))?;
+        let origin = headers
+            .get(ORIGIN)
+            .filter(|origin| is_preflight && self.allows_origin(origin))?;
         let mut response = HeaderMap::new();
         self.insert_allow_origin(origin, &mut response);
         let methods = HeaderValue::from_static(methods().unwrap_or(DEFAULT_METHODS));
@@ -119,7 +129,10 @@ impl Cors {
 
     fn insert_allow_origin(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
         if self.allows_any_origin {
-            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static(ANY_ORIGIN));
+            headers.insert(
+                ACCESS_CONTROL_ALLOW_ORIGIN,
+                HeaderValue::from_static(ANY_ORIGIN),
+            );
         } else {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             headers.append(VARY, HeaderValue::from(ORIGIN));
@@ -133,18 +146,26 @@ mod tests {
     use http::HeaderName;
 
     fn cors(origins: &[&str]) -> Cors {
-        Cors::new(&CorsSettings { origins: origins.iter().map(|&origin| origin.into()).collect() })
+        Cors::new(&CorsSettings {
+            origins: origins.iter().map(|&origin| origin.into()).collect(),
+        })
     }
 
     fn header_map(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_static(value)))
+            .collect()
     }
 
     fn preflight_headers(origin: &'static str) -> HeaderMap {
         header_map(&[
             (ORIGIN, origin),
             (ACCESS_CONTROL_REQUEST_METHOD, "POST"),
-            (ACCESS_CONTROL_REQUEST_HEADERS, "authorization, x-stainless-os"),
+            (
+                ACCESS_CONTROL_REQUEST_HEADERS,
+                "authorization, x-stainless-os",
+            ),
         ])
     }
 
@@ -152,14 +173,24 @@ mod tests {
     fn preflights_list_methods_and_headers() {
         let cors = cors(&["https://a.example", "http://localhost:3000"]);
         let preflight = |origin| {
-            cors.preflight(&Method::OPTIONS, &preflight_headers(origin), || Some("GET, DELETE"))
+            cors.preflight(&Method::OPTIONS, &preflight_headers(origin), || {
+                Some("GET, DELETE")
+            })
         };
         let response = preflight("https://a.example").unwrap();
         assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
         assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, DELETE");
-        assert_eq!(response[ACCESS_CONTROL_ALLOW_HEADERS], "authorization, x-stainless-os");
+        assert_eq!(
+            response[ACCESS_CONTROL_ALLOW_HEADERS],
+            "authorization, x-stainless-os"
+        );
         assert!(!response.contains_key("access-control-allow-credentials"));
-        for origin in ["https://b.example", "https://a.example.evil", "http://a.example", "null"] {
+        for origin in [
+            "https://b.example",
+            "https://a.example.evil",
+            "http://a.example",
+            "null",
+        ] {
             assert_eq!(preflight(origin), None, "{origin}");
         }
     }
@@ -189,7 +220,10 @@ mod tests {
         };
         let headers = applied(cors(&["https://a.example"]));
         assert_eq!(headers[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
-        assert_eq!(headers.get_all(VARY).iter().collect::<Vec<_>>(), ["accept", "origin"]);
+        assert_eq!(
+            headers.get_all(VARY).iter().collect::<Vec<_>>(),
+            ["accept", "origin"]
+        );
         let headers = applied(cors(&["https://b.example"]));
         assert!(!headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
         assert_eq!(applied(Cors::default()), header_map(&[(VARY, "accept")]));
@@ -197,13 +231,27 @@ mod tests {
 
     #[test]
     fn the_first_invalid_origin_is_found() {
-        let invalid_index =
-            |origin: &str| CorsSettings { origins: vec!["*".into(), origin.into()] }.stray();
-        for valid in ["https://a.example", "http://localhost:3000", "https://[::1]:8443"] {
+        let invalid_index = |origin: &str| {
+            CorsSettings {
+                origins: vec!["*".into(), origin.into()],
+            }
+            .stray()
+        };
+        for valid in [
+            "https://a.example",
+            "http://localhost:3000",
+            "https://[::1]:8443",
+        ] {
             assert_eq!(invalid_index(valid), None, "{valid}");
         }
-        let all_invalid =
-            ["https://a.example/", "a.example", "https://A.example", "https://u@a", "", "*."];
+        let all_invalid = [
+            "https://a.example/",
+            "a.example",
+            "https://A.example",
+            "https://u@a",
+            "",
+            "*.",
+        ];
         for invalid in all_invalid {
             assert_eq!(invalid_index(invalid), Some(1), "{invalid}");
         }

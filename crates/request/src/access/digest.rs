@@ -71,7 +71,9 @@ fn hex_digit(character: u8) -> Option<u32> {
 
 pub(super) fn to_hex(bytes: &[u8]) -> String {
     let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16)).collect()
+    nibbles
+        .filter_map(|nibble| char::from_digit(nibble.into(), 16))
+        .collect()
 }
 
 impl fmt::Display for KeyDigest {
@@ -107,7 +109,11 @@ mod tests {
     #[test]
     fn a_digest_is_the_sha256_of_the_key() {
         assert_eq!(KeyDigest::from_key(b"abc").to_string(), DIGEST_OF_ABC);
-        assert!(KeyDigest::parse(DIGEST_OF_ABC).unwrap().is_same(&KeyDigest::from_key(b"abc")));
+        assert!(
+            KeyDigest::parse(DIGEST_OF_ABC)
+                .unwrap()
+                .is_same(&KeyDigest::from_key(b"abc"))
+        );
         assert!(KeyDigest::parse(&DIGEST_OF_ABC.to_uppercase().replace("SHA", "sha")).is_some());
     }
 
@@ -130,7 +136,10 @@ mod tests {
     #[test]
     fn a_generated_key_contains_all_random_bits() {
         let key = mint(std::array::from_fn(|index| index as u8));
-        assert!(key.starts_with("sk-tw-000102030405") && key.ends_with("1e1f"), "{key}");
+        assert!(
+            key.starts_with("sk-tw-000102030405") && key.ends_with("1e1f"),
+            "{key}"
+        );
         assert_eq!(key.len(), 6 + 64);
     }
 }

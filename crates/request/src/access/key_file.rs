@@ -91,7 +91,10 @@ impl KeyFile {
                 let key_name = format!("`{}` of `{}`", key.name, tenant.name);
                 if let Some(other) = hashes.insert(key.hash.lookup_hash(), key_name) {
                     let problem = format!("duplicate hash: the key {other} has the same hash");
-                    return Err(key_file_error(&format!("{path}.keys.{index}.hash"), problem));
+                    return Err(key_file_error(
+                        &format!("{path}.keys.{index}.hash"),
+                        problem,
+                    ));
                 }
             }
         }
@@ -123,7 +126,11 @@ impl TenantEntry {
         }
         for (index, key) in self.keys.iter().enumerate() {
             let path = format!("{path}.keys.{index}");
-            check_name(&path, &key.name, self.keys.iter().take(index).map(|key| &key.name))?;
+            check_name(
+                &path,
+                &key.name,
+                self.keys.iter().take(index).map(|key| &key.name),
+            )?;
             check_limits(&path, &key.limits)?;
         }
         Ok(())
@@ -144,7 +151,10 @@ fn check_name<'a>(
         return Err(key_file_error(&path, problem));
     }
     if earlier_names.any(|other| other == name) {
-        return Err(key_file_error(&path, "duplicate name: another entry of this list has it"));
+        return Err(key_file_error(
+            &path,
+            "duplicate name: another entry of this list has it",
+        ));
     }
     Ok(())
 }
@@ -165,5 +175,8 @@ fn check_limits(path: &str, limits: &UsageLimits) -> Result<(), KeyFileError> {
 }
 
 fn key_file_error(path: &str, problem: impl Into<String>) -> KeyFileError {
-    KeyFileError { path: path.to_owned(), problem: problem.into() }
+    KeyFileError {
+        path: path.to_owned(),
+        problem: problem.into(),
+    }
 }

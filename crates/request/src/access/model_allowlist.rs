@@ -20,10 +20,12 @@ impl ModelAllowlist {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(patterns), Some(model)) => {
-                patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-                    Some(prefix) => model.starts_with(prefix),
-                    None => pattern == model,
-                })
+                patterns
+                    .iter()
+                    .any(|pattern| match pattern.strip_suffix('*') {
+                        Some(prefix) => model.starts_with(prefix),
+                        None => pattern == model,
+                    })
             }
         }
     }

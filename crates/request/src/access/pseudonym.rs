@@ -44,7 +44,10 @@ mod tests {
     fn value_kind_and_secret_decide_the_pseudonym() {
         let key = PseudonymKey::default();
         let alice = key.pseudonym("user", "alice@example.com");
-        assert_eq!(alice, PseudonymKey::default().pseudonym("user", "alice@example.com"));
+        assert_eq!(
+            alice,
+            PseudonymKey::default().pseudonym("user", "alice@example.com")
+        );
         assert!(alice.len() == 32 && !alice.contains("alice"), "{alice}");
         let secret = PseudonymKey::new(KeyDigest::from_key(b"secret"));
         for other in [

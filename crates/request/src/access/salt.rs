@@ -45,8 +45,10 @@ mod tests {
             ("as", Some("")),
             ("b", Some("s")),
         ];
-        let salts: BTreeSet<String> =
-            pairs.iter().map(|(tenant, salt)| key.derive(tenant, *salt)).collect();
+        let salts: BTreeSet<String> = pairs
+            .iter()
+            .map(|(tenant, salt)| key.derive(tenant, *salt))
+            .collect();
         assert_eq!(salts.len(), pairs.len());
         assert!(salts.iter().all(|salt| salt.len() == 64 && salt.is_ascii()));
     }

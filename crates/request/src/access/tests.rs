@@ -26,22 +26,39 @@ fn limits(requests: u32, tokens: u32, concurrency: u32) -> UsageLimits {
 }
 
 fn entry(name: &str, key: &str, limits: UsageLimits) -> KeyEntry {
-    KeyEntry { name: name.into(), hash: KeyDigest::from_key(key.as_bytes()), limits }
+    KeyEntry {
+        name: name.into(),
+        hash: KeyDigest::from_key(key.as_bytes()),
+        limits,
+    }
 }
 
 /// A key file with one tenant `a`.
 fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
-    KeyFile { tenants: vec![TenantEntry { name: "a".into(), limits, keys, ..Default::default() }] }
+    KeyFile {
+        tenants: vec![TenantEntry {
+            name: "a".into(),
+            limits,
+            keys,
+            ..Default::default()
+        }],
+    }
 }
 
 /// The keys of a key file with the tenant `a` and its key [`KEY`].
 fn keys(limits: UsageLimits, key_limits: UsageLimits) -> ApiKeys {
-    ApiKeys::new(&one_tenant_file(limits, vec![entry("one", KEY, key_limits)]), &ApiKeys::default())
+    ApiKeys::new(
+        &one_tenant_file(limits, vec![entry("one", KEY, key_limits)]),
+        &ApiKeys::default(),
+    )
 }
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
     let header = |(name, value): &(&'static str, &str)| {
-        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_str(value).unwrap(),
+        )
     };
     pairs.iter().map(header).collect()
 }
@@ -58,7 +75,11 @@ fn rejection(
     outcome: (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>),
 ) -> Option<(RateLimitKind, u32)> {
     match outcome.1 {
-        Err(GatewayError::RateLimited { limited, retry_after, .. }) => Some((limited, retry_after)),
+        Err(GatewayError::RateLimited {
+            limited,
+            retry_after,
+            ..
+        }) => Some((limited, retry_after)),
         Err(other) => panic!("{other}"),
         Ok(_) => None,
     }
@@ -69,22 +90,41 @@ fn keys_are_accepted_in_both_headers_only() {
     let keys = keys(UsageLimits::default(), UsageLimits::default());
     let is_known = |pairs: &[(&'static str, &str)]| keys.authenticate(&headers(pairs)).is_some();
     assert!(is_known(&[("authorization", "Bearer sk-tw-one")]));
-    assert!(is_known(&[("authorization", "bearer  sk-tw-one")]), "the scheme is case-insensitive");
+    assert!(
+        is_known(&[("authorization", "bearer  sk-tw-one")]),
+        "the scheme is case-insensitive"
+    );
     assert!(is_known(&[("x-api-key", KEY)]));
-    for invalid in ["Bearer sk-tw-on", "Bearer sk-tw-one2", "Bearer ", "Basic sk-tw-one", KEY, ""] {
+    for invalid in [
+        "Bearer sk-tw-on",
+        "Bearer sk-tw-one2",
+        "Bearer ",
+        "Basic sk-tw-one",
+        KEY,
+        "",
+    ] {
         assert!(!is_known(&[("authorization", invalid)]), "{invalid}");
     }
     let both = [("authorization", "Bearer x"), ("x-api-key", KEY)];
     assert!(!is_known(&both), "authorization takes precedence");
     assert!(!is_known(&[]));
     let hash = KeyDigest::from_key(KEY.as_bytes()).to_string();
-    assert!(find(&keys, &hash).is_none(), "a hash of the file is not a key");
+    assert!(
+        find(&keys, &hash).is_none(),
+        "a hash of the file is not a key"
+    );
     let long = "k".repeat(513);
     let with_long_key = ApiKeys::new(
-        &one_tenant_file(UsageLimits::default(), vec![entry("l", &long, UsageLimits::default())]),
+        &one_tenant_file(
+            UsageLimits::default(),
+            vec![entry("l", &long, UsageLimits::default())],
+        ),
         &keys,
     );
-    assert!(find(&with_long_key, &long).is_none(), "too long to be hashed");
+    assert!(
+        find(&with_long_key, &long).is_none(),
+        "too long to be hashed"
+    );
 }
 
 #[test]
@@ -94,12 +134,24 @@ fn request_limits_allow_bursts_and_refill_evenly() {
     assert!((0..60).all(|_| rejection(key.enter(now)).is_none()));
     let (status, permit) = key.enter(now);
     let quota = status.requests.unwrap();
-    assert_eq!((quota.limit, quota.remaining, quota.reset.as_secs()), (60, 0, 60));
+    assert_eq!(
+        (quota.limit, quota.remaining, quota.reset.as_secs()),
+        (60, 0, 60)
+    );
     let message = permit.unwrap_err().to_string();
-    assert_eq!(message, "the limit of 60 requests per minute is reached; retry after 1 s");
-    assert_eq!(rejection(key.enter(after(now, 0.9))), Some((RateLimitKind::Requests, 1)));
+    assert_eq!(
+        message,
+        "the limit of 60 requests per minute is reached; retry after 1 s"
+    );
+    assert_eq!(
+        rejection(key.enter(after(now, 0.9))),
+        Some((RateLimitKind::Requests, 1))
+    );
     assert_eq!(rejection(key.enter(after(now, 1.1))), None);
-    assert_eq!(rejection(key.enter(after(now, 1.2))), Some((RateLimitKind::Requests, 1)));
+    assert_eq!(
+        rejection(key.enter(after(now, 1.2))),
+        Some((RateLimitKind::Requests, 1))
+    );
 }
 
 #[test]
@@ -108,13 +160,26 @@ fn exceeded_token_limits_block_until_usage_falls() {
     let key = authenticated_key(&keys);
     let now = clock::epoch();
     let charge = |tokens, at| {
-        keys.charge(&key.caller, TokenCharge { input: tokens, output: 0 }, at);
+        keys.charge(
+            &key.caller,
+            TokenCharge {
+                input: tokens,
+                output: 0,
+            },
+            at,
+        );
     };
     charge(599, now);
     assert_eq!(rejection(key.enter(now)), None, "one token is left");
     charge(1_201, now);
-    assert_eq!(rejection(key.enter(now)), Some((RateLimitKind::Tokens, 120)));
-    assert_eq!(rejection(key.enter(after(now, 60.0))), Some((RateLimitKind::Tokens, 60)));
+    assert_eq!(
+        rejection(key.enter(now)),
+        Some((RateLimitKind::Tokens, 120))
+    );
+    assert_eq!(
+        rejection(key.enter(after(now, 60.0))),
+        Some((RateLimitKind::Tokens, 60))
+    );
     assert_eq!(key.enter(after(now, 120.25)).0.tokens.unwrap().remaining, 2);
 }
 
@@ -122,16 +187,27 @@ fn exceeded_token_limits_block_until_usage_falls() {
 fn tenant_and_key_limits_both_apply() {
     let file = one_tenant_file(
         limits(0, 0, 3),
-        vec![entry("one", KEY, limits(0, 0, 2)), entry("two", "sk-two", UsageLimits::default())],
+        vec![
+            entry("one", KEY, limits(0, 0, 2)),
+            entry("two", "sk-two", UsageLimits::default()),
+        ],
     );
     let keys = ApiKeys::new(&file, &ApiKeys::default());
     let key_two = find(&keys, "sk-two").unwrap();
     let (key_one, now) = (authenticated_key(&keys), clock::epoch());
     let permits = [key_one.enter(now).1.unwrap(), key_one.enter(now).1.unwrap()];
     let concurrency = Some((RateLimitKind::Concurrency, 1));
-    assert_eq!(rejection(key_one.enter(now)), concurrency, "limit of the key");
+    assert_eq!(
+        rejection(key_one.enter(now)),
+        concurrency,
+        "limit of the key"
+    );
     let third_permit = key_two.enter(now).1.unwrap();
-    assert_eq!(rejection(key_two.enter(now)), concurrency, "limit of the tenant");
+    assert_eq!(
+        rejection(key_two.enter(now)),
+        concurrency,
+        "limit of the tenant"
+    );
     drop(permits);
     assert_eq!(keys.open().map(|(_, open)| open).collect::<Vec<_>>(), [1]);
     assert_eq!(rejection(key_one.enter(now)), None);
@@ -145,11 +221,25 @@ fn rejected_requests_use_no_quota() {
     let (key, now) = (authenticated_key(&keys), clock::epoch());
     let permit = key.enter(now).1.unwrap();
     for _ in 0..100 {
-        assert_eq!(rejection(key.enter(now)), Some((RateLimitKind::Concurrency, 1)));
+        assert_eq!(
+            rejection(key.enter(now)),
+            Some((RateLimitKind::Concurrency, 1))
+        );
     }
     drop(permit);
-    assert_eq!(key.enter(now).0.requests.unwrap().remaining, 58, "two requests started");
-    keys.charge(&key.caller, TokenCharge { input: 0, output: 900 }, now);
+    assert_eq!(
+        key.enter(now).0.requests.unwrap().remaining,
+        58,
+        "two requests started"
+    );
+    keys.charge(
+        &key.caller,
+        TokenCharge {
+            input: 0,
+            output: 900,
+        },
+        now,
+    );
     let permit = key.enter(now);
     assert_eq!(rejection(permit), Some((RateLimitKind::Tokens, 30)));
 }
@@ -159,7 +249,14 @@ fn a_reload_keeps_usage_and_open_requests() {
     let before = keys(limits(0, 600, 2), UsageLimits::default());
     let (key, now) = (authenticated_key(&before), clock::epoch());
     let permit = key.enter(now).1.unwrap();
-    before.charge(&key.caller, TokenCharge { input: 1_200, output: 0 }, now);
+    before.charge(
+        &key.caller,
+        TokenCharge {
+            input: 1_200,
+            output: 0,
+        },
+        now,
+    );
     let new_key = entry("new", "sk-new", UsageLimits::default());
     let file = one_tenant_file(limits(0, 6_000, 1), vec![new_key]);
     let reloaded = ApiKeys::new(&file, &before);
@@ -172,13 +269,36 @@ fn a_reload_keeps_usage_and_open_requests() {
     );
     drop(permit);
     let (status, permit) = new.enter(now);
-    assert_eq!(status.tokens.unwrap().remaining, 4_800, "under the new limit");
+    assert_eq!(
+        status.tokens.unwrap().remaining,
+        4_800,
+        "under the new limit"
+    );
     drop(permit);
     // The request of the old key ends after the reload: its tenant is charged.
-    reloaded.charge(&key.caller, TokenCharge { input: 4_800, output: 0 }, now);
+    reloaded.charge(
+        &key.caller,
+        TokenCharge {
+            input: 4_800,
+            output: 0,
+        },
+        now,
+    );
     assert_eq!(rejection(new.enter(now)).unwrap().0, RateLimitKind::Tokens);
-    let empty = ApiKeys::new(&KeyFile { tenants: Vec::new() }, &reloaded);
-    empty.charge(&key.caller, TokenCharge { input: 1, output: 0 }, now);
+    let empty = ApiKeys::new(
+        &KeyFile {
+            tenants: Vec::new(),
+        },
+        &reloaded,
+    );
+    empty.charge(
+        &key.caller,
+        TokenCharge {
+            input: 1,
+            output: 0,
+        },
+        now,
+    );
     assert!(empty.is_empty() && empty.open().count() == 0);
 }
 
@@ -192,7 +312,12 @@ fn reloads_keep_tenant_labels_bounded() {
             keys: vec![entry("k", &format!("sk-{number}"), UsageLimits::default())],
             ..TenantEntry::default()
         });
-        keys = ApiKeys::new(&KeyFile { tenants: tenants.collect() }, &keys);
+        keys = ApiKeys::new(
+            &KeyFile {
+                tenants: tenants.collect(),
+            },
+            &keys,
+        );
         last_principal = find(&keys, "sk-7").map(|key| key.caller.clone());
     }
     assert_eq!(keys.labels().count(), 1_000);

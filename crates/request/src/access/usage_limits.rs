@@ -64,11 +64,24 @@ impl RateLimitStatus {
 
     /// Sets the rate limit headers of a response.
     pub fn write(&self, headers: &mut HeaderMap) {
-        let quotas = [(REQUEST_LIMIT_HEADERS, self.requests), (TOKEN_LIMIT_HEADERS, self.tokens)];
+        let quotas = [
+            (REQUEST_LIMIT_HEADERS, self.requests),
+            (TOKEN_LIMIT_HEADERS, self.tokens),
+        ];
         for (names, quota) in quotas {
-            let Some(RemainingQuota { limit, remaining, reset }) = quota else { continue };
-            let values =
-                [HeaderValue::from(limit), HeaderValue::from(remaining), format_go_duration(reset)];
+            let Some(RemainingQuota {
+                limit,
+                remaining,
+                reset,
+            }) = quota
+            else {
+                continue;
+            };
+            let values = [
+                HeaderValue::from(limit),
+                HeaderValue::from(remaining),
+                format_go_duration(reset),
+            ];
             for (name, value) in names.into_iter().zip(values) {
                 headers.insert(name, value);
             }
@@ -106,10 +119,20 @@ mod tests {
     #[test]
     fn the_lower_quota_is_written_as_headers() {
         let quota = |remaining, millis| {
-            Some(RemainingQuota { limit: 60, remaining, reset: Duration::from_millis(millis) })
+            Some(RemainingQuota {
+                limit: 60,
+                remaining,
+                reset: Duration::from_millis(millis),
+            })
         };
-        let tenant = RateLimitStatus { requests: quota(5, 55_000), tokens: None };
-        let key = RateLimitStatus { requests: quota(2, 1_500), tokens: quota(9, 361_000) };
+        let tenant = RateLimitStatus {
+            requests: quota(5, 55_000),
+            tokens: None,
+        };
+        let key = RateLimitStatus {
+            requests: quota(2, 1_500),
+            tokens: quota(9, 361_000),
+        };
         let mut headers = HeaderMap::new();
         tenant.most_restrictive(key).write(&mut headers);
         for (name, value) in [

@@ -70,7 +70,10 @@ pub(super) fn count(
 ) -> (RateLimitStatus, Result<(), GatewayError>) {
     let limits = limiters.map(|limiter| match counted_as {
         CountedAs::Request => limiter.limits,
-        CountedAs::Repetition => UsageLimits { concurrency: None, ..limiter.limits },
+        CountedAs::Repetition => UsageLimits {
+            concurrency: None,
+            ..limiter.limits
+        },
     });
     // No deadlock: the meter of the tenant is always locked before that of the key.
     let mut usages = limiters.map(|limiter| lock(&limiter.meter));
@@ -100,7 +103,9 @@ pub(super) fn count(
 
 /// Rounds a wait up to whole seconds, at least 1.
 fn round_up_to_seconds(wait: Duration) -> u32 {
-    u32::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(wait.as_millis().div_ceil(1_000))
+        .unwrap_or(u32::MAX)
+        .max(1)
 }
 
 // === impl UsageLimiter ===
@@ -134,14 +139,20 @@ impl Drop for ConcurrencyPermit {
 
 impl UsageMeter {
     fn drain_buckets(&mut self, limits: &UsageLimits, now: Instant) {
-        self.requests.drain_since_update(limits.requests_per_minute, now);
-        self.tokens.drain_since_update(limits.tokens_per_minute, now);
+        self.requests
+            .drain_since_update(limits.requests_per_minute, now);
+        self.tokens
+            .drain_since_update(limits.tokens_per_minute, now);
     }
 
     /// The exceeded limit with the longest wait: its kind, its value and the wait. `None`: no limit
     /// is exceeded.
     fn exceeded_limit(&self, limits: &UsageLimits) -> Option<(RateLimitKind, u32, Duration)> {
-        let UsageLimits { requests_per_minute, tokens_per_minute, concurrency } = *limits;
+        let UsageLimits {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrency,
+        } = *limits;
         let wait = |bucket: &LeakyBucket, limit: Option<u32>, amount| {
             Some((limit?, bucket.time_until_available(limit?, amount)?))
         };
@@ -162,8 +173,12 @@ impl UsageMeter {
 
     fn rate_limit_status(&self, limits: &UsageLimits) -> RateLimitStatus {
         RateLimitStatus {
-            requests: limits.requests_per_minute.map(|limit| self.requests.remaining_quota(limit)),
-            tokens: limits.tokens_per_minute.map(|limit| self.tokens.remaining_quota(limit)),
+            requests: limits
+                .requests_per_minute
+                .map(|limit| self.requests.remaining_quota(limit)),
+            tokens: limits
+                .tokens_per_minute
+                .map(|limit| self.tokens.remaining_quota(limit)),
         }
     }
 }
@@ -174,9 +189,12 @@ impl LeakyBucket {
     /// Reduces the usage by the quota for the time since the last update. Without a limit, the usage is
     /// set to 0.
     fn drain_since_update(&mut self, limit: Option<u32>, now: Instant) {
-        let Some(limit) = limit else { return *self = Self::default() };
-        let elapsed =
-            self.updated_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        let Some(limit) = limit else {
+            return *self = Self::default();
+        };
+        let elapsed = self
+            .updated_at
+            .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         self.used = (self.used - limit_per_second(limit) * elapsed.as_secs_f64()).max(0.0);
         self.updated_at = self.updated_at.max(Some(now));
     }
@@ -186,7 +204,11 @@ impl LeakyBucket {
     /// start.
     fn time_until_available(&self, limit: u32, amount: f64) -> Option<Duration> {
         let excess = self.used + amount - f64::from(limit);
-        let is_exceeded = if amount > 0.0 { excess > 0.0 } else { excess >= 0.0 };
+        let is_exceeded = if amount > 0.0 {
+            excess > 0.0
+        } else {
+            excess >= 0.0
+        };
         is_exceeded.then(|| {
             duration_from_seconds(excess / limit_per_second(limit)).max(Duration::from_millis(1))
         })
@@ -195,7 +217,11 @@ impl LeakyBucket {
     fn remaining_quota(&self, limit: u32) -> RemainingQuota {
         let remaining = (f64::from(limit) - self.used).max(0.0).floor() as u32;
         let reset = duration_from_seconds(self.used / limit_per_second(limit));
-        RemainingQuota { limit, remaining, reset }
+        RemainingQuota {
+            limit,
+            remaining,
+            reset,
+        }
     }
 }
 

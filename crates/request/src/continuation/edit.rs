@@ -37,17 +37,26 @@ pub(super) fn add_usage(
     edits: &mut Vec<Edit>,
 ) {
     let mut counts = UsageCounts::default();
-    let _ = members(event, range.clone(), |name, value| match &event[name.clone()] {
-        b"prompt_tokens_details" => {
-            let _ = members(event, value, |name, value| counts.read(event, name, value));
+    let _ = members(event, range.clone(), |name, value| {
+        match &event[name.clone()] {
+            b"prompt_tokens_details" => {
+                let _ = members(event, value, |name, value| counts.read(event, name, value));
+            }
+            b"completion_tokens_details" if drops_details => edits.push((value, NULL.into())),
+            _ => counts.read(event, name, value),
         }
-        b"completion_tokens_details" if drops_details => edits.push((value, NULL.into())),
-        _ => counts.read(event, name, value),
     });
-    let UsageCounts { prompt, completion, total, cached } = counts;
+    let UsageCounts {
+        prompt,
+        completion,
+        total,
+        cached,
+    } = counts;
     let new_prompt = prompt_tokens.or_else(|| prompt.as_ref()?.number?.checked_sub(earlier));
     // A sum that overflows is not that of an engine, so its count stays as it is.
-    let new_completion = completion.as_ref().and_then(|count| count.number?.checked_add(earlier));
+    let new_completion = completion
+        .as_ref()
+        .and_then(|count| count.number?.checked_add(earlier));
     if let Some(new_prompt) = new_prompt {
         let new_total = new_completion.and_then(|completion| new_prompt.checked_add(completion));
         // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
@@ -86,7 +95,10 @@ impl UsageCounts {
             b"cached_tokens" => &mut self.cached,
             _ => return,
         };
-        *slot = Some(Count { number: number(&event[value.clone()]), range: value });
+        *slot = Some(Count {
+            number: number(&event[value.clone()]),
+            range: value,
+        });
     }
 }
 

@@ -97,7 +97,9 @@ impl Event {
                 }
             }
         })?;
-        let Some(choices) = choices else { return Some(()) };
+        let Some(choices) = choices else {
+            return Some(());
+        };
         let mut first = None;
         visit_elements(&bytes[choices.clone()], |choice| {
             self.choices += 1;
@@ -128,7 +130,10 @@ impl Event {
             let is_null = bytes[value.clone()] == *b"null";
             match &bytes[name.clone()] {
                 b"role" => {
-                    let comma = bytes[value.end..].iter().take_while(|byte| **byte == b',').count();
+                    let comma = bytes[value.end..]
+                        .iter()
+                        .take_while(|byte| **byte == b',')
+                        .count();
                     self.role = Some(name.start - 1..value.end + comma);
                 }
                 b"content" => {

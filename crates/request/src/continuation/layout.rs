@@ -47,22 +47,33 @@ impl Layout {
         let text = kept_text.start..kept_text.start + length;
         let Some(kept_ids) = &self.event.ids else {
             let is_alike = bytes[text.end..] == kept[kept_text.end..];
-            return is_alike.then(|| Event { text: Some(text), ..self.event.clone() });
+            return is_alike.then(|| Event {
+                text: Some(text),
+                ..self.event.clone()
+            });
         };
         let start = text.end + kept_ids.start - kept_text.end;
         let between = &kept[kept_text.end..kept_ids.start];
-        let array = bytes[text.end..].strip_prefix(between)?.strip_prefix(b"[")?;
+        let array = bytes[text.end..]
+            .strip_prefix(between)?
+            .strip_prefix(b"[")?;
         let is_number = |byte: &&u8| byte.is_ascii_digit() || matches!(byte, b',' | b' ');
         let ids = start..start + array.iter().take_while(is_number).count() + 2;
         let is_alike = bytes.get(ids.end - 1..)? == &kept[kept_ids.end - 1..];
-        is_alike.then(|| Event { text: Some(text), ids: Some(ids), ..self.event.clone() })
+        is_alike.then(|| Event {
+            text: Some(text),
+            ids: Some(ids),
+            ..self.event.clone()
+        })
     }
 }
 
 /// Whether later events can be compared with this event. In a later event, only the text and the bytes
 /// after the text may have other offsets.
 fn is_comparable(event: &Event) -> bool {
-    let Some(text) = &event.text else { return false };
+    let Some(text) = &event.text else {
+        return false;
+    };
     let is_before =
         |part: &Option<Range<usize>>| part.as_ref().is_none_or(|part| part.end <= text.start);
     let are_missing = [&event.usage, &event.prompt_ids, &event.finish];
@@ -91,12 +102,23 @@ mod tests {
         ];
         let mut data = Vec::new();
         for text in ["Hi", "", "\\\"", "a\\\\", "}]", "größe", "end\\n"] {
-            for ids in
-                ["7", "7,8", " 7 , 8 ", "", "null", "[1]", "\"7\"", "7]}],\"usage\":{\"a\":[1"]
-            {
+            for ids in [
+                "7",
+                "7,8",
+                " 7 , 8 ",
+                "",
+                "null",
+                "[1]",
+                "\"7\"",
+                "7]}],\"usage\":{\"a\":[1",
+            ] {
                 data.push(CHAT.replace("TEXT", text).replace("IDS", ids));
             }
-            data.extend(others.iter().map(|it| it.replace("TEXT", text).replace("IDS", "9")));
+            data.extend(
+                others
+                    .iter()
+                    .map(|it| it.replace("TEXT", text).replace("IDS", "9")),
+            );
         }
         data.push("[DONE]".to_owned());
         let mut events: Vec<String> = data
@@ -119,18 +141,30 @@ mod tests {
                 let mut layout = Layout::default();
                 let _ = layout.read(is_chat, before.as_bytes());
                 let read = layout.read(is_chat, event.as_bytes());
-                assert_eq!(read, Event::read(is_chat, event.as_bytes()), "{before}{event}");
+                assert_eq!(
+                    read,
+                    Event::read(is_chat, event.as_bytes()),
+                    "{before}{event}"
+                );
             }
         }
     }
 
     #[test]
     fn like_events_are_read_by_comparison() {
-        let event =
-            |text, ids| format!("data: {}\n\n", CHAT.replace("TEXT", text).replace("IDS", ids));
+        let event = |text, ids| {
+            format!(
+                "data: {}\n\n",
+                CHAT.replace("TEXT", text).replace("IDS", ids)
+            )
+        };
         let mut layout = Layout::default();
         let _ = layout.read(true, event("Hi", "1").as_bytes());
-        assert!(layout.read_alike(event(" there", "22,333").as_bytes()).is_some());
+        assert!(
+            layout
+                .read_alike(event(" there", "22,333").as_bytes())
+                .is_some()
+        );
         assert!(layout.read_alike(event("", "22").as_bytes()).is_none());
     }
 }

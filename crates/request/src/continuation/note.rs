@@ -32,7 +32,10 @@ pub struct Continuation {
 impl Continuations {
     /// The continuations of the stream of a request.
     pub fn of(record: &RequestRecord) -> &Self {
-        const NONE: &Continuations = &Continuations { begun: Vec::new(), refusal: None };
+        const NONE: &Continuations = &Continuations {
+            begun: Vec::new(),
+            refusal: None,
+        };
         record.notes.get().unwrap_or(NONE)
     }
 
@@ -55,12 +58,18 @@ impl RecordNote for Continuations {
             return None;
         }
         let value = NoteValue::Count(self.begun.len() as u64);
-        Some(NoteAttribute { name: "continuations", value })
+        Some(NoteAttribute {
+            name: "continuations",
+            value,
+        })
     }
 
     fn span_attribute(&self) -> Option<NoteAttribute> {
         let value = NoteValue::Text(self.refusal?.as_str());
-        Some(NoteAttribute { name: "tokenweir.continuation.refused", value })
+        Some(NoteAttribute {
+            name: "tokenweir.continuation.refused",
+            value,
+        })
     }
 
     /// One event for each time that the attempt continued the stream of an earlier attempt.
@@ -83,7 +92,11 @@ impl Continuation {
     /// Seconds from the interruption to the next output. `None`: no further output arrived.
     pub fn gap(&self) -> Option<f64> {
         let next_output = self.next_output?;
-        Some(next_output.saturating_duration_since(self.interrupted).as_secs_f64())
+        Some(
+            next_output
+                .saturating_duration_since(self.interrupted)
+                .as_secs_f64(),
+        )
     }
 
     /// Its cause, the number of output tokens before it, and the seconds without output.
@@ -91,14 +104,27 @@ impl Continuation {
         let cause = NoteValue::Text(self.cause.as_str());
         let tokens = NoteValue::Count(self.tokens);
         let mut attributes = vec![
-            NoteAttribute { name: "tokenweir.continuation.cause", value: cause },
-            NoteAttribute { name: "tokenweir.continuation.tokens", value: tokens },
+            NoteAttribute {
+                name: "tokenweir.continuation.cause",
+                value: cause,
+            },
+            NoteAttribute {
+                name: "tokenweir.continuation.tokens",
+                value: tokens,
+            },
         ];
         if let Some(gap) = self.gap() {
             let value = NoteValue::Seconds(gap);
-            attributes.push(NoteAttribute { name: "tokenweir.continuation.gap", value });
+            attributes.push(NoteAttribute {
+                name: "tokenweir.continuation.gap",
+                value,
+            });
         }
         let at = self.next_output.unwrap_or(self.interrupted);
-        NoteEvent { name: "tokenweir.continued", at, attributes }
+        NoteEvent {
+            name: "tokenweir.continued",
+            at,
+            attributes,
+        }
     }
 }

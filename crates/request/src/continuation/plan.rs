@@ -38,7 +38,11 @@ impl ContinuationPlan {
             _ => return Err(ContinuationRefusal::Api),
         };
         let is_exact = mode == ContinuationMode::Exact;
-        let mut plan = Self { is_chat, is_exact, ..Self::default() };
+        let mut plan = Self {
+            is_chat,
+            is_exact,
+            ..Self::default()
+        };
         let mut has_seed = false;
         let mut has_max_tokens = false;
         let mut has_max_completion_tokens = false;
@@ -102,9 +106,10 @@ fn refusal(name: &[u8], value: &[u8], is_exact: bool) -> Option<ContinuationRefu
         b"bad_words" => (is_set, R::Penalties),
         b"stop" => (is_set, R::StopStrings),
         b"response_format" => (is_set && !is_text_format(value), R::StructuredOutput),
-        b"tool_choice" => {
-            (is_set && !matches!(value, b"\"auto\"" | b"\"none\""), R::StructuredOutput)
-        }
+        b"tool_choice" => (
+            is_set && !matches!(value, b"\"auto\"" | b"\"none\""),
+            R::StructuredOutput,
+        ),
         b"structured_outputs" => (is_set, R::StructuredOutput),
         b"store" => (is_set, R::Stored),
         b"echo"

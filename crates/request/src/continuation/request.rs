@@ -11,7 +11,10 @@ use tokenweir_protocol::openai::Splice;
 /// The output that the next backend continues.
 pub(super) enum Continued<'a> {
     /// The token ids of the prompt and of the output.
-    Ids { prompt: &'a [u32], output: &'a [u32] },
+    Ids {
+        prompt: &'a [u32],
+        output: &'a [u32],
+    },
     /// The text of the output, with the escapes of a JSON string.
     Text(&'a str),
 }

@@ -47,7 +47,9 @@ impl ShownText {
     /// The last characters of the text: at most 16 bytes.
     pub(super) fn end(&self) -> &str {
         let start = self.tail.len().saturating_sub(END_BYTES);
-        self.tail.get(self.tail.ceil_char_boundary(start)..).unwrap_or_default()
+        self.tail
+            .get(self.tail.ceil_char_boundary(start)..)
+            .unwrap_or_default()
     }
 
     /// Removes the text before this position from `tail`, but keeps at least the last 16 bytes.

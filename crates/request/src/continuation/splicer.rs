@@ -121,7 +121,10 @@ impl StreamSplicer {
         limits: MemoryLimits,
     ) -> Self {
         let refusal = plan.as_ref().err().copied();
-        let passive = || ContinuationPlan { shows_ids: true, ..ContinuationPlan::default() };
+        let passive = || ContinuationPlan {
+            shows_ids: true,
+            ..ContinuationPlan::default()
+        };
         Self {
             plan: plan.unwrap_or_else(|_| passive()),
             charge: Some(charge),
@@ -145,9 +148,15 @@ impl StreamSplicer {
             && let Some(charge) = self.charge.take()
         {
             // The limit of memory applies to the whole request, so this refusal is kept.
-            let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
+            let refusal = self
+                .refusal
+                .filter(|reason| *reason == ContinuationRefusal::Memory);
             let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
-            *self = Self { taken: self.taken, refusal, ..fresh };
+            *self = Self {
+                taken: self.taken,
+                refusal,
+                ..fresh
+            };
         }
     }
 
@@ -207,8 +216,11 @@ impl StreamSplicer {
         let mut at = 0;
         while let Some(end) = event_end(&part, at) {
             let event = &part[at..end];
-            let action =
-                if self.interruption.is_some() { Action::Hold } else { self.on_event(event) };
+            let action = if self.interruption.is_some() {
+                Action::Hold
+            } else {
+                self.on_event(event)
+            };
             if !matches!(action, Action::Keep) && edited.is_none() {
                 let mut copy = BytesMut::with_capacity(part.len());
                 copy.extend_from_slice(&part[..at]);
@@ -314,7 +326,11 @@ impl StreamSplicer {
         }
         // The events of this stream have another form, and were forwarded as they came.
         let is_unreadable = self.refusal == Some(ContinuationRefusal::Unreadable);
-        if is_unreadable { partial.freeze() } else { Bytes::new() }
+        if is_unreadable {
+            partial.freeze()
+        } else {
+            Bytes::new()
+        }
     }
 
     /// Why no backend can continue the stream now, before its request is built.
@@ -327,8 +343,14 @@ impl StreamSplicer {
     pub fn request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
         let position = self.position()?;
         let continued = if self.plan.is_exact {
-            let ids = self.ids.get(..position.tokens).ok_or(ContinuationRefusal::NoTokenIds)?;
-            Continued::Ids { prompt: &self.prompt_ids, output: ids }
+            let ids = self
+                .ids
+                .get(..position.tokens)
+                .ok_or(ContinuationRefusal::NoTokenIds)?;
+            Continued::Ids {
+                prompt: &self.prompt_ids,
+                output: ids,
+            }
         } else {
             Continued::Text(&self.text.tail)
         };
@@ -337,7 +359,9 @@ impl StreamSplicer {
 
     /// Switches to the stream of the next backend: later calls of `push` pass the bytes of that stream.
     pub fn switch(&mut self) {
-        let Ok(position) = self.position() else { return };
+        let Ok(position) = self.position() else {
+            return;
+        };
         self.ids.truncate(position.tokens);
         self.tokens = position.tokens;
         self.text.generated = position.bytes;
@@ -346,8 +370,11 @@ impl StreamSplicer {
         self.partial.clear();
         self.held.clear();
         self.interruption = None;
-        self.continued =
-            Some(ContinuedStream { tokens: position.tokens, is_checked: false, has_text: false });
+        self.continued = Some(ContinuedStream {
+            tokens: position.tokens,
+            is_checked: false,
+            has_text: false,
+        });
     }
 
     /// The position after which another backend continues, or why no backend can continue the stream.
@@ -368,9 +395,14 @@ impl StreamSplicer {
             return Err(refused);
         }
         let has_tokens_left = |position: &Position| {
-            plan.max_tokens.is_none_or(|max_tokens| (position.tokens as u64) < max_tokens)
+            plan.max_tokens
+                .is_none_or(|max_tokens| (position.tokens as u64) < max_tokens)
         };
-        let certain = self.certain.iter().rev().find(|position| has_tokens_left(position));
+        let certain = self
+            .certain
+            .iter()
+            .rev()
+            .find(|position| has_tokens_left(position));
         let position = match certain {
             Some(certain) if plan.is_exact && plan.is_greedy => certain,
             _ => latest,
@@ -380,10 +412,18 @@ impl StreamSplicer {
         }
         let repeats_nothing = position.bytes == self.text.shown && !self.has_shown_more;
         if (plan.has_logprobs || plan.shows_ids) && !repeats_nothing {
-            return Err(if plan.has_logprobs { R::Logprobs } else { R::Position });
+            return Err(if plan.has_logprobs {
+                R::Logprobs
+            } else {
+                R::Position
+            });
         }
         let is_continuable = plan.is_exact || self.text.shown > 0;
-        if is_continuable { Ok(*position) } else { Err(R::Position) }
+        if is_continuable {
+            Ok(*position)
+        } else {
+            Err(R::Position)
+        }
     }
 
     /// Number of bytes that are kept for a continuation.
@@ -399,7 +439,10 @@ impl StreamSplicer {
         if kept > self.taken {
             let more = (kept - self.taken).next_multiple_of(MEMORY_STEP);
             self.taken += more;
-            let added = self.charge.as_mut().map(|charge| charge.add(more, &self.limits));
+            let added = self
+                .charge
+                .as_mut()
+                .map(|charge| charge.add(more, &self.limits));
             if added.is_some_and(|added| added.is_err()) {
                 self.refuse(ContinuationRefusal::Memory);
             }

@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::openai::Api;
 
-const UNLIMITED: MemoryLimits =
-    MemoryLimits { one: usize::MAX, party: usize::MAX, total: usize::MAX };
+const UNLIMITED: MemoryLimits = MemoryLimits {
+    one: usize::MAX,
+    party: usize::MAX,
+    total: usize::MAX,
+};
 
 fn splicer(is_chat: bool, body: &Value, mode: ContinuationMode) -> StreamSplicer {
     let api = if is_chat { Api::Chat } else { Api::Completions };
@@ -52,7 +55,10 @@ fn continued(
     let mut request = body.to_string().into_bytes();
     let mut client = Vec::new();
     let names = ["a", "bb", "ccc"];
-    for (name, cut) in names.into_iter().zip(cuts.iter().map(|cut| Some(*cut)).chain([None])) {
+    for (name, cut) in names
+        .into_iter()
+        .zip(cuts.iter().map(|cut| Some(*cut)).chain([None]))
+    {
         let stream = Engine { name, ..engine }.answer(is_chat, &request).concat();
         let part = &stream.as_bytes()[..cut.unwrap_or(stream.len()).min(stream.len())];
         client.extend_from_slice(&push(&mut splicer, part));
@@ -93,12 +99,21 @@ fn unbroken(is_chat: bool, engine: Engine, body: &Value) -> Read {
 
 #[test]
 fn greedy_streams_continue_identically_from_any_byte() {
-    for (is_chat, merges, max_tokens) in
-        [(true, false, 12), (true, true, 40), (false, false, 40), (false, true, 12)]
-    {
-        let (engine, body) = (Engine { merges, ..ENGINE }, request(is_chat, max_tokens, 0.0));
+    for (is_chat, merges, max_tokens) in [
+        (true, false, 12),
+        (true, true, 40),
+        (false, false, 40),
+        (false, true, 12),
+    ] {
+        let (engine, body) = (
+            Engine { merges, ..ENGINE },
+            request(is_chat, max_tokens, 0.0),
+        );
         let whole = unbroken(is_chat, engine, &body);
-        assert!(!whole.has_token_ids && whole.done == 1 && whole.finish.len() == 1, "{whole:?}");
+        assert!(
+            !whole.has_token_ids && whole.done == 1 && whole.finish.len() == 1,
+            "{whole:?}"
+        );
         let stream = engine.answer(is_chat, body.to_string().as_bytes());
         for cut in stream[0].len()..stream.concat().len() {
             for cuts in [&[cut][..], &[cut, cut / 2]] {
@@ -135,8 +150,14 @@ fn repetitions_and_missing_ids_are_refused() {
     assert_eq!(splicer.interruption(), Some(InterruptionCause::Diverged));
     splicer.refuse(ContinuationRefusal::Diverged);
     assert!(splicer.release().is_empty());
-    let no_ids = Engine { has_ids: false, ..ENGINE };
-    assert_eq!(continued(true, no_ids, &body, &[900]), Err(ContinuationRefusal::NoTokenIds));
+    let no_ids = Engine {
+        has_ids: false,
+        ..ENGINE
+    };
+    assert_eq!(
+        continued(true, no_ids, &body, &[900]),
+        Err(ContinuationRefusal::NoTokenIds)
+    );
 }
 
 #[test]
@@ -160,10 +181,17 @@ fn missing_last_events_are_written() {
     ] {
         let stream = Engine { has_ids, ..ENGINE }.answer(true, body.to_string().as_bytes());
         let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
-        push(&mut splicer, stream[..stream.len() - lacks].concat().as_bytes());
+        push(
+            &mut splicer,
+            stream[..stream.len() - lacks].concat().as_bytes(),
+        );
         // The beginning of the next event must not reach the client.
         push(&mut splicer, b"data: {\"id\"");
-        assert_eq!(splicer.complete(asks), expected.is_some(), "{has_ids} {lacks} {asks}");
+        assert_eq!(
+            splicer.complete(asks),
+            expected.is_some(),
+            "{has_ids} {lacks} {asks}"
+        );
         if let Some(expected) = expected {
             let written = String::from_utf8(splicer.release().to_vec()).unwrap();
             let usage = written.strip_suffix(end).unwrap();
@@ -178,7 +206,11 @@ fn missing_last_events_are_written() {
 #[test]
 fn differing_repetitions_are_not_forwarded() {
     let body = request(false, 40, 0.0);
-    let stream = Engine { merges: true, ..ENGINE }.answer(false, body.to_string().as_bytes());
+    let stream = Engine {
+        merges: true,
+        ..ENGINE
+    }
+    .answer(false, body.to_string().as_bytes());
     // The cut follows the first event with two tokens, which comes after an event with one token.
     let is_pair = |event: &String| {
         event.contains("\"text\":\"w") && event.contains(',') && {
@@ -191,7 +223,10 @@ fn differing_repetitions_are_not_forwarded() {
     push(&mut splicer, stream[..end].concat().as_bytes());
     let request = splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();
-    let other = ENGINE.answer(false, &request).concat().replace("\"text\":\"w", "\"text\":\"v");
+    let other = ENGINE
+        .answer(false, &request)
+        .concat()
+        .replace("\"text\":\"w", "\"text\":\"v");
     assert!(push(&mut splicer, other.as_bytes()).is_empty());
     assert_eq!(splicer.interruption(), Some(InterruptionCause::Diverged));
 }
@@ -200,15 +235,19 @@ fn differing_repetitions_are_not_forwarded() {
 fn failure_events_are_forwarded_only_after_refusal() {
     let abort = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\",\"token_ids\":[]}]}\n\n";
     let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n";
-    for (event, cause) in
-        [(abort, InterruptionCause::Aborted), (error, InterruptionCause::EngineFailed)]
-    {
+    for (event, cause) in [
+        (abort, InterruptionCause::Aborted),
+        (error, InterruptionCause::EngineFailed),
+    ] {
         let (mut splicer, ..) = after_events(5);
         assert!(push(&mut splicer, format!("{event}data: [DONE]\n\n").as_bytes()).is_empty());
         assert_eq!(splicer.interruption(), Some(cause));
         splicer.refuse(ContinuationRefusal::NoOtherBackend);
         let released = splicer.release();
-        assert_eq!(released, event.replace("[]}]", "null}]") + "data: [DONE]\n\n");
+        assert_eq!(
+            released,
+            event.replace("[]}]", "null}]") + "data: [DONE]\n\n"
+        );
     }
 }
 
@@ -267,7 +306,11 @@ fn text_continuations_append_the_output() {
 
 #[test]
 fn each_token_takes_four_bytes() {
-    let mut splicer = splicer(true, &asked(&request(true, 4000, 0.0)), ContinuationMode::Exact);
+    let mut splicer = splicer(
+        true,
+        &asked(&request(true, 4000, 0.0)),
+        ContinuationMode::Exact,
+    );
     for id in 0..1000 {
         let event = format!(
             "data: {{\"id\":\"a\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"word\"}},\"token_ids\":[{id}]}}]}}\n\n"
@@ -293,7 +336,10 @@ fn uncertain_requests_are_refused_with_a_reason() {
         (json!({"seed": 1, "temperature": 1.5}), R::Seed),
         (json!({"temperature": 0.7}), R::Sampled),
         (json!({}), R::Sampled),
-        (json!({"response_format": {"type": "json_object"}}), R::StructuredOutput),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            R::StructuredOutput,
+        ),
         (json!({"guided_regex": "a"}), R::StructuredOutput),
         (json!({"tool_choice": "required"}), R::StructuredOutput),
         (json!({"store": true}), R::Stored),
@@ -310,8 +356,14 @@ fn uncertain_requests_are_refused_with_a_reason() {
         "tool_choice": "auto", "response_format": {"type": "text"}, "max_completion_tokens": 9, "max_tokens": 5,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]});
     let plan = read(Api::Chat, accepted.to_string().as_bytes());
-    assert_eq!(plan.map(|plan| (plan.is_greedy, plan.max_tokens)), Ok((true, Some(9))));
-    assert_eq!(read(Api::Chat, br#"{"\u006e":2,"temperature":0}"#), Err(R::Field));
+    assert_eq!(
+        plan.map(|plan| (plan.is_greedy, plan.max_tokens)),
+        Ok((true, Some(9)))
+    );
+    assert_eq!(
+        read(Api::Chat, br#"{"\u006e":2,"temperature":0}"#),
+        Err(R::Field)
+    );
 }
 
 #[test]
@@ -326,7 +378,10 @@ fn nothing_is_added_to_an_unfinished_event() {
     let (mut splicer, ..) = after_events(4);
     push(&mut splicer, event.as_bytes());
     let last = String::from_utf8(splicer.finish().to_vec()).unwrap();
-    assert!(last.ends_with("}\n\n") && last.contains("\"token_ids\":null"), "{last}");
+    assert!(
+        last.ends_with("}\n\n") && last.contains("\"token_ids\":null"),
+        "{last}"
+    );
     let (mut splicer, ..) = after_events(4);
     push(&mut splicer, b"data: [DONE]");
     assert_eq!(splicer.finish(), b"data: [DONE]\n\n"[..]);
@@ -355,7 +410,10 @@ fn events_of_other_forms_pass_unchanged() {
 fn long_events_in_pieces_pass_whole() {
     let body = request(true, 40, 0.0);
     let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
-    let event = format!("data: {{\"choices\":[],\"x\":\"{}\"}}\n\n", "x".repeat(2 << 20));
+    let event = format!(
+        "data: {{\"choices\":[],\"x\":\"{}\"}}\n\n",
+        "x".repeat(2 << 20)
+    );
     let mut forwarded = 0;
     // A copy of the event so far for each of these pieces would take minutes.
     for piece in event.as_bytes().chunks(8) {
@@ -377,7 +435,9 @@ fn token_counts_that_overflow_stay_unchanged() {
     );
     let read = String::from_utf8(push(&mut splicer, usage.as_bytes()).to_vec()).unwrap();
     assert!(
-        read.contains(&format!("\"completion_tokens\":{most},\"total_tokens\":{most}")),
+        read.contains(&format!(
+            "\"completion_tokens\":{most},\"total_tokens\":{most}"
+        )),
         "{read}"
     );
 }

@@ -68,11 +68,29 @@ mod tests {
 
     #[test]
     fn messages_paths_use_the_anthropic_envelope() {
-        for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/none"] {
-            assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::Anthropic, "{path}");
+        for path in [
+            "/v1/messages",
+            "/v1/messages/count_tokens",
+            "/v1/messages/none",
+        ] {
+            assert_eq!(
+                ErrorEnvelope::for_path(path),
+                ErrorEnvelope::Anthropic,
+                "{path}"
+            );
         }
-        for path in ["/v1/chat/completions", "/v1/messagesx", "/messages", "/", ""] {
-            assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::OpenAi, "{path}");
+        for path in [
+            "/v1/chat/completions",
+            "/v1/messagesx",
+            "/messages",
+            "/",
+            "",
+        ] {
+            assert_eq!(
+                ErrorEnvelope::for_path(path),
+                ErrorEnvelope::OpenAi,
+                "{path}"
+            );
         }
     }
 
@@ -80,17 +98,40 @@ mod tests {
     fn anthropic_types_follow_from_the_status() {
         for (error, expected) in [
             (GatewayError::BadHead, "invalid_request_error"),
-            (GatewayError::MethodNotAllowed { allow: "POST" }, "invalid_request_error"),
-            (GatewayError::EncodedBody { encoding: "gzip".into() }, "invalid_request_error"),
+            (
+                GatewayError::MethodNotAllowed { allow: "POST" },
+                "invalid_request_error",
+            ),
+            (
+                GatewayError::EncodedBody {
+                    encoding: "gzip".into(),
+                },
+                "invalid_request_error",
+            ),
             (GatewayError::InvalidApiKey, "authentication_error"),
-            (GatewayError::ModelNotAllowed { model: "a".into() }, "permission_error"),
-            (GatewayError::NotFound { path: "/x".into(), nearest: None }, "not_found_error"),
+            (
+                GatewayError::ModelNotAllowed { model: "a".into() },
+                "permission_error",
+            ),
+            (
+                GatewayError::NotFound {
+                    path: "/x".into(),
+                    nearest: None,
+                },
+                "not_found_error",
+            ),
             (GatewayError::BodyTooLarge { limit: 1 }, "request_too_large"),
             (rate_limited(RateLimitKind::Tokens), "rate_limit_error"),
-            (GatewayError::Saturated { retry_after: 1 }, "rate_limit_error"),
+            (
+                GatewayError::Saturated { retry_after: 1 },
+                "rate_limit_error",
+            ),
             (GatewayError::NoBackend, "overloaded_error"),
             (GatewayError::Closed, "api_error"),
-            (GatewayError::ResponseHeadTimeout { seconds: 1 }, "timeout_error"),
+            (
+                GatewayError::ResponseHeadTimeout { seconds: 1 },
+                "timeout_error",
+            ),
             (GatewayError::Internal, "api_error"),
         ] {
             let response = error.to_response_in(ErrorEnvelope::Anthropic, Some("id-1"));

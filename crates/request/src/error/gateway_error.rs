@@ -293,10 +293,16 @@ fn path_hint(nearest: Option<&str>) -> String {
 /// names.
 pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
     let omitted_count = names.len().saturating_sub(MAX_LISTED_NAMES);
-    let listed: Vec<String> =
-        names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
+    let listed: Vec<String> = names
+        .take(MAX_LISTED_NAMES)
+        .map(|name| format!("`{name}`"))
+        .collect();
     let listed = listed.join(", ");
-    if omitted_count == 0 { listed } else { format!("{listed} and {omitted_count} more") }
+    if omitted_count == 0 {
+        listed
+    } else {
+        format!("{listed} and {omitted_count} more")
+    }
 }
 
 /// A model name for an error message: at most its first 100 characters.

@@ -35,31 +35,81 @@ pub(super) struct ErrorRow {
 /// All errors, in the order of the label values.
 const ROWS: [ErrorRow; 42] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
-    row("method_not_allowed", S::METHOD_NOT_ALLOWED, Client, BAD_REQUEST),
-    row("upgrade_not_offered", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
-    row("websocket_required", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
+    row(
+        "method_not_allowed",
+        S::METHOD_NOT_ALLOWED,
+        Client,
+        BAD_REQUEST,
+    ),
+    row(
+        "upgrade_not_offered",
+        S::UPGRADE_REQUIRED,
+        Client,
+        BAD_REQUEST,
+    ),
+    row(
+        "websocket_required",
+        S::UPGRADE_REQUIRED,
+        Client,
+        BAD_REQUEST,
+    ),
     row("response_not_found", S::NOT_FOUND, Client, "NotFoundError"),
     row("bad_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("signed_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("engine_control", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("request_cap", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("bad_head", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("head_too_large", S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, BAD_REQUEST),
+    row(
+        "head_too_large",
+        S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        Client,
+        BAD_REQUEST,
+    ),
     row("uri_too_long", S::URI_TOO_LONG, Client, BAD_REQUEST),
-    row("encoded_body", S::UNSUPPORTED_MEDIA_TYPE, Client, BAD_REQUEST),
+    row(
+        "encoded_body",
+        S::UNSUPPORTED_MEDIA_TYPE,
+        Client,
+        BAD_REQUEST,
+    ),
     row("body_too_large", S::PAYLOAD_TOO_LARGE, Client, BAD_REQUEST),
     row("body_cut", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("invalid_api_key", S::UNAUTHORIZED, Client, "invalid_request_error"),
-    row("model_not_allowed", S::FORBIDDEN, Client, "PermissionDeniedError"),
-    row("idempotency_key", S::UNPROCESSABLE_ENTITY, Client, "UnprocessableEntityError"),
+    row(
+        "invalid_api_key",
+        S::UNAUTHORIZED,
+        Client,
+        "invalid_request_error",
+    ),
+    row(
+        "model_not_allowed",
+        S::FORBIDDEN,
+        Client,
+        "PermissionDeniedError",
+    ),
+    row(
+        "idempotency_key",
+        S::UNPROCESSABLE_ENTITY,
+        Client,
+        "UnprocessableEntityError",
+    ),
     row("last_event_id", S::PRECONDITION_FAILED, Client, BAD_REQUEST),
     row("request_limit", S::TOO_MANY_REQUESTS, Client, "requests"),
     row("token_limit", S::TOO_MANY_REQUESTS, Client, "tokens"),
-    row("concurrency_limit", S::TOO_MANY_REQUESTS, Client, "requests"),
+    row(
+        "concurrency_limit",
+        S::TOO_MANY_REQUESTS,
+        Client,
+        "requests",
+    ),
     row("body_timeout", S::REQUEST_TIMEOUT, Client, BAD_REQUEST),
     row("client_busy", S::TOO_MANY_REQUESTS, Client, TOO_MANY),
     row("overloaded", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
-    row("gateway_exhausted", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row(
+        "gateway_exhausted",
+        S::SERVICE_UNAVAILABLE,
+        Gateway,
+        UNAVAILABLE,
+    ),
     row("body_memory", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
     row("unknown_model", S::NOT_FOUND, Client, "NotFoundError"),
     row("no_backend", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
@@ -103,7 +153,12 @@ const fn row(
     fault: Fault,
     kind: &'static str,
 ) -> ErrorRow {
-    ErrorRow { reason, status, fault, kind }
+    ErrorRow {
+        reason,
+        status,
+        fault,
+        kind,
+    }
 }
 
 impl GatewayError {
@@ -111,8 +166,18 @@ impl GatewayError {
         let reason = self.reason();
         let found = ROWS.iter().find(|row| row.reason == reason);
         let row = *found.unwrap_or(&INTERNAL_ERROR);
-        if matches!(self, Self::Option(OptionError { is_conflict: true, .. })) {
-            return ErrorRow { status: S::CONFLICT, kind: "ConflictError", ..row };
+        if matches!(
+            self,
+            Self::Option(OptionError {
+                is_conflict: true,
+                ..
+            })
+        ) {
+            return ErrorRow {
+                status: S::CONFLICT,
+                kind: "ConflictError",
+                ..row
+            };
         }
         row
     }
@@ -193,7 +258,9 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::Option(OptionError { is_conflict: true, .. })
+            Self::Option(OptionError {
+                is_conflict: true, ..
+            })
             | Self::ClientBusy
             | Self::Overloaded
             | Self::Exhausted

@@ -10,29 +10,47 @@ fn long_lists_of_names_are_truncated() {
     assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
     let names: Vec<usize> = (1..=23).collect();
     let list = listed(names.iter());
-    assert!(list.starts_with("`1`, `2`, ") && list.ends_with(", `20` and 3 more"), "{list}");
+    assert!(
+        list.starts_with("`1`, `2`, ") && list.ends_with(", `20` and 3 more"),
+        "{list}"
+    );
     assert_eq!(listed(names[..20].iter()).matches('`').count(), 40);
 }
 
 #[test]
 fn reasons_are_listed_and_faults_match_statuses() {
     let errors = [
-        GatewayError::NotFound { path: "/x".into(), nearest: None },
+        GatewayError::NotFound {
+            path: "/x".into(),
+            nearest: None,
+        },
         GatewayError::MethodNotAllowed { allow: "POST" },
         GatewayError::WebSocketRequired,
         GatewayError::UpgradeNotOffered { allow: "POST" },
         GatewayError::BadBody(RequestBodyError::NotObject),
-        GatewayError::SignedBody { model: "a".into(), served_as: "b".into() },
-        GatewayError::SignedField { field: "session_id" },
-        GatewayError::EngineControl { field: "kv_transfer_params", permission: "kv_transfer" },
+        GatewayError::SignedBody {
+            model: "a".into(),
+            served_as: "b".into(),
+        },
+        GatewayError::SignedField {
+            field: "session_id",
+        },
+        GatewayError::EngineControl {
+            field: "kv_transfer_params",
+            permission: "kv_transfer",
+        },
         GatewayError::BadHead,
         GatewayError::HeadTooLarge,
         GatewayError::UriTooLong,
-        GatewayError::EncodedBody { encoding: "gzip".into() },
+        GatewayError::EncodedBody {
+            encoding: "gzip".into(),
+        },
         GatewayError::BodyTooLarge { limit: 1 },
         GatewayError::IncompleteBody,
         GatewayError::InvalidApiKey,
-        GatewayError::ModelNotAllowed { model: "`a`".into() },
+        GatewayError::ModelNotAllowed {
+            model: "`a`".into(),
+        },
         GatewayError::Option(&OptionError {
             reason: "idempotency_key",
             message: "another request",
@@ -56,13 +74,22 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::Overloaded,
         GatewayError::Exhausted,
         GatewayError::BodyMemory,
-        GatewayError::UnknownModel { model: "a".into(), known: "b".into() },
+        GatewayError::UnknownModel {
+            model: "a".into(),
+            known: "b".into(),
+        },
         GatewayError::NoBackend,
         GatewayError::Loop,
         GatewayError::Saturated { retry_after: 1 },
         GatewayError::Shed { retry_after: 1 },
-        GatewayError::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
-        GatewayError::Late { objective: Duration::from_secs(2), retry_after: 1 },
+        GatewayError::QueueTimeout {
+            waited: Duration::from_secs(1),
+            retry_after: 1,
+        },
+        GatewayError::Late {
+            objective: Duration::from_secs(2),
+            retry_after: 1,
+        },
         GatewayError::Closed,
         GatewayError::Garbage,
         GatewayError::ResponseHeadTimeout { seconds: 1 },
@@ -72,10 +99,16 @@ fn reasons_are_listed_and_faults_match_statuses() {
         let is_client = error.fault() == Fault::Client;
         // A client is not at fault if all backends are full. It is at fault if it exceeds a limit
         // of its own.
-        let is_client_limit =
-            matches!(error, GatewayError::RateLimited { .. } | GatewayError::ClientBusy);
+        let is_client_limit = matches!(
+            error,
+            GatewayError::RateLimited { .. } | GatewayError::ClientBusy
+        );
         let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_client_limit;
-        assert_eq!(is_client, error.status().is_client_error() && !is_full, "{error:?}");
+        assert_eq!(
+            is_client,
+            error.status().is_client_error() && !is_full,
+            "{error:?}"
+        );
         assert_eq!(is_full, SHED_REASONS.contains(&error.reason()), "{error:?}");
         assert!(REASONS.contains(&error.reason()), "{error:?}");
         assert_eq!(error.response().status(), error.status());
@@ -87,8 +120,14 @@ fn shed_requests_get_retry_after() {
     for error in [
         GatewayError::Saturated { retry_after: 7 },
         GatewayError::Shed { retry_after: 7 },
-        GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
-        GatewayError::Late { objective: Duration::from_secs(2), retry_after: 7 },
+        GatewayError::QueueTimeout {
+            waited: Duration::from_secs(30),
+            retry_after: 7,
+        },
+        GatewayError::Late {
+            objective: Duration::from_secs(2),
+            retry_after: 7,
+        },
     ] {
         assert_eq!(error.response().headers()[RETRY_AFTER], "7");
         assert_eq!(error.outcome(), Outcome::Rejected);
@@ -96,15 +135,31 @@ fn shed_requests_get_retry_after() {
 }
 
 pub(super) fn rate_limited(limited: RateLimitKind) -> GatewayError {
-    GatewayError::RateLimited { limited, allowed: 60, retry_after: 7 }
+    GatewayError::RateLimited {
+        limited,
+        allowed: 60,
+        retry_after: 7,
+    }
 }
 
 #[test]
 fn rate_limit_errors_have_the_fields_of_sdks() {
     for (limited, kind, message) in [
-        (RateLimitKind::Requests, "requests", "the limit of 60 requests per minute is reached"),
-        (RateLimitKind::Tokens, "tokens", "the limit of 60 tokens per minute is reached"),
-        (RateLimitKind::Concurrency, "requests", "the limit of 60 concurrent requests is reached"),
+        (
+            RateLimitKind::Requests,
+            "requests",
+            "the limit of 60 requests per minute is reached",
+        ),
+        (
+            RateLimitKind::Tokens,
+            "tokens",
+            "the limit of 60 tokens per minute is reached",
+        ),
+        (
+            RateLimitKind::Concurrency,
+            "requests",
+            "the limit of 60 concurrent requests is reached",
+        ),
     ] {
         let error = rate_limited(limited);
         let response = error.response();
@@ -114,6 +169,9 @@ fn rate_limit_errors_have_the_fields_of_sdks() {
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["error"]["code"], "rate_limit_exceeded");
         assert_eq!(body["error"]["type"], kind);
-        assert_eq!(body["error"]["message"], format!("{message}; retry after 7 s"));
+        assert_eq!(
+            body["error"]["message"],
+            format!("{message}; retry after 7 s")
+        );
     }
 }

@@ -39,7 +39,9 @@ const MAX_RECORDED_STALLS: usize = 16;
 impl AttemptResponse {
     /// Number of events with output that the response has had so far.
     pub(super) fn output_events(&self) -> u64 {
-        self.observer.as_ref().map_or(0, |observer| observer.observed().output_events)
+        self.observer
+            .as_ref()
+            .map_or(0, |observer| observer.observed().output_events)
     }
 
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
@@ -63,7 +65,9 @@ impl AttemptResponse {
         if let Some(backend) = &backend {
             record.condition = backend.condition(now);
         }
-        let Some(mut observer) = self.observer.take() else { return };
+        let Some(mut observer) = self.observer.take() else {
+            return;
+        };
         if let Some(written_at) = self.written_at.take() {
             record_write_stall(&mut observer, written_at, now);
         }
@@ -74,7 +78,9 @@ impl AttemptResponse {
         record.end = termination;
         record.outcome = outcome(record);
         if let Some(backend) = backend {
-            record.observed.scale_estimated_tokens(backend.tokens_per_event());
+            record
+                .observed
+                .scale_estimated_tokens(backend.tokens_per_event());
             backend.on_answer(record.api, &record.observed);
             if let (Some(sent), timings) = (record.timings.sent, &record.timings) {
                 let until = timings.first_output.unwrap_or(now);

@@ -36,8 +36,13 @@ impl ChoiceTimer {
             observed.chunk_tokens.record_n(f64::from(tokens), 1);
         }
         if self.last_arrival == Some(now) {
-            self.tokens = self.tokens.zip(tokens).map(|(sum, tokens)| sum.saturating_add(tokens));
-            observed.inter_chunk_latency.record_duration_n(Duration::ZERO, 1);
+            self.tokens = self
+                .tokens
+                .zip(tokens)
+                .map(|(sum, tokens)| sum.saturating_add(tokens));
+            observed
+                .inter_chunk_latency
+                .record_duration_n(Duration::ZERO, 1);
             return Some(Duration::ZERO);
         }
         self.finish_arrival(observed);
@@ -47,14 +52,17 @@ impl ChoiceTimer {
         let gap_start = previous.filter(|previous| !is_write_stalled(previous));
         self.gap = gap_start.map(|start| now.saturating_duration_since(start));
         self.tokens = tokens;
-        self.gap.inspect(|gap| observed.inter_chunk_latency.record_duration_n(*gap, 1))
+        self.gap
+            .inspect(|gap| observed.inter_chunk_latency.record_duration_n(*gap, 1))
     }
 
     /// Records the inter-token latency of the last arrival: its gap divided by its number of
     /// tokens, once for each token.
     pub(super) fn finish_arrival(&mut self, observed: &mut ObservedResponse) {
         if let (Some(gap), Some(tokens @ 1..)) = (self.gap.take(), self.tokens.take()) {
-            observed.inter_token_latency.record_duration_n(gap / tokens, tokens);
+            observed
+                .inter_token_latency
+                .record_duration_n(gap / tokens, tokens);
         }
     }
 }

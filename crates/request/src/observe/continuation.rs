@@ -27,12 +27,17 @@ impl Exchange {
     /// Whether a continuation needs the body of the request. `false`: the stream is not continued, for
     /// example because there is no memory for its body.
     pub fn needs_body(&self) -> bool {
-        self.splicer().is_ok_and(|splicer| splicer.refusal().is_none())
+        self.splicer()
+            .is_ok_and(|splicer| splicer.refusal().is_none())
     }
 
     /// The splicer of the stream. Fails if the stream cannot be continued.
     pub fn splicer(&self) -> Result<&StreamSplicer, ContinuationRefusal> {
-        self.inner.stages.splicer.as_deref().ok_or(ContinuationRefusal::Api)
+        self.inner
+            .stages
+            .splicer
+            .as_deref()
+            .ok_or(ContinuationRefusal::Api)
     }
 
     /// Records that the stream goes on at `backend`, whose attempt is the last one of the record.
@@ -44,11 +49,19 @@ impl Exchange {
         interrupted: Instant,
     ) {
         let ExchangeState { record, stages, .. } = &mut *self.inner;
-        let Some(splicer) = &mut stages.splicer else { return };
+        let Some(splicer) = &mut stages.splicer else {
+            return;
+        };
         splicer.switch();
         let span_id = record.attempts.last().map_or(0, |attempt| attempt.span_id);
         let tokens = splicer.tokens() as u64;
-        let begun = Continuation { span_id, cause, tokens, interrupted, next_output: None };
+        let begun = Continuation {
+            span_id,
+            cause,
+            tokens,
+            interrupted,
+            next_output: None,
+        };
         record.notes.update(|continuations: &mut Continuations| {
             continuations.begun.push(begun);
             continuations.refusal = None;
@@ -60,14 +73,23 @@ impl Exchange {
     /// Makes `backend` the one that sends the rest of the stream.
     fn switch_backend(&mut self, backend: Arc<dyn BackendMonitor>) {
         let now = clock::now();
-        let ExchangeState { record, response, policy, in_flight, .. } = &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            policy,
+            in_flight,
+            ..
+        } = &mut *self.inner;
         if let Some(backend) = &response.backend {
             record.condition = backend.condition(now);
         }
         if let (Some(entry), Some(observer)) = (response.entry.take(), &mut response.observer) {
             record_stall(observer, entry.activity().on_end(now));
         }
-        let policy = StreamPolicy { first_output_by: None, ..*policy };
+        let policy = StreamPolicy {
+            first_output_by: None,
+            ..*policy
+        };
         let info = StreamInfo::from_record(record);
         let entry = in_flight.stream(backend.clone(), info, policy, None, now);
         // The silence of the backend counts from the arrival of its response head.
@@ -98,7 +120,9 @@ impl Exchange {
     /// holds for later interruptions.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, stages, .. } = &mut *self.inner;
-        record.notes.update(|Continuations { refusal, .. }| *refusal = Some(reason));
+        record
+            .notes
+            .update(|Continuations { refusal, .. }| *refusal = Some(reason));
         if is_final && let Some(splicer) = &mut stages.splicer {
             splicer.refuse(reason);
         }
@@ -147,7 +171,9 @@ impl Exchange {
 
     /// The events that were held back until it was known whether the stream is continued.
     pub(super) fn release_events(&mut self) -> Bytes {
-        let Some(splicer) = &mut self.inner.stages.splicer else { return Bytes::new() };
+        let Some(splicer) = &mut self.inner.stages.splicer else {
+            return Bytes::new();
+        };
         let held = splicer.release();
         self.observe(held, clock::now())
     }

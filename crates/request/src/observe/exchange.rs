@@ -80,7 +80,10 @@ impl Exchange {
                 record: RecordSlot(Some(record)),
                 response: AttemptResponse::default(),
                 stages: ResponseStages::default(),
-                policy: StreamPolicy { rules, ..StreamPolicy::default() },
+                policy: StreamPolicy {
+                    rules,
+                    ..StreamPolicy::default()
+                },
                 receiver,
                 in_flight,
                 permit: None,
@@ -158,7 +161,12 @@ impl Exchange {
     /// Discards the response of the current attempt before a failover. `reason` is the failure of
     /// the attempt, from a closed set.
     pub fn discard_attempt(&mut self, reason: &'static str) {
-        let ExchangeState { record, response, abort, .. } = &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            abort,
+            ..
+        } = &mut *self.inner;
         let AttemptResponse { backend, .. } = std::mem::take(response);
         // The bytes of the discarded response were not sent to the client, so the write timeout
         // must not run.
@@ -180,7 +188,9 @@ impl Exchange {
     /// Discards the response of the current attempt, as [`Self::discard_attempt`] does, and returns it
     /// for [`Self::restore_attempt`].
     pub fn set_attempt_aside(&mut self, reason: &'static str) -> AttemptAside {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState {
+            record, response, ..
+        } = &mut *self.inner;
         let backend = response.backend.take();
         let aside = AttemptAside {
             response: std::mem::take(response),
@@ -197,14 +207,17 @@ impl Exchange {
     /// Makes a response that was set aside the response of the exchange. Its attempt becomes the last
     /// one of the record.
     pub fn restore_attempt(&mut self, aside: AttemptAside) {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState {
+            record, response, ..
+        } = &mut *self.inner;
         let now = clock::now();
         let attempts = &mut record.attempts;
         if let Some(attempt) = attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
-        if let Some(index) =
-            attempts.iter().position(|attempt| Some(attempt.span_id) == aside.span_id)
+        if let Some(index) = attempts
+            .iter()
+            .position(|attempt| Some(attempt.span_id) == aside.span_id)
         {
             attempts[index..].rotate_left(1);
         }
@@ -217,7 +230,9 @@ impl Exchange {
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
     /// after its declared length.
     pub fn on_end(&mut self) {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState {
+            record, response, ..
+        } = &mut *self.inner;
         response.on_end(record, clock::now);
     }
 
@@ -241,14 +256,17 @@ impl Exchange {
 
     /// Whether the response is an event stream that is between two events. `false` before its head.
     fn is_between_events(&self) -> bool {
-        self.observer().is_some_and(ResponseObserver::is_between_events)
+        self.observer()
+            .is_some_and(ResponseObserver::is_between_events)
     }
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
     /// are held back.
     pub(super) fn may_shorten_frames(&self) -> bool {
         self.inner.response.is_staged
-            || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
+            || self
+                .observer()
+                .is_some_and(ResponseObserver::is_filtering_usage)
     }
 
     /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its
@@ -256,12 +274,17 @@ impl Exchange {
     pub(super) fn ends_inside_event(&mut self) -> bool {
         let is_cut = self.inner.record.timings.first_output.is_some()
             && !self.inner.response.is_staged
-            && self.observer().is_some_and(ResponseObserver::is_inside_event);
+            && self
+                .observer()
+                .is_some_and(ResponseObserver::is_inside_event);
         if is_cut {
             // The end of the body can complete an event.
             self.on_end();
         }
-        is_cut && self.observer().is_some_and(|observer| !observer.observed().is_complete)
+        is_cut
+            && self
+                .observer()
+                .is_some_and(|observer| !observer.observed().is_complete)
     }
 
     /// Whether the stream had its last event.
@@ -272,7 +295,12 @@ impl Exchange {
     /// How to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
     /// be interrupted.
     pub(super) fn cut<E>(&self, waker: &Waker) -> Option<Cut<E>> {
-        let ExchangeState { response, policy, in_flight, .. } = &*self.inner;
+        let ExchangeState {
+            response,
+            policy,
+            in_flight,
+            ..
+        } = &*self.inner;
         let activity = response.entry.as_ref()?.activity();
         if !activity.is_cut(waker) {
             return None;
@@ -323,7 +351,11 @@ impl Exchange {
             self.on_end();
         }
         let held = self.flush();
-        let last = if held.is_empty() { self.error_event(termination) } else { held };
+        let last = if held.is_empty() {
+            self.error_event(termination)
+        } else {
+            held
+        };
         self.end(termination);
         [before, last_event, last].concat().into()
     }
@@ -331,7 +363,9 @@ impl Exchange {
     /// Finishes the exchange of a body that has ended, and of which no bytes are held back.
     pub(super) fn end(mut self, termination: Termination) {
         let now = clock::now();
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState {
+            record, response, ..
+        } = &mut *self.inner;
         if termination == Termination::Complete {
             response.on_end(record, || now);
         }
@@ -359,9 +393,16 @@ impl Drop for Exchange {
         let is_shutting_down = in_flight.is_cutting();
         let now = record.timings.ended.unwrap_or_else(clock::now);
         let is_aborted = abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);
-        let early_end =
-            if is_aborted { Termination::WriteTimeout } else { Termination::ClientDisconnected };
-        let termination = if is_shutting_down { Termination::Shutdown } else { early_end };
+        let early_end = if is_aborted {
+            Termination::WriteTimeout
+        } else {
+            Termination::ClientDisconnected
+        };
+        let termination = if is_shutting_down {
+            Termination::Shutdown
+        } else {
+            early_end
+        };
         response.finalize_record(record, termination, now);
         if is_shutting_down && record.end == Termination::ClientDisconnected {
             record.end = Termination::Shutdown;
@@ -387,7 +428,10 @@ impl Drop for Exchange {
     }
 }
 
-#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+#[expect(
+    clippy::expect_used,
+    reason = "the record is taken only when its exchange is dropped"
+)]
 impl Deref for RecordSlot {
     type Target = RequestRecord;
 
@@ -396,7 +440,10 @@ impl Deref for RecordSlot {
     }
 }
 
-#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+#[expect(
+    clippy::expect_used,
+    reason = "the record is taken only when its exchange is dropped"
+)]
 impl DerefMut for RecordSlot {
     fn deref_mut(&mut self) -> &mut RequestRecord {
         self.0.as_mut().expect("the exchange has not ended")

@@ -33,7 +33,10 @@ pub(super) enum BodyStart {
     NotArrived,
     /// Only white space has arrived of a body whose media type is that of a text, or of none.
     /// `can_be_plain`: whether a text without JSON can be an answer. `can_be_empty`: whether an empty one can.
-    Text { can_be_plain: bool, can_be_empty: bool },
+    Text {
+        can_be_plain: bool,
+        can_be_empty: bool,
+    },
     /// The body has an answer.
     Answer,
     /// The body is a text that is no answer, such as HTML.
@@ -85,7 +88,14 @@ impl BodyStart {
 
     /// Whether a body that has ended is an answer.
     pub(super) fn is_answer_at_end(self) -> bool {
-        matches!(self, Self::Answer | Self::Text { can_be_empty: true, .. })
+        matches!(
+            self,
+            Self::Answer
+                | Self::Text {
+                    can_be_empty: true,
+                    ..
+                }
+        )
     }
 }
 
@@ -95,7 +105,12 @@ impl InspectionMode {
         match media_type {
             _ if is_encoded => Self::Opaque,
             name if name.eq_ignore_ascii_case("text/event-stream") => Self::Stream,
-            name if JSON_TYPES.iter().any(|json| name.eq_ignore_ascii_case(json)) => Self::Json,
+            name if JSON_TYPES
+                .iter()
+                .any(|json| name.eq_ignore_ascii_case(json)) =>
+            {
+                Self::Json
+            }
             _ => Self::Opaque,
         }
     }

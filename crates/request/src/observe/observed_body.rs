@@ -60,7 +60,11 @@ type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;
 impl<B: Body> PrefetchedBody<B> {
     /// A body of which nothing has been read.
     pub fn new(rest: B) -> Self {
-        Self { frames: VecDeque::new(), end: None, rest }
+        Self {
+            frames: VecDeque::new(),
+            end: None,
+            rest,
+        }
     }
 
     fn take_frame(&mut self) -> Option<Frame<Bytes>> {
@@ -129,14 +133,22 @@ impl<B: Body, T> ObservedBody<B, T> {
     /// Polls another body, if the end of the response is held until there is one.
     fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Option<Poll<Next<B::Error>>> {
         let exchange = self.exchange.as_mut()?;
-        let polled = self.replacement.as_mut()?.poll(cx, exchange, &mut self.guard)?;
-        let Poll::Ready(replaced) = polled else { return Some(Poll::Pending) };
+        let polled = self
+            .replacement
+            .as_mut()?
+            .poll(cx, exchange, &mut self.guard)?;
+        let Poll::Ready(replaced) = polled else {
+            return Some(Poll::Pending);
+        };
         let next = match replaced {
             Replaced::Body(body) => {
                 self.prefetched = PrefetchedBody::new(body);
                 return None;
             }
-            Replaced::Refused { data, ending: Some(ending) } => Next::Finish(data, ending),
+            Replaced::Refused {
+                data,
+                ending: Some(ending),
+            } => Next::Finish(data, ending),
             Replaced::Refused { data, ending: None } if data.is_empty() => return None,
             Replaced::Refused { data, ending: None } => Next::Frame(Some(Frame::data(data))),
         };
@@ -145,12 +157,19 @@ impl<B: Body, T> ObservedBody<B, T> {
 
     /// Polls what the gateway itself does while nothing arrives: it sends a comment, or interrupts the stream.
     fn poll_waiting(&self, cx: &Context<'_>) -> Poll<Next<B::Error>> {
-        let Some(exchange) = &self.exchange else { return Poll::Pending };
+        let Some(exchange) = &self.exchange else {
+            return Poll::Pending;
+        };
         if let Some(comment) = exchange.take_keep_alive_comment() {
             return Poll::Ready(Next::Frame(Some(Frame::data(comment))));
         }
-        let Some(cut) = exchange.cut(cx.waker()) else { return Poll::Pending };
-        let is_held = self.replacement.as_ref().is_some_and(|stage| stage.is_holding());
+        let Some(cut) = exchange.cut(cx.waker()) else {
+            return Poll::Pending;
+        };
+        let is_held = self
+            .replacement
+            .as_ref()
+            .is_some_and(|stage| stage.is_holding());
         // A response that waits for another body no longer needs its backend.
         if is_held && cut.is_about_backend() {
             return Poll::Pending;
@@ -164,7 +183,9 @@ impl<B: Body, T> ObservedBody<B, T> {
     /// Passes a frame to the exchange and returns the frame to forward. `None`: all of its bytes were
     /// removed or are held back.
     fn observe(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
-        let Some(exchange) = &mut self.exchange else { return Some(frame) };
+        let Some(exchange) = &mut self.exchange else {
+            return Some(frame);
+        };
         let frame = match frame.into_data() {
             Ok(data) => Frame::data(exchange.on_data(data)),
             Err(trailers) => trailers,
@@ -265,11 +286,13 @@ where
         if let Some(exchange) = &mut self.exchange {
             exchange.on_client_poll();
         }
-        Poll::Ready(match ready!(Pin::new(&mut self.prefetched.rest).poll_frame(cx)) {
-            Some(Ok(frame)) => Next::Frame(self.observe(frame)),
-            Some(Err(error)) => Next::End(Err(ObservedBodyError::Backend(error))),
-            None => Next::End(Ok(())),
-        })
+        Poll::Ready(
+            match ready!(Pin::new(&mut self.prefetched.rest).poll_frame(cx)) {
+                Some(Ok(frame)) => Next::Frame(self.observe(frame)),
+                Some(Err(error)) => Next::End(Err(ObservedBodyError::Backend(error))),
+                None => Next::End(Ok(())),
+            },
+        )
     }
 }
 
@@ -316,6 +339,10 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.has_unknown_length { SizeHint::default() } else { self.prefetched.size_hint() }
+        if self.has_unknown_length {
+            SizeHint::default()
+        } else {
+            self.prefetched.size_hint()
+        }
     }
 }

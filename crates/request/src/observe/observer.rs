@@ -79,7 +79,10 @@ impl ResponseObserver {
         if is_readable && is_text(media_type) {
             let can_be_plain = self.reader.has_plain_text();
             let can_be_empty = can_be_plain && !media_type.is_empty();
-            self.start = BodyStart::Text { can_be_plain, can_be_empty };
+            self.start = BodyStart::Text {
+                can_be_plain,
+                can_be_empty,
+            };
         }
     }
 
@@ -88,7 +91,11 @@ impl ResponseObserver {
         if self.mode == InspectionMode::Opaque {
             self.reader.data(document);
             // The body is still to come, and a header that is not JSON is no error of the response.
-            let delta = Delta { terminal: false, malformed: false, ..self.reader.end_whole() };
+            let delta = Delta {
+                terminal: false,
+                malformed: false,
+                ..self.reader.end_whole()
+            };
             self.merge_delta(delta, now, timings);
         }
     }
@@ -229,7 +236,10 @@ impl ResponseObserver {
 
     /// Whether the engine aborted a choice.
     pub fn has_aborted_choice(&self) -> bool {
-        self.reader.answer().finish_reasons().any(|finish| finish == Some(FinishReason::Abort))
+        self.reader
+            .answer()
+            .finish_reasons()
+            .any(|finish| finish == Some(FinishReason::Abort))
     }
 
     /// The observations so far.
@@ -297,7 +307,9 @@ impl ResponseObserver {
             }
         }
         if chunk_summary.outputs > 0 {
-            self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
+            self.observed
+                .chunk_timings
+                .record(timings.accepted, now, chunk_summary.gap);
         }
         chunk_summary
     }
@@ -333,7 +345,10 @@ impl ResponseObserver {
                 let reason = &mut self.observed.uninspected_reason;
                 reason.get_or_insert(UninspectedReason::UnknownOutput);
             }
-        } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
+        } else if matches!(
+            delta.finish,
+            Some(FinishReason::Stop | FinishReason::ToolCalls)
+        ) {
             // The engine counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
         } else {
@@ -343,7 +358,13 @@ impl ResponseObserver {
     }
 
     fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {
-        let Self { choice_timers, observed, write_stalled_until, recent_write_stall, .. } = self;
+        let Self {
+            choice_timers,
+            observed,
+            write_stalled_until,
+            recent_write_stall,
+            ..
+        } = self;
         observed.last_output_write_stall = std::mem::take(recent_write_stall);
         observed.output_events += 1;
         observed.estimated_tokens += u64::from(delta.tokens.unwrap_or(1));

@@ -54,7 +54,10 @@ pub(super) enum Replaced<B: Body> {
     Body(B),
     /// There is no other body. The client gets `data`, which was held back. Then the response has this
     /// ending. `None`: it goes on.
-    Refused { data: Bytes, ending: Option<Ending<B::Error>> },
+    Refused {
+        data: Bytes,
+        ending: Option<Ending<B::Error>>,
+    },
 }
 
 impl<B: Body, T> Replacement<B, T> {
@@ -71,8 +74,15 @@ impl<B: Body, T> Replacement<B, T> {
     /// Processes a chunk of the response: its events can show that the backend cannot complete it.
     pub(super) fn on_data(&mut self, exchange: &Exchange) {
         if let Some(cause) = exchange.cause_of_events() {
-            let reason = Interrupted { cause, is_final: true, ended_in_order: false };
-            self.held = Some(HeldEnd { reason, ending: None });
+            let reason = Interrupted {
+                cause,
+                is_final: true,
+                ended_in_order: false,
+            };
+            self.held = Some(HeldEnd {
+                reason,
+                ending: None,
+            });
         }
     }
 
@@ -83,8 +93,15 @@ impl<B: Body, T> Replacement<B, T> {
         ending: Ending<B::Error>,
     ) -> Option<Ending<B::Error>> {
         if let Some(cause) = exchange.cause_of_end(&ending) {
-            let reason = Interrupted { cause, is_final: true, ended_in_order: ending.is_ok() };
-            self.held = Some(HeldEnd { reason, ending: Some(ending) });
+            let reason = Interrupted {
+                cause,
+                is_final: true,
+                ended_in_order: ending.is_ok(),
+            };
+            self.held = Some(HeldEnd {
+                reason,
+                ending: Some(ending),
+            });
             return None;
         }
         match ending {
@@ -97,8 +114,15 @@ impl<B: Body, T> Replacement<B, T> {
     /// Makes the response leave its backend if it can go on elsewhere.
     pub(super) fn on_leave(&mut self, exchange: &Exchange, leave: LeaveReason) {
         if let Some(cause) = exchange.cause_of_leave(leave) {
-            let reason = Interrupted { cause, is_final: false, ended_in_order: false };
-            self.held = Some(HeldEnd { reason, ending: None });
+            let reason = Interrupted {
+                cause,
+                is_final: false,
+                ended_in_order: false,
+            };
+            self.held = Some(HeldEnd {
+                reason,
+                ending: None,
+            });
         }
     }
 

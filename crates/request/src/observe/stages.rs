@@ -41,7 +41,9 @@ impl ResponseStages {
     /// Processes the head of a response. Returns whether its bytes pass a stage. `entry`: its entry among the
     /// open streams.
     pub(super) fn on_head(&mut self, is_success: bool, entry: Option<&StreamEntry>) -> bool {
-        let Some(splicer) = &mut self.splicer else { return false };
+        let Some(splicer) = &mut self.splicer else {
+            return false;
+        };
         let Some(entry) = entry else { return false };
         if !is_success || !splicer.is_active() {
             return false;
@@ -69,7 +71,9 @@ impl ResponseStages {
         if !std::mem::take(&mut self.awaits_output) {
             return;
         }
-        record.notes.update(|continuations: &mut Continuations| continuations.on_output(now));
+        record
+            .notes
+            .update(|continuations: &mut Continuations| continuations.on_output(now));
         if let Some(backend) = backend {
             backend.on_first_output(now);
         }

@@ -32,15 +32,25 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 /// The record of a successful stream of 16 tokens that was not queued, and had neither reasoning nor a tool
 /// call. All other instants are set.
 pub fn streamed() -> RequestRecord {
-    #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the absolute instant does not matter"
+    )]
     let accepted = Instant::now();
     RequestRecord {
         trace: Some(continued_trace()),
-        spans: SpanIds { server: 0x51, inference: 0x52 },
+        spans: SpanIds {
+            server: 0x51,
+            inference: 0x52,
+        },
         head: head_attributes(),
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
-        options: RequestOptions { stream: true, max_tokens: Some(64), ..RequestOptions::default() },
+        options: RequestOptions {
+            stream: true,
+            max_tokens: Some(64),
+            ..RequestOptions::default()
+        },
         model: ModelLabel::Known("tiny".into()),
         decision: Some(Arc::new(default_decision())),
         attempts: vec![successful_attempt(accepted)],
@@ -165,13 +175,19 @@ pub fn decision(
     let candidates = [(0, 0.08), (1, 0.25)].map(|(position, base)| {
         change(Candidate {
             position,
-            prefill: PrefillCost { base, per_token: 0.0 },
+            prefill: PrefillCost {
+                base,
+                per_token: 0.0,
+            },
             kv_usage: None,
             ..believed()
         })
     });
-    let context =
-        RoutingContext::new(Policy::default(), candidates.into(), RoutingRequest::default());
+    let context = RoutingContext::new(
+        Policy::default(),
+        candidates.into(),
+        RoutingRequest::default(),
+    );
     let choice = context.pick().unwrap();
     let fleet = ["vllm-0", "vllm-1"].map(BackendId::new).into();
     RoutingDecision::new(context, choice, condition, &fleet)
@@ -196,7 +212,11 @@ pub fn believed() -> Candidate {
         idle_seconds: 1.0,
         waiting: 3.0,
         running: 1.0,
-        reported: ReportedLoad { waiting: 3.0, running: 1.0, sent_since: 0.0 },
+        reported: ReportedLoad {
+            waiting: 3.0,
+            running: 1.0,
+            sent_since: 0.0,
+        },
         kv_usage: Some(0.25),
         capacity: Some(100_000),
         certainty: 0.9,

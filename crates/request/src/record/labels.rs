@@ -57,7 +57,11 @@ impl ModelLabel {
 
     /// The name of the model if a backend serves it or the configuration names it, or [`ModelLabel::OTHER`].
     pub fn known_name(&self) -> &str {
-        if self.is_known() { self.name() } else { Self::OTHER }
+        if self.is_known() {
+            self.name()
+        } else {
+            Self::OTHER
+        }
     }
 
     /// The name of the model for logs and spans, where values need no limit.
@@ -77,7 +81,10 @@ mod tests {
     fn unknown_models_keep_the_beginning_of_names() {
         let long = "é".repeat(1_000);
         let label = ModelLabel::Unknown.requested_as(Some(&long));
-        assert_eq!((label.as_str(), label.name()), ("_other", &*"é".repeat(100)));
+        assert_eq!(
+            (label.as_str(), label.name()),
+            ("_other", &*"é".repeat(100))
+        );
         assert_eq!(label.known_name(), "_other");
         for name in [None, Some("")] {
             assert_eq!(ModelLabel::Unknown.requested_as(name), ModelLabel::Unknown);

@@ -170,7 +170,10 @@ mod tests {
         notes.update(|Second(count)| *count += 2);
         let copy = notes.clone();
         notes.set(First(9));
-        assert_eq!((notes.get(), notes.get()), (Some(&First(9)), Some(&Second(4))));
+        assert_eq!(
+            (notes.get(), notes.get()),
+            (Some(&First(9)), Some(&Second(4)))
+        );
         assert_eq!((copy.get(), copy.iter().count()), (Some(&First(1)), 2));
     }
 }

@@ -132,7 +132,10 @@ impl RequestRecord {
             Self {
                 request_id,
                 trace: None,
-                spans: SpanIds { server: 1, inference: 2 },
+                spans: SpanIds {
+                    server: 1,
+                    inference: 2,
+                },
                 head: RequestHeadAttributes::default(),
                 client,
                 method,
@@ -187,14 +190,21 @@ impl RequestRecord {
     /// Time from the request head to the first output of a stream that is not reasoning. A stream that
     /// had only reasoning waited until its end. `None`: the response is no stream, or had no output.
     pub fn time_to_first_answer(&self) -> Option<Duration> {
-        let Timings { first_answer, first_reasoning, ended, .. } = self.timings;
+        let Timings {
+            first_answer,
+            first_reasoning,
+            ended,
+            ..
+        } = self.timings;
         self.stream_time_to(first_answer.or(first_reasoning.and(ended)))
     }
 
     /// [`RequestRecord::time_to_first_answer`] of a stream that had reasoning. `None`: the stream
     /// had no reasoning.
     pub fn reasoning_wait(&self) -> Option<Duration> {
-        self.timings.first_reasoning.and_then(|_| self.time_to_first_answer())
+        self.timings
+            .first_reasoning
+            .and_then(|_| self.time_to_first_answer())
     }
 
     /// Time from the request head to the instant `at` of a stream. `None`: `at` is `None`, or the
@@ -219,7 +229,8 @@ impl RequestRecord {
             return None;
         }
         let last = self.timings.last_output?;
-        last.saturating_duration_since(self.first_token_at(steps)?).checked_div(steps)
+        last.saturating_duration_since(self.first_token_at(steps)?)
+            .checked_div(steps)
     }
 
     /// The instant of the first of `steps + 1` tokens.
@@ -240,7 +251,11 @@ impl RequestRecord {
             time_per_token.saturating_mul(hidden_tokens.min(MAX_TOKENS_PER_CHARACTER) + 1);
         let has_early_token = (1..=steps / 4).contains(&hidden_tokens)
             && first_output.saturating_duration_since(first_event) <= max_delay;
-        Some(if has_early_token { first_event } else { first_output })
+        Some(if has_early_token {
+            first_event
+        } else {
+            first_output
+        })
     }
 
     /// Decode time: first output → last output. `None`: the response is not a stream, or it had no
@@ -252,7 +267,8 @@ impl RequestRecord {
 
     /// End-to-end duration as the client sees it: request head read → end of the exchange.
     pub fn duration(&self) -> Duration {
-        self.elapsed_since_accepted(self.timings.ended).unwrap_or_default()
+        self.elapsed_since_accepted(self.timings.ended)
+            .unwrap_or_default()
     }
 
     /// Gateway overhead: request body received → request sent for the last attempt, without the
@@ -261,7 +277,11 @@ impl RequestRecord {
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
-        let waits = [self.gateway_queue_wait(), self.failed_attempts(), self.time_apart()];
+        let waits = [
+            self.gateway_queue_wait(),
+            self.failed_attempts(),
+            self.time_apart(),
+        ];
         Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
     }
 
@@ -296,16 +316,27 @@ impl RequestRecord {
 
     /// Time in the admission queue. `None`: the request was not queued.
     pub fn gateway_queue_wait(&self) -> Option<Duration> {
-        let Timings { queued, dequeued, ended, .. } = self.timings;
+        let Timings {
+            queued,
+            dequeued,
+            ended,
+            ..
+        } = self.timings;
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
     /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
     /// backend could serve the model at all times.
     pub fn backend_wait(&self) -> Option<Duration> {
-        let Timings { backend_missed, without_backend, ended, .. } = self.timings;
-        let ongoing =
-            ended.zip(backend_missed).map(|(to, from)| to.saturating_duration_since(from));
+        let Timings {
+            backend_missed,
+            without_backend,
+            ended,
+            ..
+        } = self.timings;
+        let ongoing = ended
+            .zip(backend_missed)
+            .map(|(to, from)| to.saturating_duration_since(from));
         Some(without_backend + ongoing.unwrap_or_default()).filter(|wait| !wait.is_zero())
     }
 
@@ -320,9 +351,10 @@ impl RequestRecord {
             // the backend.
             (_, Termination::TotalTimeout) => false,
             (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
-            (Outcome::StreamError, _) => {
-                !observed.error.as_ref().is_some_and(InBandError::is_of_client)
-            }
+            (Outcome::StreamError, _) => !observed
+                .error
+                .as_ref()
+                .is_some_and(InBandError::is_of_client),
             (outcome, _) => outcome.is_backend_failure(),
         }
     }
@@ -331,7 +363,9 @@ impl RequestRecord {
     /// contains a configured refusal phrase.
     pub fn is_model_refusal(&self) -> bool {
         let observed = &*self.observed;
-        let is_filtered = observed.finish_reasons.contains(&Some(FinishReason::ContentFilter));
+        let is_filtered = observed
+            .finish_reasons
+            .contains(&Some(FinishReason::ContentFilter));
         observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }
 
@@ -346,7 +380,10 @@ impl RequestRecord {
     /// Whether a GPU of the backend lowered its clock because of a fault when the request was routed,
     /// or at the end of the response.
     pub fn was_gpu_throttled(&self) -> bool {
-        let at_decision = self.decision.as_ref().map(|decision| decision.backend_condition);
+        let at_decision = self
+            .decision
+            .as_ref()
+            .map(|decision| decision.backend_condition);
         self.condition.is_gpu_throttled
             || at_decision.is_some_and(|condition| condition.is_gpu_throttled)
     }

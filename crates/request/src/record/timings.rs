@@ -99,16 +99,34 @@ impl Timings {
 
     /// The instants of the request, without the instants of its response.
     pub fn without_response(&self) -> Self {
-        let Self { received, queued, dequeued, without_backend, routed, sent, .. } = *self;
+        let Self {
+            received,
+            queued,
+            dequeued,
+            without_backend,
+            routed,
+            sent,
+            ..
+        } = *self;
         let without_response = Self::begin(self.accepted);
-        Self { received, queued, dequeued, without_backend, routed, sent, ..without_response }
+        Self {
+            received,
+            queued,
+            dequeued,
+            without_backend,
+            routed,
+            sent,
+            ..without_response
+        }
     }
 
     /// Records that the request enters the admission queue. If the request has waited in the queue before,
     /// `queued` is set to an earlier instant, so that the record has one wait with the sum of both times.
     pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
         let before = self.queued.zip(self.dequeued.take());
-        let waited = before.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from));
+        let waited = before.map_or(Duration::ZERO, |(from, to)| {
+            to.saturating_duration_since(from)
+        });
         self.queued = now.checked_sub(waited);
         self.backend_missed = is_without_backend.then_some(now);
     }

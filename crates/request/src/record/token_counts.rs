@@ -19,9 +19,10 @@ impl RequestRecord {
         let observed = &*self.observed;
         match observed.usage_source {
             UsageSource::Exact => observed.usage.output,
-            UsageSource::Continuous => {
-                observed.usage.output.or(Some(observed.counted_event_tokens))
-            }
+            UsageSource::Continuous => observed
+                .usage
+                .output
+                .or(Some(observed.counted_event_tokens)),
             UsageSource::Estimated => Some(observed.estimated_tokens),
             UsageSource::Missing => None,
         }
@@ -38,8 +39,15 @@ impl RequestRecord {
     /// Token counts of the engine. Estimates are `None`.
     pub fn engine_token_counts(&self) -> Usage {
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
-        let output = if is_estimated { None } else { self.output_tokens() };
-        Usage { output, ..self.observed.usage }
+        let output = if is_estimated {
+            None
+        } else {
+            self.output_tokens()
+        };
+        Usage {
+            output,
+            ..self.observed.usage
+        }
     }
 
     /// Token counts at the end of the response. `None`: the engine did not report the number.
@@ -47,14 +55,20 @@ impl RequestRecord {
         if self.observed.usage_source != UsageSource::Exact {
             return Usage::default();
         }
-        Usage { output: self.reported_output(), ..self.observed.usage }
+        Usage {
+            output: self.reported_output(),
+            ..self.observed.usage
+        }
     }
 
     /// The output tokens that the engine last reported. `None` also for the 0 of an API that has no
     /// output, such as embeddings.
     pub fn reported_output(&self) -> Option<u64> {
         let generates = self.api.is_some_and(Api::generates);
-        self.observed.usage.output.filter(|tokens| *tokens > 0 || generates)
+        self.observed
+            .usage
+            .output
+            .filter(|tokens| *tokens > 0 || generates)
     }
 
     /// Output tokens ÷ the client's token limit. `None`: the exact count or the limit is missing,

@@ -27,9 +27,18 @@ impl Absence {
     pub(super) fn new(places: usize, of_party: Charge, of_network: Arc<AtomicUsize>) -> Self {
         let total = places / TOTAL_DIVISOR;
         let party = (places / PARTY_DIVISOR).max(1).min(total);
-        let limits = MemoryLimits { one: 1, party, total };
+        let limits = MemoryLimits {
+            one: 1,
+            party,
+            total,
+        };
         let of_network = Charge::new(of_network, Arc::default());
-        Self { limits, of_party, of_network, is_taken: false }
+        Self {
+            limits,
+            of_party,
+            of_network,
+            is_taken: false,
+        }
     }
 
     /// Takes the place, if the limits allow one more run without a client.

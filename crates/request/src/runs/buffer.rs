@@ -20,7 +20,12 @@ pub(super) const SEGMENT_BYTES: usize = 4 << 10;
 impl Buffer {
     /// An empty buffer, whose memory `charge` counts.
     pub(super) fn new(charge: Charge) -> Self {
-        Self { segments: VecDeque::new(), start: 0, end: 0, charge }
+        Self {
+            segments: VecDeque::new(),
+            start: 0,
+            end: 0,
+            charge,
+        }
     }
 
     /// Appends bytes if the memory limits allow it. Otherwise appends nothing and returns the exceeded limit.
@@ -45,7 +50,9 @@ impl Buffer {
     pub(super) fn read(&self, position: u64) -> &[u8] {
         let offset = position.saturating_sub(self.start) as usize;
         let segment = self.segments.get(offset / SEGMENT_BYTES);
-        segment.and_then(|segment| segment.get(offset % SEGMENT_BYTES..)).unwrap_or_default()
+        segment
+            .and_then(|segment| segment.get(offset % SEGMENT_BYTES..))
+            .unwrap_or_default()
     }
 
     /// Releases the memory of all bytes before `position`.
@@ -63,17 +70,26 @@ impl Buffer {
 
     /// The memory that `length` further bytes take, in bytes: a multiple of [`SEGMENT_BYTES`].
     fn growth(&self, length: usize) -> usize {
-        let free = self.segments.back().map_or(0, |segment| SEGMENT_BYTES - segment.len());
+        let free = self
+            .segments
+            .back()
+            .map_or(0, |segment| SEGMENT_BYTES - segment.len());
         length.saturating_sub(free).div_ceil(SEGMENT_BYTES) * SEGMENT_BYTES
     }
 
     fn write(&mut self, mut data: &[u8]) {
         self.end += data.len() as u64;
         while !data.is_empty() {
-            if self.segments.back().is_none_or(|segment| segment.len() == SEGMENT_BYTES) {
+            if self
+                .segments
+                .back()
+                .is_none_or(|segment| segment.len() == SEGMENT_BYTES)
+            {
                 self.segments.push_back(Vec::with_capacity(SEGMENT_BYTES));
             }
-            let Some(segment) = self.segments.back_mut() else { return };
+            let Some(segment) = self.segments.back_mut() else {
+                return;
+            };
             let (now, rest) = data.split_at(data.len().min(SEGMENT_BYTES - segment.len()));
             segment.extend_from_slice(now);
             data = rest;

@@ -34,7 +34,10 @@ impl RunKey {
     /// The identity of the run that a client begins with a request with this `Idempotency-Key`.
     /// `client`: digest of the identity of the client.
     pub fn new(client: Digest, key: &[u8]) -> Self {
-        Self { client, key: Digest::of(&[key]) }
+        Self {
+            client,
+            key: Digest::of(&[key]),
+        }
     }
 }
 
@@ -44,8 +47,11 @@ mod tests {
 
     #[test]
     fn differently_divided_lists_have_different_digests() {
-        let digests =
-            [Digest::of(&[b"ab", b"c"]), Digest::of(&[b"a", b"bc"]), Digest::of(&[b"abc"])];
+        let digests = [
+            Digest::of(&[b"ab", b"c"]),
+            Digest::of(&[b"a", b"bc"]),
+            Digest::of(&[b"abc"]),
+        ];
         assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);
         assert_eq!(digests[0], Digest::of(&[b"ab", b"c"]));
         assert_ne!(RunKey::new(digests[0], b"k"), RunKey::new(digests[1], b"k"));

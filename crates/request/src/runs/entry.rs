@@ -48,7 +48,9 @@ impl<H> Registry<H> {
             if arrival.had_events_of.is_some_and(|id| id != run.id) {
                 return Entry::UnknownEvent;
             }
-            let Some(reader) = self.attach(run) else { return Entry::TooManyReaders };
+            let Some(reader) = self.attach(run) else {
+                return Entry::TooManyReaders;
+            };
             run.note.set(RunOutcome::Returned);
             return Entry::Attached(reader);
         }
@@ -67,16 +69,32 @@ impl<H> Registry<H> {
                 return Entry::OverLimit(limit.into());
             }
         }
-        let network = table.networks.entry(client_network(arrival.client)).or_default();
+        let network = table
+            .networks
+            .entry(client_network(arrival.client))
+            .or_default();
         let absence = Absence::new(arrival.places, of_party, network.clone());
         let run = Arc::new(Run::new(arrival, settings, Buffer::new(charge), absence));
-        let Some(reader) = self.attach(&run) else { return Entry::TooManyReaders };
+        let Some(reader) = self.attach(&run) else {
+            return Entry::TooManyReaders;
+        };
         table.runs.insert(arrival.key, run.clone());
-        Entry::Begun(Producer { registry: self.clone(), run, has_ended: false }, reader)
+        Entry::Begun(
+            Producer {
+                registry: self.clone(),
+                run,
+                has_ended: false,
+            },
+            reader,
+        )
     }
 
     fn attach(self: &Arc<Self>, run: &Arc<Run<H>>) -> Option<Reader<H>> {
         let id = run.lock().attach()?;
-        Some(Reader { registry: self.clone(), run: run.clone(), id })
+        Some(Reader {
+            registry: self.clone(),
+            run: run.clone(),
+            id,
+        })
     }
 }

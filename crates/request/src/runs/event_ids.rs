@@ -63,14 +63,19 @@ impl EventId {
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (run, rest) = text.split_at_checked(RUN_ID_BYTES)?;
         let event = rest.strip_prefix(b".").filter(|event| !event.is_empty())?;
-        let is_run = run.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_run = run
+            .iter()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         if !is_run || !event.iter().all(u8::is_ascii_digit) {
             return None;
         }
         let run = u64::from_str_radix(str::from_utf8(run).ok()?, 16).ok()?;
         // No response has as many events as a number that is too long.
         let event = str::from_utf8(event).ok()?.parse().unwrap_or(u64::MAX);
-        Some(Self { run: RunId(run), event })
+        Some(Self {
+            run: RunId(run),
+            event,
+        })
     }
 }
 
@@ -83,8 +88,17 @@ impl fmt::Display for EventId {
 impl EventIds {
     /// Adds event ids for a client that already has all events up to `last`. Event 0: it has none.
     pub fn after(last: EventId) -> Self {
-        let EventId { run, event: skipped } = last;
-        Self { run, skipped, ended: 0, line: Line::Start, has_fields: false }
+        let EventId {
+            run,
+            event: skipped,
+        } = last;
+        Self {
+            run,
+            skipped,
+            ended: 0,
+            line: Line::Start,
+            has_fields: false,
+        }
     }
 
     /// Whether the stream has ended all events that the client has.
@@ -110,7 +124,11 @@ impl EventIds {
                     let end = memchr::memchr(b'\n', input).map(|at| at + 1);
                     let (now, rest) = input.split_at(end.unwrap_or(input.len()));
                     self.has_fields |= self.line == Line::Start && byte != b':';
-                    self.line = if end.is_some() { Line::Start } else { Line::Within };
+                    self.line = if end.is_some() {
+                        Line::Start
+                    } else {
+                        Line::Within
+                    };
                     if self.ended >= self.skipped {
                         output.extend_from_slice(now);
                     }
@@ -128,7 +146,10 @@ impl EventIds {
         }
         self.ended += 1;
         if self.ended > self.skipped {
-            let id = EventId { run: self.run, event: self.ended };
+            let id = EventId {
+                run: self.run,
+                event: self.ended,
+            };
             output.extend_from_slice(format!("id: {id}\n\n").as_bytes());
         }
     }
@@ -141,8 +162,14 @@ mod tests {
     const RUN: RunId = RunId::new(0xab);
 
     fn with_ids(stream: &str, after: u64, size: usize) -> String {
-        let mut ids = EventIds::after(EventId { run: RUN, event: after });
-        let parts = stream.as_bytes().chunks(size).flat_map(|part| ids.add(part));
+        let mut ids = EventIds::after(EventId {
+            run: RUN,
+            event: after,
+        });
+        let parts = stream
+            .as_bytes()
+            .chunks(size)
+            .flat_map(|part| ids.add(part));
         let text = String::from_utf8(parts.collect()).unwrap();
         text.replace("id: 00000000000000ab.", "id: ")
     }
@@ -180,7 +207,10 @@ mod tests {
         let whole = ": ping\ndata: a\nid: 1\n\nevent: e\ndata: b\nid: 2\n\n: note\ndata: [DONE]\nid: 3\n\n: rest";
         for size in 1..=stream.len() {
             assert_eq!(with_ids(stream, 0, size), whole, "{size}");
-            assert_eq!(with_ids(stream, 2, size), ": note\ndata: [DONE]\nid: 3\n\n: rest");
+            assert_eq!(
+                with_ids(stream, 2, size),
+                ": note\ndata: [DONE]\nid: 3\n\n: rest"
+            );
         }
         assert_eq!(with_ids(stream, 3, 9), ": rest");
         assert_eq!(with_ids(stream, u64::MAX, 9), "");

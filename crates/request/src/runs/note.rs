@@ -64,12 +64,18 @@ impl RecordNote for Arc<RunNote> {
 
     fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
         let value = NoteValue::Text(self.get().as_str());
-        (after == LogPlace::SlowCause).then_some(NoteAttribute { name: "resume", value })
+        (after == LogPlace::SlowCause).then_some(NoteAttribute {
+            name: "resume",
+            value,
+        })
     }
 
     fn span_attribute(&self) -> Option<NoteAttribute> {
         let value = NoteValue::Text(self.get().as_str());
-        Some(NoteAttribute { name: "tokenweir.resume", value })
+        Some(NoteAttribute {
+            name: "tokenweir.resume",
+            value,
+        })
     }
 
     fn outlives_connection(&self) -> bool {
@@ -86,7 +92,10 @@ impl RunNote {
     /// The name, in metrics and reports, of the result of a request. `None`: the request has no
     /// `Idempotency-Key`, or `streams.resume` is off.
     pub fn outcome_of(record: &RequestRecord) -> Option<&'static str> {
-        record.notes.get::<Arc<Self>>().map(|note| note.get().as_str())
+        record
+            .notes
+            .get::<Arc<Self>>()
+            .map(|note| note.get().as_str())
     }
 
     /// A result with this outcome, of a request that has not failed.

@@ -34,7 +34,11 @@ impl<H> Producer<H> {
     /// with the waker of the task.
     pub fn poll_writable(&self) -> Poll<()> {
         let state = self.run.lock();
-        if state.is_kept || state.is_all_read() { Poll::Ready(()) } else { Poll::Pending }
+        if state.is_kept || state.is_all_read() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Sets the head of the response.
@@ -54,7 +58,9 @@ impl<H> Producer<H> {
                 return state.wake_readers();
             }
             let appended = state.buffer.append(data, &self.run.limits);
-            let Err(limit) = appended else { return state.wake_readers() };
+            let Err(limit) = appended else {
+                return state.wake_readers();
+            };
             drop(state);
             if !self.registry.evict_delivered(self.run.party, limit) {
                 self.run.note.set(limit.into());

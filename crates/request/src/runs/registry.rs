@@ -44,9 +44,16 @@ pub(super) struct RunsOfParty {
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        let table =
-            Table { runs: HashMap::new(), parties: HashMap::new(), networks: HashMap::new() };
-        Self { table: Mutex::new(table), used: Arc::default(), absent: Arc::default() }
+        let table = Table {
+            runs: HashMap::new(),
+            parties: HashMap::new(),
+            networks: HashMap::new(),
+        };
+        Self {
+            table: Mutex::new(table),
+            used: Arc::default(),
+            absent: Arc::default(),
+        }
     }
 }
 
@@ -87,9 +94,17 @@ impl<H> Registry<H> {
             }
             !has_expired
         });
-        let Table { runs, parties, networks } = &mut *table;
+        let Table {
+            runs,
+            parties,
+            networks,
+        } = &mut *table;
         parties.retain(|_, party| {
-            while party.delivered.pop_front_if(|key| !runs.contains_key(key)).is_some() {}
+            while party
+                .delivered
+                .pop_front_if(|key| !runs.contains_key(key))
+                .is_some()
+            {}
             party.used.load(Ordering::Relaxed) > 0
         });
         networks.retain(|_, absent| Arc::strong_count(absent) > 1);
@@ -98,7 +113,11 @@ impl<H> Registry<H> {
     /// Removes a run from the table: its key is free for another run.
     pub(super) fn forget(&self, run: &Arc<Run<H>>) {
         let mut table = self.lock();
-        if table.runs.get(&run.key).is_some_and(|known| Arc::ptr_eq(known, run)) {
+        if table
+            .runs
+            .get(&run.key)
+            .is_some_and(|known| Arc::ptr_eq(known, run))
+        {
             table.runs.remove(&run.key);
         }
         run.lock().stop_keeping();
@@ -126,11 +145,15 @@ impl<H> Registry<H> {
 impl<H> Table<H> {
     pub(super) fn evict_delivered(&mut self, party: Party, limit: ExceededLimit) -> bool {
         let Self { runs, parties, .. } = self;
-        let Some(party) = parties.get_mut(&party) else { return false };
+        let Some(party) = parties.get_mut(&party) else {
+            return false;
+        };
         while limit != ExceededLimit::One
             && let Some(delivered) = party.delivered.pop_front()
         {
-            let Some(run) = runs.get(&delivered) else { continue };
+            let Some(run) = runs.get(&delivered) else {
+                continue;
+            };
             let mut state = run.lock();
             if state.is_delivered && state.readers.is_empty() {
                 state.stop_keeping();

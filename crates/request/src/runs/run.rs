@@ -116,7 +116,11 @@ impl RunSettings {
     /// The memory limits, in bytes: of one run, of the runs of one party, and of all runs.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
-        MemoryLimits { one: total / RUN_DIVISOR, party: total / PARTY_DIVISOR, total }
+        MemoryLimits {
+            one: total / RUN_DIVISOR,
+            party: total / PARTY_DIVISOR,
+            total,
+        }
     }
 }
 
@@ -166,7 +170,11 @@ impl<H> RunState<H> {
         }
         let id = self.next_reader;
         self.next_reader += 1;
-        self.readers.push(ReaderState { id, position: 0, waker: None });
+        self.readers.push(ReaderState {
+            id,
+            position: 0,
+            waker: None,
+        });
         self.idle_since = None;
         self.absence.free();
         Some(id)
@@ -202,7 +210,8 @@ impl<H> RunState<H> {
             return;
         }
         let needed = self.readers.iter().map(|reader| reader.position).min();
-        self.buffer.release_before(needed.unwrap_or(self.buffer.end));
+        self.buffer
+            .release_before(needed.unwrap_or(self.buffer.end));
         if self.readers.is_empty() && self.end.is_none() {
             self.is_abandoned = true;
         }
@@ -213,11 +222,16 @@ impl<H> RunState<H> {
 
     /// Whether each reader has read all bytes so far.
     pub(super) fn is_all_read(&self) -> bool {
-        self.readers.iter().all(|reader| reader.position == self.buffer.end)
+        self.readers
+            .iter()
+            .all(|reader| reader.position == self.buffer.end)
     }
 
     pub(super) fn wake_readers(&mut self) {
-        self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
+        self.readers
+            .iter_mut()
+            .filter_map(|reader| reader.waker.take())
+            .for_each(Waker::wake);
     }
 
     /// Whether the window of the run is over at `now`. The window begins when a sweep finds no reader.

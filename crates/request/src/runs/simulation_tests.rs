@@ -86,8 +86,20 @@ fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
 
 impl Facts {
     fn of(arrival: &Arrival) -> Self {
-        let Arrival { key, party, request, .. } = *arrival;
-        Self { key, party, request, written: 0, end: None, alone_since: None }
+        let Arrival {
+            key,
+            party,
+            request,
+            ..
+        } = *arrival;
+        Self {
+            key,
+            party,
+            request,
+            written: 0,
+            end: None,
+            alone_since: None,
+        }
     }
 }
 
@@ -99,7 +111,10 @@ impl World {
         Self {
             random,
             now: clock::epoch(),
-            settings: RunSettings { window: WINDOW, memory },
+            settings: RunSettings {
+                window: WINDOW,
+                memory,
+            },
             places,
             registry: Arc::default(),
             engines: Vec::new(),
@@ -141,7 +156,13 @@ impl World {
 
     fn arrive(&mut self) {
         let arrival = self.random_arrival();
-        let Arrival { key, request, may_begin, had_events_of, .. } = arrival;
+        let Arrival {
+            key,
+            request,
+            may_begin,
+            had_events_of,
+            ..
+        } = arrival;
         let was_known = self.registry.is_known(&key);
         let known_id = was_known.then(|| RunId::new(self.latest[&key] as u64));
         let has_run = had_events_of.is_none() || had_events_of == known_id;
@@ -152,7 +173,12 @@ impl World {
                 self.latest.insert(key, run);
                 self.runs.push(Facts::of(&arrival));
                 let flag = Arc::default();
-                self.engines.push(Engine { producer, run, flag, is_waiting: false });
+                self.engines.push(Engine {
+                    producer,
+                    run,
+                    flag,
+                    is_waiting: false,
+                });
                 (reader, run)
             }
             Entry::Attached(reader) => {
@@ -169,7 +195,11 @@ impl World {
             Entry::UnknownEvent => return assert!(!has_run),
             Entry::TooManyReaders => {
                 let run = self.latest[&key];
-                let readers = self.clients.iter().filter(|client| client.run == run).count();
+                let readers = self
+                    .clients
+                    .iter()
+                    .filter(|client| client.run == run)
+                    .count();
                 return assert!(was_known && readers == run::MAX_READERS);
             }
             Entry::Unknown => return assert!(!was_known && !may_begin),
@@ -178,11 +208,19 @@ impl World {
             }
         };
         let (flag, is_waiting) = (Arc::default(), false);
-        self.clients.push(Client { reader, run, position: 0, flag, is_waiting });
+        self.clients.push(Client {
+            reader,
+            run,
+            position: 0,
+            flag,
+            is_waiting,
+        });
     }
 
     fn engine_writes(&mut self) {
-        let Some(index) = pick(&mut self.random, self.engines.len()) else { return };
+        let Some(index) = pick(&mut self.random, self.engines.len()) else {
+            return;
+        };
         let engine = &mut self.engines[index];
         let facts = &mut self.runs[engine.run];
         if facts.written == 0 {
@@ -195,12 +233,16 @@ impl World {
             return;
         }
         let length = [1, 700, 5_000, 20_000][self.random.usize(..4)];
-        engine.producer.write(text(engine.run, facts.written, length));
+        engine
+            .producer
+            .write(text(engine.run, facts.written, length));
         facts.written += length;
     }
 
     fn engine_ends(&mut self) {
-        let Some(index) = pick(&mut self.random, self.engines.len()) else { return };
+        let Some(index) = pick(&mut self.random, self.engines.len()) else {
+            return;
+        };
         let Engine { producer, run, .. } = self.engines.swap_remove(index);
         self.billed += 1;
         let end = match self.random.u8(..4) {
@@ -227,18 +269,25 @@ impl World {
     }
 
     fn client_reads(&mut self) {
-        let Some(index) = pick(&mut self.random, self.clients.len()) else { return };
+        let Some(index) = pick(&mut self.random, self.clients.len()) else {
+            return;
+        };
         for _ in 0..self.random.u8(1..6) {
             read(&mut self.clients[index], &self.runs);
         }
     }
 
     fn client_leaves(&mut self) {
-        let Some(index) = pick(&mut self.random, self.clients.len()) else { return };
+        let Some(index) = pick(&mut self.random, self.clients.len()) else {
+            return;
+        };
         let run = self.clients[index].run;
         let was_open = self.is_kept(run) && self.runs[run].end.is_none();
         let party = self.runs[run].party;
-        let of_party = self.absent_runs().filter(|other| self.runs[*other].party == party).count();
+        let of_party = self
+            .absent_runs()
+            .filter(|other| self.runs[*other].party == party)
+            .count();
         let of_all = self.absent_runs().count();
         drop(self.clients.swap_remove(index));
         if self.clients.iter().any(|other| other.run == run) {
@@ -247,7 +296,12 @@ impl World {
         self.runs[run].alone_since = Some(self.now);
         if was_open {
             let has_place = of_party < (self.places / 4).max(1) && of_all < self.places / 2;
-            assert_eq!(self.is_kept(run), has_place, "{of_party} {of_all} {}", self.places);
+            assert_eq!(
+                self.is_kept(run),
+                has_place,
+                "{of_party} {of_all} {}",
+                self.places
+            );
         }
     }
 
@@ -273,10 +327,16 @@ impl World {
             let is_abandoned = engine.producer.poll_abandoned(&waker);
             engine.is_waiting = engine.producer.poll_writable().is_pending();
             if is_abandoned {
-                assert!(!self.clients.iter().any(|client| client.run == run), "it has a client");
+                assert!(
+                    !self.clients.iter().any(|client| client.run == run),
+                    "it has a client"
+                );
                 let note = self.engines[index].producer.note().get();
                 let alone = self.now - self.runs[run].alone_since.unwrap();
-                assert!(note != RunOutcome::Abandoned || alone >= WINDOW, "{alone:?}");
+                assert!(
+                    note != RunOutcome::Abandoned || alone >= WINDOW,
+                    "{alone:?}"
+                );
                 assert!(!self.is_kept(run));
                 self.runs[run].end = Some(End::Broken);
                 self.billed += 1;
@@ -291,10 +351,18 @@ impl World {
     }
 
     fn check(&mut self) {
-        assert_eq!(self.billed + self.engines.len(), self.runs.len(), "each run is billed once");
+        assert_eq!(
+            self.billed + self.engines.len(),
+            self.runs.len(),
+            "each run is billed once"
+        );
         for (key, run) in &self.latest {
             let is_open = self.runs[*run].end.is_none();
-            let open = self.engines.iter().filter(|engine| engine.run == *run).count();
+            let open = self
+                .engines
+                .iter()
+                .filter(|engine| engine.run == *run)
+                .count();
             assert_eq!(open, usize::from(is_open));
             assert!(!self.registry.is_known(key) || self.runs[*run].end != Some(End::Broken));
         }
@@ -308,7 +376,10 @@ impl World {
         }
         for engine in &mut self.engines {
             if engine.is_waiting && !engine.flag.0.load(Ordering::Relaxed) {
-                assert!(engine.producer.poll_writable().is_pending(), "a run was not woken");
+                assert!(
+                    engine.producer.poll_writable().is_pending(),
+                    "a run was not woken"
+                );
             }
         }
         assert_eq!(self.registry.absent_of(CLIENT), self.absent_runs().count());
@@ -379,7 +450,11 @@ fn pick(random: &mut fastrand::Rng, length: usize) -> Option<usize> {
 
 #[test]
 fn readers_get_bytes_once_and_runs_end() {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|value| value.parse::<u64>().ok())
+    };
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SEEDS").unwrap_or(5_000),

@@ -91,16 +91,20 @@ impl ObjectiveDefinition {
     /// exceeds no limit.
     pub(super) fn is_violated_by(&self, record: &RequestRecord) -> bool {
         self.limits().any(|(measure, limit)| {
-            measure.observed_seconds(record).is_some_and(|seconds| seconds > limit.as_secs_f64())
+            measure
+                .observed_seconds(record)
+                .is_some_and(|seconds| seconds > limit.as_secs_f64())
         })
     }
 
     /// The limited measures and their limits.
     pub fn limits(&self) -> impl Iterator<Item = (LatencyMeasure, Duration)> {
-        self.conditions.iter().filter_map(|condition| match condition {
-            ObjectiveCondition::Within(measure, limit) => Some((*measure, *limit)),
-            ObjectiveCondition::Success => None,
-        })
+        self.conditions
+            .iter()
+            .filter_map(|condition| match condition {
+                ObjectiveCondition::Within(measure, limit) => Some((*measure, *limit)),
+                ObjectiveCondition::Success => None,
+            })
     }
 }
 
@@ -114,12 +118,18 @@ impl FromStr for ObjectiveDefinition {
         let mut parsed: Vec<ObjectiveCondition> = Vec::new();
         for condition in conditions.split(" and ") {
             let condition: ObjectiveCondition = condition.trim().parse()?;
-            if parsed.iter().any(|earlier| earlier.name() == condition.name()) {
+            if parsed
+                .iter()
+                .any(|earlier| earlier.name() == condition.name())
+            {
                 return Err(ObjectiveParseError::DuplicateCondition(condition.name()));
             }
             parsed.push(condition);
         }
-        Ok(Self { conditions: parsed, target })
+        Ok(Self {
+            conditions: parsed,
+            target,
+        })
     }
 }
 
@@ -129,9 +139,15 @@ impl FromStr for ObjectiveDefinition {
 fn parse_target(text: &str) -> Result<f64, ObjectiveParseError> {
     let invalid = || ObjectiveParseError::InvalidTarget(text.to_owned());
     let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_plain = number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
     let share = format!("{number}e-2").parse().map_err(|_| invalid())?;
-    if is_plain && share > 0.0 && share < 1.0 { Ok(share) } else { Err(invalid()) }
+    if is_plain && share > 0.0 && share < 1.0 {
+        Ok(share)
+    } else {
+        Err(invalid())
+    }
 }
 
 impl fmt::Display for ObjectiveDefinition {
@@ -141,7 +157,11 @@ impl fmt::Display for ObjectiveDefinition {
             write!(f, "{}{condition}", if index == 0 { "" } else { " and " })?;
         }
         let percent = format!("{:.9}", self.target * 100.0);
-        write!(f, " for {} %", percent.trim_end_matches('0').trim_end_matches('.'))
+        write!(
+            f,
+            " for {} %",
+            percent.trim_end_matches('0').trim_end_matches('.')
+        )
     }
 }
 
@@ -153,7 +173,9 @@ impl Serialize for ObjectiveDefinition {
 
 impl<'de> Deserialize<'de> for ObjectiveDefinition {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(de::Error::custom)
+        String::deserialize(from)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 }
 
@@ -161,7 +183,9 @@ impl<'de> Deserialize<'de> for ObjectiveDefinition {
 fn suggestion(name: &str) -> String {
     let names = [LatencyMeasure::NAMES, &[SUCCESS_CONDITION]].concat();
     let similarity = |candidate: &&&str| strsim::jaro_winkler(name, candidate);
-    let nearest = names.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let nearest = names
+        .iter()
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match nearest.filter(|nearest| similarity(nearest) > MIN_NAME_SIMILARITY) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => format!("write one of {}", names.join(", ")),
@@ -189,7 +213,9 @@ impl FromStr for ObjectiveCondition {
         let no_condition = || ObjectiveParseError::InvalidCondition(text.to_owned());
         let (name, limit) = text.split_once('<').ok_or_else(no_condition)?;
         let name = name.trim();
-        let measure = LatencyMeasure::ALL.into_iter().find(|measure| measure.as_str() == name);
+        let measure = LatencyMeasure::ALL
+            .into_iter()
+            .find(|measure| measure.as_str() == name);
         let measure =
             measure.ok_or_else(|| ObjectiveParseError::UnknownMeasure(name.to_owned()))?;
         let limit = duration::parse(limit.trim())?;
@@ -226,7 +252,12 @@ impl LatencyMeasure {
             &observed.inter_chunk_latency
         };
         match self {
-            Self::Ttft => Some(record.ttft().or_else(|| client_wait_time(record))?.as_secs_f64()),
+            Self::Ttft => Some(
+                record
+                    .ttft()
+                    .or_else(|| client_wait_time(record))?
+                    .as_secs_f64(),
+            ),
             Self::FirstAnswer => {
                 let answered = record.time_to_first_answer();
                 Some(answered.or_else(|| client_wait_time(record))?.as_secs_f64())

@@ -114,7 +114,9 @@ impl Objective {
 /// quantile of the inter-token latency counts as one of its mean, which is shorter.
 pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyLimits {
     let mut limits = LatencyLimits::default();
-    let own = objectives.iter().filter(|objective| objective.is_for(model));
+    let own = objectives
+        .iter()
+        .filter(|objective| objective.is_for(model));
     for (measure, limit) in own.flat_map(|objective| objective.definition.limits()) {
         let least = match measure {
             LatencyMeasure::Ttft => &mut limits.ttft,

@@ -11,7 +11,12 @@ use tokenweir_protocol::openai::Api;
 
 fn objective(definition: &str) -> Objective {
     let definition = definition.parse().unwrap();
-    Objective { name: "chat".into(), model: None, tier: None, definition }
+    Objective {
+        name: "chat".into(),
+        model: None,
+        tier: None,
+        definition,
+    }
 }
 
 /// The result of the sample record after a change. The sample is a stream with its first token
@@ -40,11 +45,20 @@ fn an_objective_definition_is_parsed_from_its_text() {
         ObjectiveCondition::Within(LatencyMeasure::Ttft, Duration::from_secs(1)),
         ObjectiveCondition::Within(LatencyMeasure::ItlP95, Duration::from_millis(50)),
     ];
-    assert_eq!(definition, ObjectiveDefinition { conditions: conditions.into(), target: 0.99 });
+    assert_eq!(
+        definition,
+        ObjectiveDefinition {
+            conditions: conditions.into(),
+            target: 0.99
+        }
+    );
     let definition: ObjectiveDefinition = " success  for 99.9%".parse().unwrap();
     assert_eq!(
         definition,
-        ObjectiveDefinition { conditions: vec![ObjectiveCondition::Success], target: 0.999 }
+        ObjectiveDefinition {
+            conditions: vec![ObjectiveCondition::Success],
+            target: 0.999
+        }
     );
     let definition: ObjectiveDefinition = "e2e<1m 30s for 95 %".parse().unwrap();
     assert_eq!(definition.to_string(), "e2e < 1m 30s for 95 %");
@@ -53,28 +67,48 @@ fn an_objective_definition_is_parsed_from_its_text() {
 #[test]
 fn invalid_definitions_are_rejected_with_a_suggestion() {
     for (text, problem) in [
-        ("ttft < 1s", "`ttft < 1s` has no target; write it as in `ttft < 1s for 99 %`"),
+        (
+            "ttft < 1s",
+            "`ttft < 1s` has no target; write it as in `ttft < 1s for 99 %`",
+        ),
         (
             "ttft > 1s for 99 %",
             "`ttft > 1s` is not a condition; write one such as `ttft < 1s`, or `success`",
         ),
-        (" for 99 %", "`` is not a condition; write one such as `ttft < 1s`, or `success`"),
+        (
+            " for 99 %",
+            "`` is not a condition; write one such as `ttft < 1s`, or `success`",
+        ),
         (
             "ttft < 1 for 99 %",
             "`1` is not a duration; write a number and its unit, such as 250ms, 2s or 10m",
         ),
-        ("ttft < 0s for 99 %", "`ttft`: the limit must be more than 0"),
-        ("ttft < 1s and ttft < 2s for 99 %", "the condition `ttft` occurs twice"),
+        (
+            "ttft < 0s for 99 %",
+            "`ttft`: the limit must be more than 0",
+        ),
+        (
+            "ttft < 1s and ttft < 2s for 99 %",
+            "the condition `ttft` occurs twice",
+        ),
         (
             "bytes < 1s for 99 %",
             "`bytes` is not a measure of an SLO; write one of ttft, first_answer, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
         ),
-        ("itl_95 < 1s for 99 %", "`itl_95` is not a measure of an SLO; did you mean `itl_p95`?"),
+        (
+            "itl_95 < 1s for 99 %",
+            "`itl_95` is not a measure of an SLO; did you mean `itl_p95`?",
+        ),
     ] {
-        assert_eq!(text.parse::<ObjectiveDefinition>().unwrap_err().to_string(), problem);
+        assert_eq!(
+            text.parse::<ObjectiveDefinition>().unwrap_err().to_string(),
+            problem
+        );
     }
     for target in ["99", "100 %", "-1 %", "inf %"] {
-        let error = format!("ttft < 1s for {target}").parse::<ObjectiveDefinition>().unwrap_err();
+        let error = format!("ttft < 1s for {target}")
+            .parse::<ObjectiveDefinition>()
+            .unwrap_err();
         let problem = "is not a target; write a share between 0 and 100 %, such as 99.9 %";
         assert_eq!(error.to_string(), format!("`{target}` {problem}"));
     }
@@ -117,7 +151,10 @@ fn success_is_good_if_all_conditions_hold() {
         ("itl_p95 < 15ms for 99 %", ObjectiveResult::Bad),
         ("gap_max < 20ms for 99 %", ObjectiveResult::Good),
         ("itl_max < 19ms for 99 %", ObjectiveResult::Bad),
-        ("ttft < 1s and itl_p99 < 15ms for 99 %", ObjectiveResult::Bad),
+        (
+            "ttft < 1s and itl_p99 < 15ms for 99 %",
+            ObjectiveResult::Bad,
+        ),
         ("success for 99 %", ObjectiveResult::Good),
     ] {
         assert_eq!(evaluate(definition, |_| ()), expected, "{definition}");
@@ -127,10 +164,19 @@ fn success_is_good_if_all_conditions_hold() {
 #[test]
 fn itl_conditions_use_times_between_tokens() {
     let token_times = |record: &mut RequestRecord| {
-        record.observed.inter_token_latency.record_duration_n(Duration::from_millis(5), 60);
+        record
+            .observed
+            .inter_token_latency
+            .record_duration_n(Duration::from_millis(5), 60);
     };
-    assert_eq!(evaluate("itl_p50 < 5ms for 99 %", token_times), ObjectiveResult::Good);
-    assert_eq!(evaluate("gap_max < 5ms for 99 %", token_times), ObjectiveResult::Bad);
+    assert_eq!(
+        evaluate("itl_p50 < 5ms for 99 %", token_times),
+        ObjectiveResult::Good
+    );
+    assert_eq!(
+        evaluate("gap_max < 5ms for 99 %", token_times),
+        ObjectiveResult::Bad
+    );
 }
 
 #[test]
@@ -153,10 +199,20 @@ fn failures_are_bad_unless_clients_cause_them() {
     };
     assert_eq!(fail(Outcome::ClientError, 400), ObjectiveResult::Excluded);
     assert_eq!(fail(Outcome::ClientError, 404), ObjectiveResult::Excluded);
-    assert_eq!(fail(Outcome::ClientError, 429), ObjectiveResult::Bad, "no backend capacity");
+    assert_eq!(
+        fail(Outcome::ClientError, 429),
+        ObjectiveResult::Bad,
+        "no backend capacity"
+    );
     for outcome in Outcome::ALL {
-        let is_exempt = matches!(outcome, Outcome::Ok | Outcome::Cancelled | Outcome::ClientError);
-        assert!(is_exempt || fail(outcome, 503) == ObjectiveResult::Bad, "{outcome:?}");
+        let is_exempt = matches!(
+            outcome,
+            Outcome::Ok | Outcome::Cancelled | Outcome::ClientError
+        );
+        assert!(
+            is_exempt || fail(outcome, 503) == ObjectiveResult::Bad,
+            "{outcome:?}"
+        );
     }
 }
 
@@ -170,15 +226,26 @@ fn client_limits_are_excluded_lack_of_capacity_counts() {
             record.end = Termination::LocalReply;
         })
     };
-    for limited in [RateLimitKind::Requests, RateLimitKind::Tokens, RateLimitKind::Concurrency] {
-        let error = GatewayError::RateLimited { limited, allowed: 1, retry_after: 1 };
+    for limited in [
+        RateLimitKind::Requests,
+        RateLimitKind::Tokens,
+        RateLimitKind::Concurrency,
+    ] {
+        let error = GatewayError::RateLimited {
+            limited,
+            allowed: 1,
+            retry_after: 1,
+        };
         assert_eq!(reject(&error), ObjectiveResult::Excluded, "{error:?}");
     }
     assert_eq!(reject(&GatewayError::ClientBusy), ObjectiveResult::Excluded);
     for error in [
         GatewayError::Saturated { retry_after: 1 },
         GatewayError::Shed { retry_after: 1 },
-        GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 1 },
+        GatewayError::QueueTimeout {
+            waited: Duration::from_secs(30),
+            retry_after: 1,
+        },
         GatewayError::Overloaded,
     ] {
         assert_eq!(reject(&error), ObjectiveResult::Bad, "{error:?}");
@@ -188,8 +255,15 @@ fn client_limits_are_excluded_lack_of_capacity_counts() {
 #[test]
 fn disconnects_are_bad_after_the_limit() {
     let definition = "ttft < 1s and e2e < 10s for 99 %";
-    let stream = |millis| evaluate(definition, |record| disconnect_before_output(record, millis));
-    assert_eq!([stream(900), stream(1_100)], [ObjectiveResult::Excluded, ObjectiveResult::Bad]);
+    let stream = |millis| {
+        evaluate(definition, |record| {
+            disconnect_before_output(record, millis);
+        })
+    };
+    assert_eq!(
+        [stream(900), stream(1_100)],
+        [ObjectiveResult::Excluded, ObjectiveResult::Bad]
+    );
     let complete = |millis| {
         evaluate(definition, |record| {
             disconnect_before_output(record, millis);
@@ -203,40 +277,90 @@ fn disconnects_are_bad_after_the_limit() {
 #[test]
 fn disconnects_count_by_the_output_so_far() {
     let cancel = |record: &mut RequestRecord| record.outcome = Outcome::Cancelled;
-    assert_eq!(evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel), ObjectiveResult::Good);
-    assert_eq!(evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel), ObjectiveResult::Bad);
+    assert_eq!(
+        evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel),
+        ObjectiveResult::Good
+    );
+    assert_eq!(
+        evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel),
+        ObjectiveResult::Bad
+    );
 }
 
 #[test]
 fn only_requests_of_model_and_tier_count() {
     let result = |model: Option<&str>, tier: Option<&str>, record: &RequestRecord| {
         let [model, tier] = [model, tier].map(|name| name.map(str::to_owned));
-        Objective { model, tier, ..objective("success for 99 %") }.judge(record)
+        Objective {
+            model,
+            tier,
+            ..objective("success for 99 %")
+        }
+        .judge(record)
     };
     let record = streamed();
     assert_eq!(result(Some("tiny"), None, &record), ObjectiveResult::Good);
-    assert_eq!(result(Some("large"), None, &record), ObjectiveResult::Excluded);
-    assert_eq!(result(None, Some("gold"), &record), ObjectiveResult::Excluded);
-    let unknown = RequestRecord { model: ModelLabel::Unknown, ..streamed() };
+    assert_eq!(
+        result(Some("large"), None, &record),
+        ObjectiveResult::Excluded
+    );
+    assert_eq!(
+        result(None, Some("gold"), &record),
+        ObjectiveResult::Excluded
+    );
+    let unknown = RequestRecord {
+        model: ModelLabel::Unknown,
+        ..streamed()
+    };
     assert_eq!(result(None, None, &unknown), ObjectiveResult::Good);
-    assert_eq!(result(Some("tiny"), None, &unknown), ObjectiveResult::Excluded);
-    let page = RequestRecord { api: None, ..streamed() };
+    assert_eq!(
+        result(Some("tiny"), None, &unknown),
+        ObjectiveResult::Excluded
+    );
+    let page = RequestRecord {
+        api: None,
+        ..streamed()
+    };
     assert_eq!(result(None, None, &page), ObjectiveResult::Excluded);
-    let embedding = RequestRecord { api: Some(Api::Embeddings), ..streamed() };
+    let embedding = RequestRecord {
+        api: Some(Api::Embeddings),
+        ..streamed()
+    };
     assert_eq!(result(None, None, &embedding), ObjectiveResult::Good);
 }
 
 #[test]
 fn the_least_limit_of_a_model_counts() {
-    let named = |model: &str, text| Objective { model: Some(model.into()), ..objective(text) };
+    let named = |model: &str, text| Objective {
+        model: Some(model.into()),
+        ..objective(text)
+    };
     let objectives = [
         objective("ttft < 2s and itl_p95 < 80ms for 99 %"),
         named("tiny", "tpot < 50ms and e2e < 1s for 99 %"),
         named("large", "ttft < 1s and itl_max < 10ms for 99 %"),
     ];
     let limits = |model| latency_limits(&objectives, model);
-    assert_eq!(limits(Some("tiny")), LatencyLimits { ttft: Some(2.0), tpot: Some(0.05) });
-    assert_eq!(limits(Some("large")), LatencyLimits { ttft: Some(1.0), tpot: Some(0.08) });
-    assert_eq!(limits(None), LatencyLimits { ttft: Some(2.0), tpot: Some(0.08) });
+    assert_eq!(
+        limits(Some("tiny")),
+        LatencyLimits {
+            ttft: Some(2.0),
+            tpot: Some(0.05)
+        }
+    );
+    assert_eq!(
+        limits(Some("large")),
+        LatencyLimits {
+            ttft: Some(1.0),
+            tpot: Some(0.08)
+        }
+    );
+    assert_eq!(
+        limits(None),
+        LatencyLimits {
+            ttft: Some(2.0),
+            tpot: Some(0.08)
+        }
+    );
     assert_eq!(latency_limits(&[], Some("tiny")), LatencyLimits::default());
 }

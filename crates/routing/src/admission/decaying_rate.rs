@@ -26,7 +26,11 @@ const MIN_ELAPSED: Duration = Duration::from_millis(1);
 impl DecayingRate {
     /// A rate without events, which counts events from `now` on.
     pub(super) fn begin(now: Instant) -> Self {
-        Self { started_at: now, updated_at: now, weight: 0.0 }
+        Self {
+            started_at: now,
+            updated_at: now,
+            weight: 0.0,
+        }
     }
 
     /// Records an event.
@@ -37,8 +41,15 @@ impl DecayingRate {
 
     /// Events per second at `now`. If no event was recorded, one event at `now` is assumed.
     pub(super) fn per_second(&self, now: Instant) -> f64 {
-        let elapsed = now.saturating_duration_since(self.started_at).max(MIN_ELAPSED).as_secs_f64();
-        let weight = if self.weight > 0.0 { self.weight_at(now) } else { 1.0 };
+        let elapsed = now
+            .saturating_duration_since(self.started_at)
+            .max(MIN_ELAPSED)
+            .as_secs_f64();
+        let weight = if self.weight > 0.0 {
+            self.weight_at(now)
+        } else {
+            1.0
+        };
         weight / (TIME_CONSTANT_SECONDS * -(-elapsed / TIME_CONSTANT_SECONDS).exp_m1())
     }
 
@@ -72,7 +83,10 @@ mod tests {
             }
         }
         now += Duration::from_secs(20);
-        assert!(rate.per_second(now) < 0.7, "no event for two time constants");
+        assert!(
+            rate.per_second(now) < 0.7,
+            "no event for two time constants"
+        );
     }
 
     #[test]

@@ -38,7 +38,11 @@ const MAX_IDLE_TENANTS: usize = 1_024;
 
 impl<K> Default for FairQueue<K> {
     fn default() -> Self {
-        Self { virtual_time: 0, tenants: BTreeMap::new(), service_order: BTreeSet::new() }
+        Self {
+            virtual_time: 0,
+            tenants: BTreeMap::new(),
+            service_order: BTreeSet::new(),
+        }
     }
 }
 
@@ -60,7 +64,9 @@ impl<K: Ord + Copy> FairQueue<K> {
 
     /// Number of queued requests of a tenant.
     pub(super) fn queued_count(&self, tenant: u64) -> usize {
-        self.tenants.get(&tenant).map_or(0, |tenant| tenant.keys.len())
+        self.tenants
+            .get(&tenant)
+            .map_or(0, |tenant| tenant.keys.len())
     }
 
     /// Number of requests of the tenant with the most requests, and the key of the last one of these requests
@@ -99,16 +105,18 @@ impl<K: Ord + Copy> FairQueue<K> {
 
     /// Changes a tenant and updates the service order.
     fn update_tenant(&mut self, id: u64, change: impl FnOnce(&mut TenantQueue<K>)) {
-        let tenant = self
-            .tenants
-            .entry(id)
-            .or_insert(TenantQueue { virtual_start: 0, keys: BTreeSet::new() });
+        let tenant = self.tenants.entry(id).or_insert(TenantQueue {
+            virtual_start: 0,
+            keys: BTreeSet::new(),
+        });
         if let Some(first) = tenant.keys.first() {
-            self.service_order.remove(&(tenant.virtual_start, *first, id));
+            self.service_order
+                .remove(&(tenant.virtual_start, *first, id));
         }
         change(tenant);
         if let Some(first) = tenant.keys.first() {
-            self.service_order.insert((tenant.virtual_start, *first, id));
+            self.service_order
+                .insert((tenant.virtual_start, *first, id));
         }
     }
 
@@ -155,7 +163,10 @@ mod tests {
         for tenant in [5, 3, 9, 1] {
             queue.push(tenant, 10 - tenant);
         }
-        assert_eq!(queue.keys_in_service_order().collect::<Vec<_>>(), [1, 5, 7, 9]);
+        assert_eq!(
+            queue.keys_in_service_order().collect::<Vec<_>>(),
+            [1, 5, 7, 9]
+        );
     }
 
     #[test]

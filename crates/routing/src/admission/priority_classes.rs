@@ -25,12 +25,18 @@ impl PriorityClasses {
             names.push(DEFAULT_CLASS.into());
             names.len() - 1
         });
-        Self { names, default_index }
+        Self {
+            names,
+            default_index,
+        }
     }
 
     /// The class of a tier, as an index: 0 is the highest class.
     pub fn class_of_tier(&self, tier: &str) -> usize {
-        self.names.iter().position(|name| &**name == tier).unwrap_or(self.default_index)
+        self.names
+            .iter()
+            .position(|name| &**name == tier)
+            .unwrap_or(self.default_index)
     }
 
     /// Names of the classes, the highest first.

@@ -65,7 +65,13 @@ impl<T> AdmissionQueue<T> {
     /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
     pub fn new(capacity: usize, classes: usize) -> Self {
         let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
-        Self { capacity, next_id: 0, requests: BTreeMap::new(), classes, groups: BTreeMap::new() }
+        Self {
+            capacity,
+            next_id: 0,
+            requests: BTreeMap::new(),
+            classes,
+            groups: BTreeMap::new(),
+        }
     }
 
     /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
@@ -74,7 +80,9 @@ impl<T> AdmissionQueue<T> {
         self.capacity = capacity;
         let classes = classes.max(1);
         self.classes = (0..classes).map(|_| FairQueue::default()).collect();
-        self.groups.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
+        self.groups
+            .values_mut()
+            .for_each(|queue| queue.waiting_by_class = vec![0; classes]);
         for QueueEntry { request, key, .. } in self.requests.values_mut() {
             request.class = new_class(request.class).min(classes - 1);
             self.classes[request.class].push(request.tenant, *key);
@@ -96,21 +104,29 @@ impl<T> AdmissionQueue<T> {
 
     /// Time at which the request that has waited longest entered the queue. `None`: no request waits.
     pub fn oldest(&self) -> Option<Instant> {
-        self.requests.first_key_value().map(|(_, entry)| entry.entered_at)
+        self.requests
+            .first_key_value()
+            .map(|(_, entry)| entry.entered_at)
     }
 
     /// Number of waiting requests per class, the highest class first.
     pub fn waiting(&self) -> Vec<usize> {
         let mut waiting = vec![0; self.classes.len()];
         for queue in self.groups.values() {
-            waiting.iter_mut().zip(&queue.waiting_by_class).for_each(|(sum, count)| *sum += count);
+            waiting
+                .iter_mut()
+                .zip(&queue.waiting_by_class)
+                .for_each(|(sum, count)| *sum += count);
         }
         waiting
     }
 
     /// Number of requests that wait for a gate.
     pub fn gated(&self, now: Instant) -> usize {
-        self.requests.values().filter(|entry| entry.request.is_gated(now)).count()
+        self.requests
+            .values()
+            .filter(|entry| entry.request.is_gated(now))
+            .count()
     }
 
     /// The models for which requests wait. A model has one entry for each group of its requests.
@@ -132,7 +148,9 @@ impl<T> AdmissionQueue<T> {
 
     /// Whether requests of `group` wait because no backend can serve them.
     pub fn is_without_backend(&self, group: &CapacityGroup) -> bool {
-        self.groups.get(group).is_some_and(|queue| queue.without_backend_since.is_some())
+        self.groups
+            .get(group)
+            .is_some_and(|queue| queue.without_backend_since.is_some())
     }
 
     /// Records that no backend can serve `groups`, and that backends can serve all other groups of which
@@ -157,18 +175,27 @@ impl<T> AdmissionQueue<T> {
     /// Adds a request. A class that does not exist counts as the lowest class.
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
-        let request = QueuedRequest { class: request.class.min(lowest_class), ..request };
+        let request = QueuedRequest {
+            class: request.class.min(lowest_class),
+            ..request
+        };
         if self.requests.len() < self.capacity || request.is_begun {
             return EnqueueOutcome::Waits(self.insert(request, now));
         }
-        let displaced = self.find_displaceable(&request).and_then(|id| self.refuse(id, now));
+        let displaced = self
+            .find_displaceable(&request)
+            .and_then(|id| self.refuse(id, now));
         if let Some(displaced) = displaced {
             return EnqueueOutcome::QueuedDisplacing(self.insert(request, now), displaced);
         }
         let position = self.count_ahead(request.class, &request.group) + 1;
         let retry_after = self.estimate_retry_after(position, &request.group, now);
         let without_backend = Duration::ZERO;
-        EnqueueOutcome::Full(RejectedRequest { ticket: request, without_backend, retry_after })
+        EnqueueOutcome::Full(RejectedRequest {
+            ticket: request,
+            without_backend,
+            retry_after,
+        })
     }
 
     /// Removes a request without a grant, because its client has disconnected or its wait is over.
@@ -182,8 +209,15 @@ impl<T> AdmissionQueue<T> {
         let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
         let position = self.count_ahead(*class, group);
         let retry_after = self.estimate_retry_after(position, group, now);
-        let DequeuedRequest { ticket, without_backend } = self.leave(id, now)?;
-        Some(RejectedRequest { ticket, without_backend, retry_after })
+        let DequeuedRequest {
+            ticket,
+            without_backend,
+        } = self.leave(id, now)?;
+        Some(RejectedRequest {
+            ticket,
+            without_backend,
+            retry_after,
+        })
     }
 
     /// Selects the request that is granted next, and returns the value that `offer` returned for
@@ -237,7 +271,11 @@ impl<T> AdmissionQueue<T> {
         exhausted: &mut ExhaustedGroups,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(u64, R)> {
-        for (_, id) in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
+        for (_, id) in self
+            .classes
+            .iter()
+            .flat_map(FairQueue::keys_in_service_order)
+        {
             if exhausted.count() == self.groups.len() {
                 return None;
             }
@@ -256,7 +294,11 @@ impl<T> AdmissionQueue<T> {
     /// The requests of the same tenant, class and group that follow a request in service order,
     /// without those after their deadline.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
-        let QueueEntry { request: first, key, .. } = &self.requests[&id];
+        let QueueEntry {
+            request: first,
+            key,
+            ..
+        } = &self.requests[&id];
         let keys = self.classes[first.class].keys_after(first.tenant, *key);
         let requests = keys.filter_map(|(_, id)| Some((id, &self.requests.get(&id)?.request)));
         requests.filter(move |(_, other)| other.group == first.group && other.deadline > now)
@@ -271,13 +313,17 @@ impl<T> AdmissionQueue<T> {
     /// Number of requests of a group that wait in this class and in higher classes.
     fn count_ahead(&self, class: usize, group: &CapacityGroup) -> usize {
         let queue = self.groups.get(group);
-        queue.map_or(0, |queue| queue.waiting_by_class.iter().take(class + 1).sum())
+        queue.map_or(0, |queue| {
+            queue.waiting_by_class.iter().take(class + 1).sum()
+        })
     }
 
     /// `retry_after` of a request at this position, counted from 1, among the requests of a group.
     fn estimate_retry_after(&self, position: usize, group: &CapacityGroup, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
-        let Some(queue) = self.groups.get(group) else { return least as u32 };
+        let Some(queue) = self.groups.get(group) else {
+            return least as u32;
+        };
         let seconds = position as f64 / queue.grant_rate.per_second(now);
         seconds.ceil().clamp(least, most) as u32
     }
@@ -287,12 +333,21 @@ impl<T> AdmissionQueue<T> {
     /// tenant count as its own tenant has. `None`: no request of the group has been granted since
     /// requests of it wait.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
-        let rate = self.groups.get(&request.group)?.grant_rate.measured_per_second(now)?;
+        let rate = self
+            .groups
+            .get(&request.group)?
+            .grant_rate
+            .measured_per_second(now)?;
         let due = request.service_time(now);
         let mut higher = 0;
         let mut by_tenant = BTreeMap::from([(request.tenant, 0)]);
         for entry in self.requests.values() {
-            let QueuedRequest { class, tenant, group, .. } = &entry.request;
+            let QueuedRequest {
+                class,
+                tenant,
+                group,
+                ..
+            } = &entry.request;
             if *group != request.group || *class > request.class {
                 continue;
             }
@@ -303,7 +358,11 @@ impl<T> AdmissionQueue<T> {
             }
         }
         let own = by_tenant.get(&request.tenant).copied().unwrap_or_default();
-        let ahead = higher + by_tenant.values().map(|count| own.min(*count)).sum::<usize>();
+        let ahead = higher
+            + by_tenant
+                .values()
+                .map(|count| own.min(*count))
+                .sum::<usize>();
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
@@ -322,7 +381,11 @@ impl<T> AdmissionQueue<T> {
         let mut classes = self.classes.iter().enumerate().rev();
         let (class, (largest_count, newest)) =
             classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
-        if self.requests.get(&newest.1).is_none_or(|entry| entry.request.is_begun) {
+        if self
+            .requests
+            .get(&newest.1)
+            .is_none_or(|entry| entry.request.is_begun)
+        {
             return None;
         }
         let tenant_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
@@ -332,7 +395,11 @@ impl<T> AdmissionQueue<T> {
 
     /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class` are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
-        if self.groups.values().all(|queue| queue.without_backend_since.is_none()) {
+        if self
+            .groups
+            .values()
+            .all(|queue| queue.without_backend_since.is_none())
+        {
             return None;
         }
         let is_displaceable = |entry: &&(&u64, &QueueEntry<T>)| {
@@ -342,7 +409,10 @@ impl<T> AdmissionQueue<T> {
                 && self.is_without_backend(&request.group)
         };
         let displaceable = self.requests.iter().filter(|entry| is_displaceable(&entry));
-        displaceable.map(|(id, entry)| (entry.request.class, *id)).max().map(|(_, id)| id)
+        displaceable
+            .map(|(id, entry)| (entry.request.class, *id))
+            .max()
+            .map(|(_, id)| id)
     }
 
     /// Adds a request regardless of the capacity.
@@ -360,7 +430,13 @@ impl<T> AdmissionQueue<T> {
         let key = (request.service_time(now), id);
         self.classes[request.class].push(request.tenant, key);
         let without_backend = Duration::ZERO;
-        let entry = QueueEntry { request, entered_at: now, key, without_backend, overtaken: 0 };
+        let entry = QueueEntry {
+            request,
+            entered_at: now,
+            key,
+            without_backend,
+            overtaken: 0,
+        };
         self.requests.insert(id, entry);
         QueuedRequestId(id)
     }
@@ -372,8 +448,13 @@ impl<T> AdmissionQueue<T> {
         is_granted: bool,
         now: Instant,
     ) -> Option<DequeuedRequest<T>> {
-        let QueueEntry { request, entered_at, key, mut without_backend, .. } =
-            self.requests.remove(&id)?;
+        let QueueEntry {
+            request,
+            entered_at,
+            key,
+            mut without_backend,
+            ..
+        } = self.requests.remove(&id)?;
         let granted_tokens = is_granted.then(|| request.tokens.max(1));
         self.classes[request.class].remove(request.tenant, key, granted_tokens);
         if let Some(group) = self.groups.get_mut(&request.group) {
@@ -388,6 +469,9 @@ impl<T> AdmissionQueue<T> {
                 self.groups.remove(&request.group);
             }
         }
-        Some(DequeuedRequest { ticket: request, without_backend })
+        Some(DequeuedRequest {
+            ticket: request,
+            without_backend,
+        })
     }
 }

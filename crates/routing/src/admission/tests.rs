@@ -48,7 +48,10 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
 
 /// The group of the requests that all backends of a model can serve.
 pub(super) fn group(index: usize) -> CapacityGroup {
-    CapacityGroup { model: Some(MODELS[index].into()), backends: 0 }
+    CapacityGroup {
+        model: Some(MODELS[index].into()),
+        backends: 0,
+    }
 }
 
 /// A request for model 0 whose payload is its number.
@@ -121,7 +124,10 @@ struct CheckedQueue {
 impl CheckedQueue {
     fn enter(&mut self, request: QueuedRequest<usize>) {
         let number = request.payload;
-        let copy = QueuedRequest { group: request.group.clone(), ..request };
+        let copy = QueuedRequest {
+            group: request.group.clone(),
+            ..request
+        };
         let is_full = self.waiting.len() == CAPACITY;
         let class = request.class;
         let tenant = request.tenant;
@@ -133,12 +139,20 @@ impl CheckedQueue {
             }
             EnqueueOutcome::QueuedDisplacing(
                 id,
-                RejectedRequest { ticket: displaced, retry_after, .. },
+                RejectedRequest {
+                    ticket: displaced,
+                    retry_after,
+                    ..
+                },
             ) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full);
-                let lowest_class =
-                    self.waiting.values().map(|(_, request)| request.class).max().unwrap();
+                let lowest_class = self
+                    .waiting
+                    .values()
+                    .map(|(_, request)| request.class)
+                    .max()
+                    .unwrap();
                 assert_eq!(
                     displaced.class, lowest_class,
                     "a request of the lowest class is displaced"
@@ -151,10 +165,18 @@ impl CheckedQueue {
                 self.end(displaced.payload);
                 self.waiting.insert(number, (id, copy));
             }
-            EnqueueOutcome::Full(RejectedRequest { ticket: rejected, retry_after, .. }) => {
+            EnqueueOutcome::Full(RejectedRequest {
+                ticket: rejected,
+                retry_after,
+                ..
+            }) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full && rejected.payload == number);
-                assert!(self.waiting.values().all(|(_, request)| request.class <= class));
+                assert!(
+                    self.waiting
+                        .values()
+                        .all(|(_, request)| request.class <= class)
+                );
                 assert!(self.ended.insert(number));
             }
         }
@@ -163,7 +185,10 @@ impl CheckedQueue {
     fn queued_count(&self, class: usize, tenant: u64) -> usize {
         let matches =
             |request: &QueuedRequest<usize>| (request.class, request.tenant) == (class, tenant);
-        self.waiting.values().filter(|(_, request)| matches(request)).count()
+        self.waiting
+            .values()
+            .filter(|(_, request)| matches(request))
+            .count()
     }
 
     fn grant(&mut self, available: [bool; 2]) {
@@ -188,23 +213,38 @@ impl CheckedQueue {
         };
         let granted = self.queue.grant(id, self.now).unwrap().ticket;
         assert!(is_servable(&granted));
-        assert_eq!(Some(granted.class), highest_class, "the highest class goes first");
+        assert_eq!(
+            Some(granted.class),
+            highest_class,
+            "the highest class goes first"
+        );
         let is_older =
             |(number, (_, other)): (&usize, &(QueuedRequestId, QueuedRequest<usize>))| {
                 is_servable(other)
                     && (other.class, other.tenant) == (granted.class, granted.tenant)
                     && *number < granted.payload
             };
-        assert!(!self.waiting.iter().any(is_older), "the oldest request of a tenant goes first");
+        assert!(
+            !self.waiting.iter().any(is_older),
+            "the oldest request of a tenant goes first"
+        );
         self.end(granted.payload);
     }
 
     fn leave(&mut self, index: usize) {
-        let Some((number, (id, _))) = self.waiting.iter().nth(index) else { return };
+        let Some((number, (id, _))) = self.waiting.iter().nth(index) else {
+            return;
+        };
         let number = *number;
         let id = *id;
-        assert_eq!(self.queue.leave(id, self.now).unwrap().ticket.payload, number);
-        assert!(self.queue.leave(id, self.now).is_none(), "a request leaves only once");
+        assert_eq!(
+            self.queue.leave(id, self.now).unwrap().ticket.payload,
+            number
+        );
+        assert!(
+            self.queue.leave(id, self.now).is_none(),
+            "a request leaves only once"
+        );
         self.end(number);
     }
 
@@ -218,7 +258,9 @@ impl CheckedQueue {
         assert_eq!(self.queue.len(), self.waiting.len());
         assert_eq!(self.queue.is_empty(), self.waiting.is_empty());
         let mut waiting = vec![0; CLASSES];
-        self.waiting.values().for_each(|(_, request)| waiting[request.class] += 1);
+        self.waiting
+            .values()
+            .for_each(|(_, request)| waiting[request.class] += 1);
         assert_eq!(self.queue.waiting(), waiting);
     }
 }
@@ -301,7 +343,11 @@ fn full_queues_displace_for_classes_and_small_tenants() {
         |number, class, tenant| displaced_by(&mut queue, request(number, class, tenant, now), now);
     assert_eq!(enter(4, 1, 1), None, "its own tenant");
     assert_eq!(enter(5, 0, 1), Some(3), "the newest of the lowest class");
-    assert_eq!(enter(6, 1, 2), Some(2), "the newest of the tenant with the most requests");
+    assert_eq!(
+        enter(6, 1, 2),
+        Some(2),
+        "the newest of the tenant with the most requests"
+    );
     assert!(enter(7, 1, 3).is_some());
     assert_eq!(enter(8, 1, 4), None, "each tenant has one");
     assert_eq!(queue.waiting(), [1, 3]);
@@ -314,7 +360,10 @@ fn rejected_retry_after(
     model_index: usize,
     now: Instant,
 ) -> u32 {
-    let newcomer = QueuedRequest { group: group(model_index), ..request(0, class, 1, now) };
+    let newcomer = QueuedRequest {
+        group: group(model_index),
+        ..request(0, class, 1, now)
+    };
     let EnqueueOutcome::Full(rejected) = queue.enter(newcomer, now) else {
         panic!("the queue is not full")
     };
@@ -326,7 +375,11 @@ fn retry_after_is_position_by_rate() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..100, 0, begin);
-    assert_eq!(rejected_retry_after(&mut queue, 1, 0, begin), 1, "the rate is not known yet");
+    assert_eq!(
+        rejected_retry_after(&mut queue, 1, 0, begin),
+        1,
+        "the rate is not known yet"
+    );
     // Five requests per second are granted and replaced.
     let mut now = begin;
     for number in 100..200 {
@@ -339,14 +392,20 @@ fn retry_after_is_position_by_rate() {
     let other_model = rejected_retry_after(&mut queue, 1, 1, now);
     assert_eq!(other_model, 1, "no request waits for the other model");
     let stalled = now + Duration::from_mins(2);
-    assert_eq!(rejected_retry_after(&mut queue, 1, 0, stalled), 60, "never more than a minute");
+    assert_eq!(
+        rejected_retry_after(&mut queue, 1, 0, stalled),
+        60,
+        "never more than a minute"
+    );
 }
 
 #[test]
 fn before_the_first_grant_the_past_wait_counts() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
-    let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else { panic!() };
+    let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else {
+        panic!()
+    };
     let later = begin + Duration::from_secs(3);
     assert_eq!(queue.refuse(id, later).unwrap().retry_after, 3);
     assert!(queue.refuse(id, later).is_none());
@@ -357,7 +416,13 @@ fn a_model_without_capacity_blocks_no_other() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
-        queue.enter(QueuedRequest { group: group(number / 7), ..request(number, 0, 1, now) }, now);
+        queue.enter(
+            QueuedRequest {
+                group: group(number / 7),
+                ..request(number, 0, 1, now)
+            },
+            now,
+        );
     }
     let mut offered = Vec::new();
     let mut exhausted = ExhaustedGroups::default();
@@ -376,16 +441,26 @@ fn a_model_without_capacity_blocks_no_other() {
 fn capacity_0_rejects_and_0_classes_are_one() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(0, 0);
-    assert!(matches!(queue.enter(request(0, 0, 1, now), now), EnqueueOutcome::Full(_)));
+    assert!(matches!(
+        queue.enter(request(0, 0, 1, now), now),
+        EnqueueOutcome::Full(_)
+    ));
     let mut queue = AdmissionQueue::new(1, 0);
-    assert!(matches!(queue.enter(request(0, 7, 1, now), now), EnqueueOutcome::Waits(_)));
+    assert!(matches!(
+        queue.enter(request(0, 7, 1, now), now),
+        EnqueueOutcome::Waits(_)
+    ));
     assert_eq!(queue.waiting(), [1]);
 }
 
 #[test]
 fn a_wait_leaves_time_for_the_first_token() {
     let wait = |predicted| longest_wait(Duration::from_secs(2), predicted);
-    assert_eq!(wait(0.25), Duration::from_millis(1_500), "twice the prediction");
+    assert_eq!(
+        wait(0.25),
+        Duration::from_millis(1_500),
+        "twice the prediction"
+    );
     for long in [1.5, 1e300, f64::INFINITY, f64::NAN] {
         assert_eq!(wait(long), Duration::from_secs(1), "half of the limit");
     }

@@ -64,7 +64,11 @@ impl CachedTokens {
             prompt: prompt.max(known.tokens),
             cached: known.tokens.max(pending_tokens),
             cached_blocks: known.blocks.max(pending),
-            source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
+            source: if is_exact {
+                CachedSource::Exact
+            } else {
+                CachedSource::Approximate
+            },
         }
     }
 
@@ -92,7 +96,11 @@ mod tests {
     use super::*;
 
     const fn known(tokens: f64, blocks: u32, is_decided: bool) -> KnownPrefix {
-        KnownPrefix { tokens, blocks, is_decided }
+        KnownPrefix {
+            tokens,
+            blocks,
+            is_decided,
+        }
     }
 
     fn cached(known: Option<KnownPrefix>) -> (f64, u32, CachedSource) {
@@ -108,8 +116,14 @@ mod tests {
         let known = |tokens, blocks, is_decided| Some(known(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
         assert_eq!(cached(known(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
-        assert_eq!(cached(known(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
-        assert_eq!(cached(known(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
+        assert_eq!(
+            cached(known(640.0, 5, false)),
+            (640.0, 5, CachedSource::Approximate)
+        );
+        assert_eq!(
+            cached(known(128.0, 1, false)),
+            (384.0, 3, CachedSource::Approximate)
+        );
     }
 
     #[test]

@@ -116,7 +116,10 @@ impl LearnedEstimates {
 
     /// Cost of prefill at the backend. Before the first output: the default.
     pub fn prefill(&self) -> PrefillCost {
-        PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
+        PrefillCost {
+            base: self.prefill_base.get(),
+            per_token: self.prefill_per_token.get(),
+        }
     }
 
     /// Mean tokens to compute for the requests from which the prefill cost was learned, including the
@@ -149,7 +152,10 @@ impl LearnedEstimates {
     /// Sums of the bytes and of the tokens of recent prompts, with less weight on older prompts. Zeros: the
     /// tokens of no prompt are known yet.
     pub fn text(&self) -> LearnedText {
-        LearnedText { bytes: self.text_bytes.get(), tokens: self.text_tokens.get() }
+        LearnedText {
+            bytes: self.text_bytes.get(),
+            tokens: self.text_tokens.get(),
+        }
     }
 
     /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
@@ -159,7 +165,8 @@ impl LearnedEstimates {
     /// tokens](Self::least_tokens).
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
-        self.length_refusals.add(bytes, tokens.min(most as u64), now);
+        self.length_refusals
+            .add(bytes, tokens.min(most as u64), now);
         let known = self.text();
         let bytes = bytes as f64;
         let tokens = tokens as f64;
@@ -235,11 +242,17 @@ impl LearnedEstimates {
 
     /// Records the usage that the response to a request reported.
     pub(super) fn on_usage(&self, request: &Reservation, usage: &Usage) {
-        let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
+        let Reservation {
+            text_bytes,
+            cached: predicted_cached,
+            ..
+        } = *request;
         if let Some(output) = usage.output {
             self.output_tokens.average_in(output as f64, EMA_WEIGHT);
         }
-        let Some(prompt) = usage.input.filter(|prompt| *prompt > 0) else { return };
+        let Some(prompt) = usage.input.filter(|prompt| *prompt > 0) else {
+            return;
+        };
         if text_bytes > 0 {
             let ratio = prompt as f64 / text_bytes as f64;
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
@@ -249,9 +262,14 @@ impl LearnedEstimates {
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
-        let cached = if request.remote.is_some() { None } else { usage.cached };
+        let cached = if request.remote.is_some() {
+            None
+        } else {
+            usage.cached
+        };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
-        self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
+        self.uncached_prompt_tokens
+            .average_in(uncached as f64, EMA_WEIGHT);
         if let Some(cached) = cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
         }
@@ -275,7 +293,8 @@ impl LearnedEstimates {
             0.0
         };
         let (min, max) = CACHE_RETENTION_RANGE.into_inner();
-        self.cache_retention.set((retention * (1.0 + step)).clamp(min, max));
+        self.cache_retention
+            .set((retention * (1.0 + step)).clamp(min, max));
     }
 }
 

@@ -41,7 +41,8 @@ impl LengthRefusals {
         }
         let bytes = bytes as f64;
         self.bytes.set(self.bytes.get().min(bytes));
-        self.tokens_per_byte.set(self.tokens_per_byte.get().max(tokens as f64 / bytes));
+        self.tokens_per_byte
+            .set(self.tokens_per_byte.get().max(tokens as f64 / bytes));
         self.refused_at.set(Some(now));
     }
 
@@ -62,7 +63,11 @@ impl LengthRefusals {
         }
         let is_recent = |at| now.saturating_duration_since(at) < MEMORY;
         let is_bound = self.refused_at.get().is_some_and(is_recent);
-        if is_bound { bytes * self.tokens_per_byte.get() } else { 0.0 }
+        if is_bound {
+            bytes * self.tokens_per_byte.get()
+        } else {
+            0.0
+        }
     }
 }
 
@@ -81,7 +86,10 @@ mod tests {
         assert!(refusals.least_tokens(33_000, now) >= 2_049.0);
         assert!(refusals.least_tokens(66_000, now) >= 4_098.0);
         refusals.on_usage(20_000, 9);
-        assert!(refusals.least_tokens(33_000, now) >= 2_049.0, "a shorter prompt shows nothing");
+        assert!(
+            refusals.least_tokens(33_000, now) >= 2_049.0,
+            "a shorter prompt shows nothing"
+        );
         let later = now + MEMORY + Duration::from_secs(1);
         assert!(refusals.least_tokens(33_000, later) <= 0.0);
         refusals.add(30_000, 2_049, now);

@@ -38,7 +38,10 @@ pub(super) struct LinearFit {
 impl Default for PrefillCost {
     /// The cost that is assumed before the first output: 50 ms, plus the time at 10,000 tokens per second.
     fn default() -> Self {
-        Self { base: 0.05, per_token: 1e-4 }
+        Self {
+            base: 0.05,
+            per_token: 1e-4,
+        }
     }
 }
 
@@ -50,19 +53,28 @@ impl PrefillCost {
 
     /// The cost of a backend that takes `factor` times as long.
     pub(crate) fn scaled(&self, factor: f64) -> Self {
-        Self { base: self.base * factor, per_token: self.per_token * factor }
+        Self {
+            base: self.base * factor,
+            per_token: self.per_token * factor,
+        }
     }
 
     /// The weighted mean of this cost, with the weight `own`, and of `other`, with the weight 1 − `own`.
     pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
         let mean = |value: f64, other: f64| other + own * (value - other);
-        Self { base: mean(self.base, other.base), per_token: mean(self.per_token, other.per_token) }
+        Self {
+            base: mean(self.base, other.base),
+            per_token: mean(self.per_token, other.per_token),
+        }
     }
 
     /// This line, scaled so that it passes through the point (`tokens`, `seconds`).
     fn scaled_through(&self, tokens: f64, seconds: f64) -> Self {
         let scaled = self.scaled(seconds / self.seconds(tokens));
-        Self { per_token: limit_slope(scaled.per_token), ..scaled }
+        Self {
+            per_token: limit_slope(scaled.per_token),
+            ..scaled
+        }
     }
 
     /// This line, lowered so that it passes through the point (`tokens`, `seconds`) below the line. The base
@@ -70,7 +82,10 @@ impl PrefillCost {
     /// with the tokens.
     fn lowered_through(&self, tokens: f64, seconds: f64) -> Self {
         let per_token = limit_slope(self.per_token.min(seconds / tokens));
-        Self { base: (seconds - per_token * tokens).max(0.0), per_token }
+        Self {
+            base: (seconds - per_token * tokens).max(0.0),
+            per_token,
+        }
     }
 }
 
@@ -106,7 +121,15 @@ impl Default for LinearFit {
         let [weight, x, y, x_squared, x_y] = [0.0; 5];
         let line = PrefillCost::default();
         let patience = PATIENCE_RANGE.0;
-        Self { line, weight, x, y, x_squared, x_y, patience }
+        Self {
+            line,
+            weight,
+            x,
+            y,
+            x_squared,
+            x_y,
+            patience,
+        }
     }
 }
 
@@ -117,7 +140,11 @@ fn limit_slope(seconds_per_token: f64) -> f64 {
 impl LinearFit {
     /// Mean `x` of the observations. 0: there are no observations.
     pub(super) fn mean_x(&self) -> f64 {
-        if self.weight > 0.0 { self.x / self.weight } else { 0.0 }
+        if self.weight > 0.0 {
+            self.x / self.weight
+        } else {
+            0.0
+        }
     }
 
     /// Whether an observation of `y` at `x` is more than [`CONTRADICTION_FACTOR`] times the line's value.
@@ -145,8 +172,13 @@ impl LinearFit {
             kept *= freshness;
             self.line = self.line.lowered_through(x, y + freshness * (expected - y));
         }
-        for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.x_squared, &mut self.x_y]
-        {
+        for sum in [
+            &mut self.weight,
+            &mut self.x,
+            &mut self.y,
+            &mut self.x_squared,
+            &mut self.x_y,
+        ] {
             *sum *= kept;
         }
         self.add_observation(1.0, x, y);
@@ -174,7 +206,10 @@ impl LinearFit {
         // A steeper line through the mean would have a negative base.
         let max_slope = mean_y / mean_x;
         let per_token = limit_slope((covariance / variance).min(max_slope));
-        PrefillCost { base: (mean_y - per_token * mean_x).max(0.0), per_token }
+        PrefillCost {
+            base: (mean_y - per_token * mean_x).max(0.0),
+            per_token,
+        }
     }
 }
 
@@ -187,7 +222,9 @@ mod tests {
         let mut fit = LinearFit::default();
         observations
             .into_iter()
-            .fold(PrefillCost::default(), |_, (tokens, seconds)| fit.observe(tokens, seconds, 1.0))
+            .fold(PrefillCost::default(), |_, (tokens, seconds)| {
+                fit.observe(tokens, seconds, 1.0)
+            })
     }
 
     #[test]
@@ -195,7 +232,10 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         let line = fitted_to((0..200).map(|_| {
             let tokens = random.f64() * 30_000.0;
-            (tokens, (0.2 + tokens / 40_000.0) * (0.9 + 0.2 * random.f64()))
+            (
+                tokens,
+                (0.2 + tokens / 40_000.0) * (0.9 + 0.2 * random.f64()),
+            )
         }));
         assert!((line.base - 0.2).abs() < 0.05, "{line:?}");
         assert!((line.per_token * 40_000.0 - 1.0).abs() < 0.1, "{line:?}");
@@ -206,7 +246,10 @@ mod tests {
         let steady = (0..100).map(|n| (f64::from(n) * 100.0, 0.05 + f64::from(n) * 0.01));
         let before = fitted_to(steady.clone());
         let after = fitted_to(steady.clone().chain([(5_000.0, 600.0)]));
-        assert!(after.seconds(5_000.0) < 1.5 * before.seconds(5_000.0), "{before:?} {after:?}");
+        assert!(
+            after.seconds(5_000.0) < 1.5 * before.seconds(5_000.0),
+            "{before:?} {after:?}"
+        );
         let slow = (0..100).map(|n| (f64::from(n) * 100.0, 0.5 + f64::from(n) * 0.1));
         let slowed = fitted_to(steady.chain(slow));
         assert!(slowed.seconds(5_000.0) > 4.0, "{slowed:?}");

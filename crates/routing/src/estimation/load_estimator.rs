@@ -207,7 +207,8 @@ impl LoadEstimator {
             is_decoding: false,
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
+        self.kv_tokens
+            .fetch_add(reservation.tokens, Ordering::Relaxed);
         self.last_sent_at.set(sent_at);
         self.begin_prefill(&reservation, &candidate.prefill, sent_at);
         let block_tokens = f64::from(prompt.block_bytes) * candidate.prompt / prompt.bytes as f64;
@@ -252,7 +253,9 @@ impl LoadEstimator {
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
         if reservation.remote.is_none() {
-            let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
+            let seconds = now
+                .saturating_duration_since(reservation.sent)
+                .as_secs_f64();
             self.learned_estimates.on_first_output(reservation, seconds);
         }
     }
@@ -284,7 +287,8 @@ impl LoadEstimator {
             self.learned_estimates.on_end(seconds);
         }
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
+        self.kv_tokens
+            .fetch_sub(reservation.tokens, Ordering::Relaxed);
     }
 
     /// Records that a stream has stalled after its first output, or has resumed.
@@ -321,10 +325,12 @@ impl LoadEstimator {
     fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
         if !reservation.is_pending {
             let work = reservation.uncached as f64 * prefill.per_token;
-            self.unobserved_prefill_until.set(self.unobserved_prefill_until.get().max(now) + work);
+            self.unobserved_prefill_until
+                .set(self.unobserved_prefill_until.get().max(now) + work);
             return;
         }
-        self.backlog_tokens.fetch_add(reservation.uncached, Ordering::Relaxed);
+        self.backlog_tokens
+            .fetch_add(reservation.uncached, Ordering::Relaxed);
         if self.pending_output_count.fetch_add(1, Ordering::Relaxed) == 0 {
             self.prefill_progress_at.set(now);
         }
@@ -334,7 +340,8 @@ impl LoadEstimator {
         let was_pending = std::mem::take(&mut reservation.is_pending);
         if was_pending {
             self.pending_output_count.fetch_sub(1, Ordering::Relaxed);
-            self.backlog_tokens.fetch_sub(reservation.uncached, Ordering::Relaxed);
+            self.backlog_tokens
+                .fetch_sub(reservation.uncached, Ordering::Relaxed);
             self.prefill_progress_at.set(self.seconds(now));
         }
         was_pending
@@ -351,10 +358,16 @@ impl LoadEstimator {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
         // The mean TTFT of the backend contains waits that the prediction does not contain.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
-        let response_seconds =
-            if is_stream { None } else { Some(self.learned_estimates.answer()?) };
+        let response_seconds = if is_stream {
+            None
+        } else {
+            Some(self.learned_estimates.answer()?)
+        };
         let table_age = self.prefix_table.get().map_or(0, PrefixTable::age);
-        Some(self.pending_outputs.add(ttft, response_seconds, now, table_age))
+        Some(
+            self.pending_outputs
+                .add(ttft, response_seconds, now, table_age),
+        )
     }
 
     /// Whether the engine is not known to run more requests at once than it has now. An idle engine has a
@@ -366,7 +379,9 @@ impl LoadEstimator {
 
     fn certainty_at(&self, now: f64) -> f64 {
         let horizon = self.horizon.get();
-        self.last_report.age(now).map_or(0.0, |age| horizon / (horizon + age))
+        self.last_report
+            .age(now)
+            .map_or(0.0, |age| horizon / (horizon + age))
     }
 
     /// Seconds since the estimator was created.

@@ -106,7 +106,9 @@ impl LoadReport {
             waiting: requests(load.waiting)?,
             running: requests(load.running)?,
             capacity: load.capacity(),
-            tokens: load.token_counts().map(|counts| counts.prompt + counts.generated),
+            tokens: load
+                .token_counts()
+                .map(|counts| counts.prompt + counts.generated),
             token_gaps: load
                 .gap_seconds
                 .zip(load.gaps)
@@ -142,21 +144,28 @@ impl LastReport {
     /// time. Returns whether the engine has computed or generated tokens since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
-        self.external_requests_mean.average_in(external, EXTERNAL_REQUESTS_EMA_WEIGHT);
+        self.external_requests_mean
+            .average_in(external, EXTERNAL_REQUESTS_EMA_WEIGHT);
         self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
         self.waiting.set(report.waiting);
         self.running.set(report.running);
-        self.kv_capacity_tokens.store(report.capacity.unwrap_or(0), Ordering::Relaxed);
-        let usage_per_token =
-            report.capacity.filter(|tokens| *tokens > 0).map(|tokens| 1.0 / tokens as f64);
+        self.kv_capacity_tokens
+            .store(report.capacity.unwrap_or(0), Ordering::Relaxed);
+        let usage_per_token = report
+            .capacity
+            .filter(|tokens| *tokens > 0)
+            .map(|tokens| 1.0 / tokens as f64);
         self.usage_per_token.set(usage_per_token.unwrap_or(0.0));
         self.local_in_flight.set(local_load.in_flight.into());
-        self.local_pending_output_count.set(local_load.pending.into());
+        self.local_pending_output_count
+            .set(local_load.pending.into());
         self.local_kv_tokens.set(local_load.tokens as f64);
         self.reported_at.set(at);
         let before = self.engine_tokens.get();
         self.engine_tokens.set(report.tokens.unwrap_or(f64::NAN));
-        report.tokens.is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
+        report
+            .tokens
+            .is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
     }
 
     /// Forgets the report and the mean of earlier reports.
@@ -205,7 +214,11 @@ impl LastReport {
             // Without a report, all local requests without output may be waiting.
             waiting: blend(at_least_0(waiting + (pending - pending_then)), pending),
             kv_usage: self.kv_usage(local, blend),
-            reported: ReportedLoad { waiting, running, sent_since: in_flight - in_flight_then },
+            reported: ReportedLoad {
+                waiting,
+                running,
+                sent_since: in_flight - in_flight_then,
+            },
         }
     }
 

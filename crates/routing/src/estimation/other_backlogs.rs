@@ -46,13 +46,26 @@ impl OtherBacklogs {
     /// one token in `per_token` seconds (0: not known). The number falls with time, so a lost report
     /// about a first output has no lasting effect. `now`: see `OtherBacklog::at`.
     pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
-        let Some(backlogs) = self.backlogs.get() else { return 0.0 };
+        let Some(backlogs) = self.backlogs.get() else {
+            return 0.0;
+        };
         let remaining = |backlog: &OtherBacklog| {
             let age = (now - backlog.at.get()).max(0.0);
-            let computed = if per_token > 0.0 { age / per_token } else { 0.0 };
-            if age < MAX_AGE_SECONDS { (backlog.tokens.get() - computed).max(0.0) } else { 0.0 }
+            let computed = if per_token > 0.0 {
+                age / per_token
+            } else {
+                0.0
+            };
+            if age < MAX_AGE_SECONDS {
+                (backlog.tokens.get() - computed).max(0.0)
+            } else {
+                0.0
+            }
         };
-        backlogs[..self.used.load(Ordering::Relaxed)].iter().map(remaining).sum()
+        backlogs[..self.used.load(Ordering::Relaxed)]
+            .iter()
+            .map(remaining)
+            .sum()
     }
 }
 
@@ -68,7 +81,10 @@ mod tests {
         backlogs.set(1, 1_000, 1.0);
         backlogs.set(2, 400, 1.0);
         backlogs.set(MAX_PEERS, 400, 1.0);
-        assert_eq!((tokens(0.001, 1.0), tokens(0.001, 1.5), tokens(0.001, 9.0)), (1_400, 500, 0));
+        assert_eq!(
+            (tokens(0.001, 1.0), tokens(0.001, 1.5), tokens(0.001, 9.0)),
+            (1_400, 500, 0)
+        );
         backlogs.set(1, 0, 1.0);
         assert_eq!(tokens(0.001, 1.0), 400);
     }

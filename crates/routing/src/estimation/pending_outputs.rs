@@ -119,9 +119,22 @@ impl PendingOutputs {
         let mut queues = lock(&self.queues);
         queues.last_id += 1;
         let id = queues.last_id;
-        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
-        let queue = if response_seconds.is_none() { streams } else { non_streaming };
-        queue.push_back(PendingOutput { id, overdue_from, expected_at, table_age });
+        let PendingQueues {
+            streams,
+            non_streaming,
+            ..
+        } = &mut *queues;
+        let queue = if response_seconds.is_none() {
+            streams
+        } else {
+            non_streaming
+        };
+        queue.push_back(PendingOutput {
+            id,
+            overdue_from,
+            expected_at,
+            table_age,
+        });
         if queue.len() == 1 {
             self.publish_oldest(&queues);
         }
@@ -132,7 +145,11 @@ impl PendingOutputs {
     pub(super) fn on_output(&self, id: PendingOutputId) {
         let mut queues = lock(&self.queues);
         let is_up_to_id = |pending: &mut PendingOutput| pending.id <= id.0;
-        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
+        let PendingQueues {
+            streams,
+            non_streaming,
+            ..
+        } = &mut *queues;
         for queue in [streams, non_streaming] {
             while queue.pop_front_if(is_up_to_id).is_some() {}
         }
@@ -143,7 +160,11 @@ impl PendingOutputs {
     /// request is no evidence that the engine serves them.
     pub(super) fn remove(&self, id: PendingOutputId) {
         let mut queues = lock(&self.queues);
-        let PendingQueues { streams, non_streaming, .. } = &mut *queues;
+        let PendingQueues {
+            streams,
+            non_streaming,
+            ..
+        } = &mut *queues;
         for queue in [streams, non_streaming] {
             if let Ok(index) = queue.binary_search_by_key(&id.0, |pending| pending.id) {
                 queue.remove(index);
@@ -163,11 +184,18 @@ impl PendingOutputs {
     /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever
     /// becomes overdue first, for reads without a lock.
     fn publish_oldest(&self, queues: &PendingQueues) {
-        let fronts = [queues.streams.front(), queues.non_streaming.front()].into_iter().flatten();
+        let fronts = [queues.streams.front(), queues.non_streaming.front()]
+            .into_iter()
+            .flatten();
         let first = fronts.min_by(|a, b| a.overdue_from.total_cmp(&b.overdue_from));
-        self.expected_at.set(first.map_or(f64::INFINITY, |pending| pending.expected_at));
-        self.overdue_from.set(first.map_or(f64::INFINITY, |pending| pending.overdue_from));
-        let oldest = queues.streams.front().map_or(NO_STREAM, |stream| stream.table_age.into());
+        self.expected_at
+            .set(first.map_or(f64::INFINITY, |pending| pending.expected_at));
+        self.overdue_from
+            .set(first.map_or(f64::INFINITY, |pending| pending.overdue_from));
+        let oldest = queues
+            .streams
+            .front()
+            .map_or(NO_STREAM, |stream| stream.table_age.into());
         self.oldest_table_age.store(oldest, Ordering::Relaxed);
     }
 }
@@ -187,7 +215,10 @@ mod tests {
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
         pending.add(0.1, None, 10.0, 0);
         assert!(is_close(pending.overdue(10.44), 0.0));
-        assert!(is_close(pending.overdue(10.46), 0.36), "since its output was expected");
+        assert!(
+            is_close(pending.overdue(10.46), 0.36),
+            "since its output was expected"
+        );
     }
 
     #[test]
@@ -230,8 +261,14 @@ mod tests {
         assert!(is_close(pending.overdue(4.5), 3.4));
         pending.add(0.1, None, 4.0, 0);
         pending.on_progress();
-        assert!(is_close(pending.overdue(4.4), 0.0), "the stream is not overdue yet");
-        assert!(is_close(pending.overdue(5.0), 0.9), "engine progress does not remove streams");
+        assert!(
+            is_close(pending.overdue(4.4), 0.0),
+            "the stream is not overdue yet"
+        );
+        assert!(
+            is_close(pending.overdue(5.0), 0.9),
+            "engine progress does not remove streams"
+        );
     }
 
     #[test]

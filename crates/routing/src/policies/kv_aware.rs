@@ -59,7 +59,11 @@ pub struct KvAwareSettings {
 
 impl Default for KvAwareSettings {
     fn default() -> Self {
-        Self { pressure: 0.5, session: 0.5, horizon_seconds: 5.0 }
+        Self {
+            pressure: 0.5,
+            session: 0.5,
+            horizon_seconds: 5.0,
+        }
     }
 }
 
@@ -113,17 +117,33 @@ pub(crate) fn pick(
     let parts = |(index, candidate): (usize, &Candidate)| {
         let terms = terms(settings, candidate, home == Some(index), &fleet);
         let CostTerms { pressure, ttft, .. } = terms;
-        Parts { cost: terms.cost(), pressure, ttft }
+        Parts {
+            cost: terms.cost(),
+            pressure,
+            ttft,
+        }
     };
     let parts = candidates.iter().enumerate().map(parts).collect();
-    let decision = Decision { settings, candidates, request, home, fleet, parts };
+    let decision = Decision {
+        settings,
+        candidates,
+        request,
+        home,
+        fleet,
+        parts,
+    };
     let index = decision.choose(decision.costs(), home);
-    PolicyChoice { index, reason: decision.reason(index) }
+    PolicyChoice {
+        index,
+        reason: decision.reason(index),
+    }
 }
 
 /// Index of the candidate to which the session of a request is hashed. `None`: the request has no session.
 pub(crate) fn home(candidates: &[Candidate], request: &RoutingRequest) -> Option<usize> {
-    request.session.and_then(|session| session::highest_scored(candidates, session, |_| true))
+    request
+        .session
+        .and_then(|session| session::highest_scored(candidates, session, |_| true))
 }
 
 /// The terms of the cost of a candidate. `is_session_candidate`: the session of the request is hashed
@@ -135,7 +155,12 @@ pub fn terms(
     is_session_candidate: bool,
     fleet: &FleetLoad,
 ) -> CostTerms {
-    terms_with(settings, candidate, cached(settings, candidate, is_session_candidate), fleet)
+    terms_with(
+        settings,
+        candidate,
+        cached(settings, candidate, is_session_candidate),
+        fleet,
+    )
 }
 
 /// The terms of the cost of a candidate that has `cached` tokens of the prompt in its cache.
@@ -158,7 +183,11 @@ pub(super) fn terms_with(
     let PrefillCost { base, per_token } = candidate.prefill;
     let queue = candidate.backlog * per_token;
     let prefill = uncached * per_token;
-    let adapter = if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS };
+    let adapter = if candidate.has_adapter {
+        0.0
+    } else {
+        ADAPTER_SECONDS
+    };
     let ttft = base + queue + prefill + adapter;
     CostTerms {
         base: base * crowding,
@@ -174,7 +203,13 @@ pub(super) fn terms_with(
 /// Predicted TTFT of a candidate in seconds: see the [module documentation](self).
 /// `is_session_candidate`: the session of the request is hashed to this candidate.
 pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
-    terms(settings, candidate, is_session_candidate, &FleetLoad::default()).ttft
+    terms(
+        settings,
+        candidate,
+        is_session_candidate,
+        &FleetLoad::default(),
+    )
+    .ttft
 }
 
 /// Tokens of the prompt that probably need not be computed.
@@ -196,10 +231,18 @@ impl FleetLoad {
     /// The mean load of these candidates.
     pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
-        let sums = candidates.iter().fold([0.0; 2], |[waiting, all], candidate| {
-            [waiting + candidate.waiting, all + candidate.waiting + candidate.running]
-        });
-        Self { waiting: (sums[0] / count).min(MAX_WAITING), requests: sums[1] / count }
+        let sums = candidates
+            .iter()
+            .fold([0.0; 2], |[waiting, all], candidate| {
+                [
+                    waiting + candidate.waiting,
+                    all + candidate.waiting + candidate.running,
+                ]
+            });
+        Self {
+            waiting: (sums[0] / count).min(MAX_WAITING),
+            requests: sums[1] / count,
+        }
     }
 }
 
@@ -209,7 +252,15 @@ impl CostTerms {
     /// The cost that the policy compares, in seconds.
     #[inline]
     pub fn cost(&self) -> f64 {
-        let Self { base, queue, prefill, charge, pressure, adapter, .. } = self;
+        let Self {
+            base,
+            queue,
+            prefill,
+            charge,
+            pressure,
+            adapter,
+            ..
+        } = self;
         base + queue + prefill + charge + pressure + adapter
     }
 }
@@ -276,17 +327,33 @@ mod tests {
     #[test]
     fn a_short_queue_can_beat_a_prefix() {
         let idle = idle_candidate();
-        let warm =
-            Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
+        let warm = Candidate {
+            cached: 500.0,
+            cached_blocks: 4,
+            backlog: 20_000.0,
+            ..idle_candidate()
+        };
         assert_eq!(choose(&[warm, idle]), choice(1, "prefix_too_busy"));
-        let warm = Candidate { backlog: 400.0, ..warm };
+        let warm = Candidate {
+            backlog: 400.0,
+            ..warm
+        };
         assert_eq!(choose(&[warm, idle]), choice(0, "cached_prefix"));
     }
 
     #[test]
     fn a_faster_backend_gets_more_requests() {
-        let fast = PrefillCost { base: 0.05, per_token: 2.5e-5 };
-        let mut fleet = [Candidate { prefill: fast, ..idle_candidate() }, idle_candidate()];
+        let fast = PrefillCost {
+            base: 0.05,
+            per_token: 2.5e-5,
+        };
+        let mut fleet = [
+            Candidate {
+                prefill: fast,
+                ..idle_candidate()
+            },
+            idle_candidate(),
+        ];
         let mut counts = [0; 2];
         for _ in 0..100 {
             let index = choose(&fleet).index;
@@ -304,40 +371,82 @@ mod tests {
 
     #[test]
     fn cost_grows_with_kv_cache_usage() {
-        let at = |usage| cost(Candidate { kv_usage: Some(usage), ..idle_candidate() });
+        let at = |usage| {
+            cost(Candidate {
+                kv_usage: Some(usage),
+                ..idle_candidate()
+            })
+        };
         let costs: Vec<f64> = (0..=19).map(|n| at(f64::from(n) / 20.0)).collect();
         assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
         assert!(at(0.95) - at(0.90) > 4.0 * (at(0.55) - at(0.50)));
         assert!(at(1e9).is_finite());
-        let cached =
-            |usage| cost(Candidate { cached: 1_000.0, kv_usage: Some(usage), ..idle_candidate() });
-        assert!((cached(0.97) - cached(0.1)).abs() < 1e-9, "nothing is computed");
+        let cached = |usage| {
+            cost(Candidate {
+                cached: 1_000.0,
+                kv_usage: Some(usage),
+                ..idle_candidate()
+            })
+        };
+        assert!(
+            (cached(0.97) - cached(0.1)).abs() < 1e-9,
+            "nothing is computed"
+        );
     }
 
     #[test]
     fn full_caches_are_avoided_unless_they_help() {
-        let full = Candidate { kv_usage: Some(0.97), ..idle_candidate() };
+        let full = Candidate {
+            kv_usage: Some(0.97),
+            ..idle_candidate()
+        };
         assert_eq!(choose(&[full, idle_candidate()]), choice(1, "kv_pressure"));
-        let hot = Candidate { cached: 900.0, cached_blocks: 7, ..full };
+        let hot = Candidate {
+            cached: 900.0,
+            cached_blocks: 7,
+            ..full
+        };
         assert_eq!(choose(&[hot, idle_candidate()]), choice(0, "cached_prefix"));
     }
 
     #[test]
     fn fewer_running_requests_win_between_equal_queues() {
-        let crowded = Candidate { running: 12.0, ..idle_candidate() };
-        let other = Candidate { running: 6.0, ..idle_candidate() };
+        let crowded = Candidate {
+            running: 12.0,
+            ..idle_candidate()
+        };
+        let other = Candidate {
+            running: 6.0,
+            ..idle_candidate()
+        };
         assert_eq!(choose(&[crowded, other]), choice(1, "lowest_ttft"));
     }
 
     #[test]
     fn a_session_stays_until_its_backend_is_busy() {
         for prompt in [1_000.0, 5.0] {
-            let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
-            let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
+            let mut fleet = [1, 2, 3].map(|key| Candidate {
+                key,
+                prompt,
+                ..idle_candidate()
+            });
+            let request = RoutingRequest {
+                session: Some(77),
+                ..RoutingRequest::default()
+            };
             let first = choose_for(&request, &fleet);
             assert_eq!(first.reason, "session", "{prompt} tokens");
             for sequence in 0..10 {
-                assert_eq!(choose_for(&RoutingRequest { sequence, ..request }, &fleet), first);
+                assert_eq!(
+                    choose_for(
+                        &RoutingRequest {
+                            sequence,
+                            ..request
+                        },
+                        &fleet
+                    ),
+                    first
+                );
             }
             fleet[first.index].backlog = 50_000.0;
             let moved = choose_for(&request, &fleet);
@@ -348,27 +457,47 @@ mod tests {
 
     #[test]
     fn a_loaded_adapter_wins_unless_it_takes_longer() {
-        let without = Candidate { has_adapter: false, ..idle_candidate() };
+        let without = Candidate {
+            has_adapter: false,
+            ..idle_candidate()
+        };
         assert_eq!(choose(&[without, idle_candidate()]).index, 1);
-        let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
+        let busy = Candidate {
+            backlog: 50_000.0,
+            ..idle_candidate()
+        };
         assert_eq!(choose(&[without, busy]).index, 0);
     }
 
     #[test]
     fn uncached_tokens_cost_more_in_busy_pools() {
-        let warm = Candidate { cached: 900.0, backlog: 2_500.0, ..idle_candidate() };
+        let warm = Candidate {
+            cached: 900.0,
+            backlog: 2_500.0,
+            ..idle_candidate()
+        };
         let calm = [warm, idle_candidate()];
         assert_eq!(choose(&calm).index, 1);
-        let busy = calm.map(|candidate| Candidate { waiting: 4.0, ..candidate });
+        let busy = calm.map(|candidate| Candidate {
+            waiting: 4.0,
+            ..candidate
+        });
         assert_eq!(choose(&busy).index, 0);
     }
 
     #[test]
     fn backends_without_load_reports_are_picked_equally_often() {
-        let unknown =
-            Candidate { kv_usage: None, capacity: None, certainty: 0.0, ..idle_candidate() };
+        let unknown = Candidate {
+            kv_usage: None,
+            capacity: None,
+            certainty: 0.0,
+            ..idle_candidate()
+        };
         let counts = (0..300).fold([0; 3], |mut counts, sequence| {
-            let request = RoutingRequest { sequence, ..RoutingRequest::default() };
+            let request = RoutingRequest {
+                sequence,
+                ..RoutingRequest::default()
+            };
             counts[choose_for(&request, &[unknown; 3]).index] += 1;
             counts
         });

@@ -10,5 +10,8 @@ pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> Policy
     let mean_tokens = mean_tokens(candidates);
     let load = |candidate| request_load(candidate, mean_tokens);
     let loads: Vec<f64> = candidates.iter().map(load).collect();
-    PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "fewest_requests" }
+    PolicyChoice {
+        index: lowest(candidates, &loads, request.sequence),
+        reason: "fewest_requests",
+    }
 }

@@ -17,6 +17,13 @@ pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> Policy
     let second = ((request.seed % count + offset) % count) as usize;
     let mean_tokens = mean_tokens(candidates);
     let cost = |index: usize| request_load(&candidates[index], mean_tokens);
-    let index = if cost(second) < cost(first) { second } else { first };
-    PolicyChoice { index, reason: "fewer_of_two" }
+    let index = if cost(second) < cost(first) {
+        second
+    } else {
+        first
+    };
+    PolicyChoice {
+        index,
+        reason: "fewer_of_two",
+    }
 }

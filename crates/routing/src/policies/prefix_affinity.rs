@@ -15,8 +15,14 @@ const MIN_CACHED_SHARE: f64 = 0.1;
 pub(super) const BOUNDED_LOAD_FACTOR: f64 = 1.25;
 
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
-    let most = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
-    if candidates.iter().all(|candidate| candidate.cached < MIN_CACHED_SHARE * candidate.prompt) {
+    let most = candidates
+        .iter()
+        .map(|candidate| candidate.cached)
+        .fold(0.0, f64::max);
+    if candidates
+        .iter()
+        .all(|candidate| candidate.cached < MIN_CACHED_SHARE * candidate.prompt)
+    {
         return least_requests::pick(candidates, request);
     }
     let bound = bound(candidates);
@@ -27,9 +33,18 @@ pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> Policy
             ..least_requests::pick(candidates, request)
         };
     }
-    let load_of_best = |candidate| if is_best(candidate) { load(candidate) } else { f64::INFINITY };
+    let load_of_best = |candidate| {
+        if is_best(candidate) {
+            load(candidate)
+        } else {
+            f64::INFINITY
+        }
+    };
     let loads: Vec<f64> = candidates.iter().map(load_of_best).collect();
-    PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "cached_prefix" }
+    PolicyChoice {
+        index: lowest(candidates, &loads, request.sequence),
+        reason: "cached_prefix",
+    }
 }
 
 /// Load above which a backend is too busy: [`BOUNDED_LOAD_FACTOR`] × mean load + 1.

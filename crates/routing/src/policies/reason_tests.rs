@@ -23,7 +23,11 @@ impl Decision {
         let prompt = 100.0 + 20_000.0 * random.f64().powi(3);
         let is_quiet = random.u8(..) < 64;
         let mut candidate = |position: usize| {
-            let cached_blocks = if is_quiet || random.bool() { 0 } else { random.u32(..20) };
+            let cached_blocks = if is_quiet || random.bool() {
+                0
+            } else {
+                random.u32(..20)
+            };
             let is_idle = is_quiet || random.bool();
             Candidate {
                 position,
@@ -31,10 +35,21 @@ impl Decision {
                 prompt,
                 cached: (f64::from(cached_blocks) * BLOCK_TOKENS).min(prompt),
                 cached_blocks,
-                backlog: if is_idle { 0.0 } else { 20_000.0 * random.f64() },
-                waiting: if is_quiet { 0.0 } else { f64::from(random.u8(..4)) },
+                backlog: if is_idle {
+                    0.0
+                } else {
+                    20_000.0 * random.f64()
+                },
+                waiting: if is_quiet {
+                    0.0
+                } else {
+                    f64::from(random.u8(..4))
+                },
                 running: f64::from(random.u8(6..10)),
-                prefill: PrefillCost { base: 0.02, per_token: 3e-5 * (1.0 + random.f64()) },
+                prefill: PrefillCost {
+                    base: 0.02,
+                    per_token: 3e-5 * (1.0 + random.f64()),
+                },
                 kv_usage: Some(random.f64().sqrt()),
                 idle_seconds: random.f64(),
                 ..idle_candidate()
@@ -42,10 +57,19 @@ impl Decision {
         };
         let candidates: Vec<Candidate> = (0..4).map(&mut candidate).collect();
         let session = random.bool().then(|| random.u64(..));
-        let request = RoutingRequest { sequence: seed, seed, session };
+        let request = RoutingRequest {
+            sequence: seed,
+            seed,
+            session,
+        };
         let settings = KvAwareSettings::default();
         let choice = Policy::default().pick(&candidates, &request).unwrap();
-        Self { settings, candidates, request, choice }
+        Self {
+            settings,
+            candidates,
+            request,
+            choice,
+        }
     }
 
     fn home(&self) -> Option<usize> {
@@ -78,7 +102,9 @@ impl Decision {
     /// tolerance of predictions.
     fn ties(costs: &[f64]) -> Vec<usize> {
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        (0..costs.len()).filter(|index| costs[*index] <= 1.05 * least + 0.005).collect()
+        (0..costs.len())
+            .filter(|index| costs[*index] <= 1.05 * least + 0.005)
+            .collect()
     }
 
     /// Of the candidates whose costs are tied for the least: the session's candidate if it is among
@@ -126,5 +152,8 @@ fn reasons_agree_with_a_second_definition() {
         assert!(decision.holds(), "{seed}: {reason} {:?}", decision.choice);
         *counts.entry(reason).or_insert(0) += 1;
     }
-    assert!(counts.len() == 8 && counts.values().all(|count| *count >= 10), "{counts:?}");
+    assert!(
+        counts.len() == 8 && counts.values().all(|count| *count >= 10),
+        "{counts:?}"
+    );
 }

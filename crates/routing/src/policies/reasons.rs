@@ -10,7 +10,9 @@ use super::selection::{least, tie_limit};
 impl Decision<'_> {
     /// Returns the reason why a candidate was chosen, as a label value of metrics.
     pub(super) fn reason(&self, chosen: usize) -> &'static str {
-        self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
+        self.cause(chosen)
+            .or_else(|| self.refused(chosen))
+            .unwrap_or_else(|| self.fact(chosen))
     }
 
     /// Returns the reason for the first term of the cost that alone explains the choice. `None`:
@@ -35,10 +37,16 @@ impl Decision<'_> {
     /// candidate.
     fn refused(&self, chosen: usize) -> Option<&'static str> {
         let own_blocks = self.candidates[chosen].cached_blocks;
-        if self.candidates.iter().any(|other| other.cached_blocks > own_blocks) {
+        if self
+            .candidates
+            .iter()
+            .any(|other| other.cached_blocks > own_blocks)
+        {
             return Some("prefix_too_busy");
         }
-        self.home.is_some_and(|home| home != chosen).then_some("session_too_busy")
+        self.home
+            .is_some_and(|home| home != chosen)
+            .then_some("session_too_busy")
     }
 
     /// Returns a reason that states how the cost and the predicted TTFT of the choice compare with
@@ -49,7 +57,11 @@ impl Decision<'_> {
         }
         let own = self.parts[chosen].ttft;
         let is_lowest = self.parts.iter().all(|other| own <= other.ttft);
-        if is_lowest { "lowest_ttft" } else { "lowest_cost" }
+        if is_lowest {
+            "lowest_ttft"
+        } else {
+            "lowest_cost"
+        }
     }
 
     /// The costs of all candidates, computed by `cost` from the index of each candidate.

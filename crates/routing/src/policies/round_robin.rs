@@ -5,5 +5,8 @@ use super::selection::index_at_weight;
 use crate::{Candidate, PolicyChoice, RoutingRequest};
 
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
-    PolicyChoice { index: index_at_weight(candidates, request.sequence), reason: "turn" }
+    PolicyChoice {
+        index: index_at_weight(candidates, request.sequence),
+        reason: "turn",
+    }
 }

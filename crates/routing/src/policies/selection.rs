@@ -13,7 +13,10 @@ pub fn tie_limit(least: f64) -> f64 {
 
 /// The lowest of `costs`. Infinity: `costs` is empty.
 pub(super) fn least(costs: impl Iterator<Item = f64>) -> f64 {
-    costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
+    costs.fold(
+        f64::INFINITY,
+        |least, cost| if cost < least { cost } else { least },
+    )
 }
 
 /// Index of a candidate with the lowest cost. Among several such candidates, [`longest_idle`] decides.
@@ -51,7 +54,8 @@ pub(super) fn longest_idle(
         *cost <= limit && candidate.idle_seconds >= longest
     };
     let mut best = candidates.iter().zip(costs).enumerate().filter(is_best);
-    best.nth((turn % count) as usize).map_or(first, |(index, _)| index)
+    best.nth((turn % count) as usize)
+        .map_or(first, |(index, _)| index)
 }
 
 /// Requests in flight per unit of weight, including the request to be routed.
@@ -61,7 +65,10 @@ pub(super) fn load(candidate: &Candidate) -> f64 {
 
 /// Mean tokens of the requests in flight at all candidates. 0: no request is in flight.
 pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
-    let tokens: f64 = candidates.iter().map(|candidate| candidate.tokens_in_flight).sum();
+    let tokens: f64 = candidates
+        .iter()
+        .map(|candidate| candidate.tokens_in_flight)
+        .sum();
     let requests: u32 = candidates.iter().map(|candidate| candidate.in_flight).sum();
     tokens / f64::from(requests.max(1))
 }
@@ -71,10 +78,17 @@ pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
 /// flight. An overdue candidate has a higher load than all others.
 pub(super) fn request_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
     let requests = f64::from(candidate.in_flight);
-    let by_tokens =
-        if mean_tokens > 0.0 { candidate.tokens_in_flight / mean_tokens } else { requests };
+    let by_tokens = if mean_tokens > 0.0 {
+        candidate.tokens_in_flight / mean_tokens
+    } else {
+        requests
+    };
     let load = 1.0 + (1.0 - TOKEN_SHARE) * requests + TOKEN_SHARE * by_tokens;
-    let overdue = if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 };
+    let overdue = if candidate.overdue > 0.0 {
+        OVERDUE_PENALTY
+    } else {
+        0.0
+    };
     load + overdue
 }
 
@@ -87,7 +101,10 @@ const OVERDUE_PENALTY: f64 = 1e9;
 /// Index of the candidate that covers `position` when the weights are laid end to end. `position`
 /// is taken modulo the sum of the weights.
 pub(super) fn index_at_weight(candidates: &[Candidate], position: u64) -> usize {
-    let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight.max(1))).sum();
+    let total: u64 = candidates
+        .iter()
+        .map(|candidate| u64::from(candidate.weight.max(1)))
+        .sum();
     let mut rest = position % total.max(1);
     for (index, candidate) in candidates.iter().enumerate() {
         let weight = u64::from(candidate.weight.max(1));

@@ -11,13 +11,22 @@ use super::selection::load;
 use crate::{Candidate, PolicyChoice, RoutingRequest, mix, unit};
 
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
-    let Some(session) = request.session else { return least_requests::pick(candidates, request) };
+    let Some(session) = request.session else {
+        return least_requests::pick(candidates, request);
+    };
     let bound = bound(candidates);
     let preferred = highest_scored(candidates, session, |_| true);
     let within_bound = |candidate: &Candidate| load(candidate) <= bound;
     let index = highest_scored(candidates, session, within_bound).or(preferred);
-    let reason = if index == preferred { "session" } else { "session_too_busy" };
-    PolicyChoice { index: index.unwrap_or(0), reason }
+    let reason = if index == preferred {
+        "session"
+    } else {
+        "session_too_busy"
+    };
+    PolicyChoice {
+        index: index.unwrap_or(0),
+        reason,
+    }
 }
 
 /// Index of the eligible candidate with the highest score for a session. `None`: no candidate is eligible.
@@ -26,9 +35,14 @@ pub(super) fn highest_scored(
     session: u64,
     is_eligible: impl Fn(&Candidate) -> bool,
 ) -> Option<usize> {
-    let eligible = candidates.iter().enumerate().filter(|(_, candidate)| is_eligible(candidate));
+    let eligible = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| is_eligible(candidate));
     let scores = eligible.map(|(index, candidate)| (index, score(candidate, session)));
-    scores.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index)
+    scores
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(index, _)| index)
 }
 
 /// The score of a candidate: −weight ÷ ln(u), where u in `[0, 1)` is a hash of session and backend. With

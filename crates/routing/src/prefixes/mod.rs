@@ -13,5 +13,7 @@ pub use prompt_fingerprint::PromptFingerprint;
 #[cfg(test)]
 fn blocks(seed: u64, count: usize) -> Vec<u64> {
     let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(|| random.u64(..)).take(count).collect()
+    std::iter::repeat_with(|| random.u64(..))
+        .take(count)
+        .collect()
 }

@@ -40,7 +40,9 @@ impl PrefixHints {
 
     /// An empty index.
     pub(crate) fn new() -> Self {
-        let slots = std::iter::repeat_with(|| AtomicU64::new(EMPTY)).take(SLOT_COUNT).collect();
+        let slots = std::iter::repeat_with(|| AtomicU64::new(EMPTY))
+            .take(SLOT_COUNT)
+            .collect();
         Self { slots }
     }
 
@@ -101,7 +103,10 @@ impl PrefixHints {
     }
 
     fn holders(&self, block: u64) -> impl Iterator<Item = usize> {
-        let words = self.set(block).iter().map(|slot| slot.load(Ordering::Relaxed));
+        let words = self
+            .set(block)
+            .iter()
+            .map(|slot| slot.load(Ordering::Relaxed));
         let matching =
             words.filter(move |word| *word != EMPTY && word & !POSITION_MASK == tag(block));
         matching.map(|word| (word & POSITION_MASK) as usize)
@@ -140,7 +145,10 @@ mod tests {
         hints.add(&other, 8);
         assert_eq!(hints.lookup(&long), [7, 6, 5]);
         assert_eq!(hints.lookup(&long[..30]), [7, 6, 5]);
-        assert_eq!(hints.lookup(&[&long[..40], &blocks(4, 60)].concat()), [7, 6, 5]);
+        assert_eq!(
+            hints.lookup(&[&long[..40], &blocks(4, 60)].concat()),
+            [7, 6, 5]
+        );
         assert_eq!(hints.lookup(&blocks(3, 100)), [0; 0]);
         assert_eq!(hints.lookup(&[]), [0; 0]);
     }

@@ -38,8 +38,13 @@ impl PrefixTable {
         let slots = (blocks.saturating_add(blocks / 4))
             .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());
         let sets = slots.next_power_of_two() / WAYS;
-        let sets = std::iter::repeat_with(Default::default).take(sets).collect();
-        Self { sets, age: AtomicU32::new(1) }
+        let sets = std::iter::repeat_with(Default::default)
+            .take(sets)
+            .collect();
+        Self {
+            sets,
+            age: AtomicU32::new(1),
+        }
     }
 
     /// Size of the table in bytes.
@@ -60,7 +65,11 @@ impl PrefixTable {
         let age = self.age.load(Ordering::Relaxed);
         let has = |block: &u64| self.has(*block, age, lifetime);
         let last_expected = expected.checked_sub(1).and_then(|last| blocks.get(last));
-        let mut start = if last_expected.is_some_and(has) { expected } else { 0 };
+        let mut start = if last_expected.is_some_and(has) {
+            expected
+        } else {
+            0
+        };
         // Most backends have only a short prefix of the prompt. So the search looks ahead in steps that
         // double, until a block is missing.
         let mut step = 1;
@@ -87,7 +96,8 @@ impl PrefixTable {
     /// Records that a prompt with these block hashes is sent to the backend.
     pub fn touch(&self, blocks: &[u64]) {
         let new = blocks.iter().filter(|block| self.insert(**block)).count();
-        self.age.fetch_add(u32::try_from(new).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.age
+            .fetch_add(u32::try_from(new).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Removes all blocks, after a restart of the backend.
@@ -119,7 +129,11 @@ impl PrefixTable {
                 slot.store(word, Ordering::Relaxed);
                 return false;
             }
-            let unused = if current == EMPTY { u32::MAX } else { since(current, age) };
+            let unused = if current == EMPTY {
+                u32::MAX
+            } else {
+                since(current, age)
+            };
             if oldest.is_none_or(|(longest, _)| unused > longest) {
                 oldest = Some((unused, slot));
             }

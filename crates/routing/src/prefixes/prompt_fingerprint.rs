@@ -37,15 +37,32 @@ impl PromptFingerprint {
     where
         P: Into<PromptPiece<'a>>,
     {
-        let mut hasher = BlockHasher { hash: seed, ..BlockHasher::default() };
+        let mut hasher = BlockHasher {
+            hash: seed,
+            ..BlockHasher::default()
+        };
         pieces.for_each(|piece| hasher.push(piece.into()));
-        let BlockHasher { hash, bytes, blocks, .. } = hasher;
-        Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
+        let BlockHasher {
+            hash,
+            bytes,
+            blocks,
+            ..
+        } = hasher;
+        Self {
+            bytes,
+            media: 0,
+            blocks: blocks.into(),
+            whole: hash,
+            block_bytes: BLOCK_BYTES,
+        }
     }
 
     /// Returns the fingerprint with `media` as the number of bytes that are images, audio and video.
     pub fn with_media(self, media: u64) -> Self {
-        Self { media: media.min(self.bytes), ..self }
+        Self {
+            media: media.min(self.bytes),
+            ..self
+        }
     }
 
     /// The estimated number of tokens of the prompt. `tokens_per_byte`: number of tokens per byte of text.
@@ -87,7 +104,8 @@ impl BlockHasher {
             text = self.continue_block(text);
         }
         let (full_blocks, rest) = text.as_chunks::<{ BLOCK_BYTES as usize }>();
-        self.blocks.reserve(full_blocks.len().min(MAX_BLOCKS - self.blocks.len()));
+        self.blocks
+            .reserve(full_blocks.len().min(MAX_BLOCKS - self.blocks.len()));
         for block in full_blocks {
             if self.blocks.len() == MAX_BLOCKS {
                 break;
@@ -99,7 +117,11 @@ impl BlockHasher {
             self.begun.extend_from_slice(rest);
         }
         if piece.ends_part {
-            let rest = if self.begun.is_empty() { rest } else { &self.begun };
+            let rest = if self.begun.is_empty() {
+                rest
+            } else {
+                &self.begun
+            };
             self.hash = xxh3_64_with_seed(rest, self.hash);
             self.begun.clear();
         }
@@ -130,7 +152,11 @@ mod tests {
     }
 
     fn common_blocks(a: &PromptFingerprint, b: &PromptFingerprint) -> usize {
-        a.blocks.iter().zip(&b.blocks).take_while(|(a, b)| a == b).count()
+        a.blocks
+            .iter()
+            .zip(&b.blocks)
+            .take_while(|(a, b)| a == b)
+            .count()
     }
 
     #[test]
@@ -175,11 +201,21 @@ mod tests {
         for length in [1, 7, 511, 512, 513, 1_024, 2_199] {
             let mut pieces = vec![PromptPiece::from(&b"tools"[..])];
             for bytes in text.as_bytes().chunks(length) {
-                pieces.push(PromptPiece { bytes, ends_part: false });
-                pieces.push(PromptPiece { bytes: b"", ends_part: false });
+                pieces.push(PromptPiece {
+                    bytes,
+                    ends_part: false,
+                });
+                pieces.push(PromptPiece {
+                    bytes: b"",
+                    ends_part: false,
+                });
             }
             pieces.push(PromptPiece::from(&b""[..]));
-            assert_eq!(PromptFingerprint::new(1, pieces.into_iter()), whole, "{length}");
+            assert_eq!(
+                PromptFingerprint::new(1, pieces.into_iter()),
+                whole,
+                "{length}"
+            );
         }
     }
 

@@ -8,7 +8,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn breaker() -> (CircuitBreaker, Instant) {
     let now = clock::epoch();
-    (CircuitBreaker::new(CircuitBreakerSettings::default(), now), now)
+    (
+        CircuitBreaker::new(CircuitBreakerSettings::default(), now),
+        now,
+    )
 }
 
 /// Whether the circuit breaker admits a request now. `random`: see [`CircuitBreaker::spares`].
@@ -53,14 +56,20 @@ fn the_failure_ratio_ejects_at_any_rate() {
     for per_second in [0.25, 0.7, 2.0, 50.0] {
         for seed in 0..20 {
             let ejected = seconds_until_ejection(per_second, 0.5, seed);
-            assert!(ejected.is_some_and(|seconds| seconds <= 240), "{per_second}/s: {ejected:?}");
+            assert!(
+                ejected.is_some_and(|seconds| seconds <= 240),
+                "{per_second}/s: {ejected:?}"
+            );
             let flaky = seconds_until_ejection(per_second, 0.02, seed);
             assert_eq!(flaky, None, "{per_second}/s");
         }
     }
     let slow = (0..20).filter_map(|seed| seconds_until_ejection(2.0 / 3.0, 0.4, seed));
     let slow: Vec<u64> = slow.filter(|seconds| *seconds <= 120).collect();
-    assert!(slow.len() >= 18, "two requests a second for three backends: {slow:?}");
+    assert!(
+        slow.len() >= 18,
+        "two requests a second for three backends: {slow:?}"
+    );
     let (breaker, now) = breaker();
     for number in 0..4 {
         assert!(!breaker.on_failure(now), "{number}");
@@ -92,7 +101,10 @@ fn a_half_open_breaker_admits_one_request() {
     breaker.on_pick(later);
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
     assert!(!admits(&breaker, later, 0.0), "one request is in flight");
-    assert!(admits(&breaker, later + PROBE_TIMEOUT, 0.0), "its outcome may stay unknown");
+    assert!(
+        admits(&breaker, later + PROBE_TIMEOUT, 0.0),
+        "its outcome may stay unknown"
+    );
     assert!(breaker.on_answer(later));
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
@@ -110,7 +122,10 @@ fn the_ejection_time_doubles_up_to_five_minutes() {
     let (breaker, mut now) = breaker();
     fail(&breaker, 5, now);
     for seconds in [10, 20, 40, 80, 160, 300, 300] {
-        assert!(!admits(&breaker, now + (seconds - 1) * SECOND, 0.0), "{seconds}");
+        assert!(
+            !admits(&breaker, now + (seconds - 1) * SECOND, 0.0),
+            "{seconds}"
+        );
         assert!(admits(&breaker, now + seconds * SECOND, 0.0), "{seconds}");
         now += seconds * SECOND;
         breaker.on_pick(now);
@@ -121,7 +136,10 @@ fn the_ejection_time_doubles_up_to_five_minutes() {
     assert!(breaker.on_answer(now), "the half-open request succeeds");
     now += MAX_EJECTION_TIME + SECOND;
     fail(&breaker, 5, now);
-    assert!(admits(&breaker, now + 10 * SECOND, 0.99), "the ejection time is reset");
+    assert!(
+        admits(&breaker, now + 10 * SECOND, 0.99),
+        "the ejection time is reset"
+    );
 }
 
 #[test]
@@ -140,9 +158,15 @@ fn overload_pauses_a_backend_without_ejection() {
     (0..10).for_each(|_| breaker.on_overload(None, now));
     assert!(!admits(&breaker, now, 0.0));
     assert_eq!(breaker.state(), BreakerState::Resting);
-    assert!(admits(&breaker, now + OVERLOAD_BACKOFF, 0.99), "without slow start");
+    assert!(
+        admits(&breaker, now + OVERLOAD_BACKOFF, 0.99),
+        "without slow start"
+    );
     breaker.on_pick(now + OVERLOAD_BACKOFF);
-    assert!(admits(&breaker, now + OVERLOAD_BACKOFF, 0.99), "and more than one at a time");
+    assert!(
+        admits(&breaker, now + OVERLOAD_BACKOFF, 0.99),
+        "and more than one at a time"
+    );
 }
 
 #[test]

@@ -151,7 +151,9 @@ impl CircuitBreaker {
 
     /// Whether the backend gets no requests now.
     pub fn is_shut(&self, now: Instant) -> bool {
-        self.open_until.get().is_some_and(|open_until| now < open_until)
+        self.open_until
+            .get()
+            .is_some_and(|open_until| now < open_until)
     }
 
     /// Whether the backend gets no requests now because it failed or is shutting down. False for a
@@ -171,7 +173,11 @@ impl CircuitBreaker {
     /// makes the breaker half-open. A request that the backend gets while the breaker is open
     /// (panic mode) has no effect.
     pub fn on_pick(&self, now: Instant) {
-        if self.open_until.get().is_none_or(|open_until| now < open_until) {
+        if self
+            .open_until
+            .get()
+            .is_none_or(|open_until| now < open_until)
+        {
             return;
         }
         let mut inner = lock(&self.inner);
@@ -205,7 +211,11 @@ impl CircuitBreaker {
         let mut inner = lock(&self.inner);
         inner.outcomes.record(true, now);
         inner.consecutive_failures = inner.consecutive_failures.saturating_add(1);
-        let CircuitBreakerSettings { consecutive_failures, failure_ratio, .. } = inner.settings;
+        let CircuitBreakerSettings {
+            consecutive_failures,
+            failure_ratio,
+            ..
+        } = inner.settings;
         let should_eject = match inner.state {
             BreakerState::Open => false,
             BreakerState::HalfOpen => true,
@@ -245,7 +255,8 @@ impl CircuitBreaker {
             inner.state = BreakerState::Resting;
             let rest = rest.unwrap_or_default().clamp(OVERLOAD_BACKOFF, MAX_REST);
             // The lock of the state is held, so no other thread changes the time.
-            self.open_until.set(self.open_until.get().max(Some(now + rest)));
+            self.open_until
+                .set(self.open_until.get().max(Some(now + rest)));
         }
     }
 
@@ -348,7 +359,10 @@ impl BreakerInner {
     /// `ejections` counts, up to [`MAX_EJECTION_TIME`].
     fn ejection_time(&self) -> Duration {
         let doublings = self.ejections.saturating_sub(1).min(16);
-        self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
+        self.settings
+            .base_ejection_time
+            .saturating_mul(1 << doublings)
+            .min(MAX_EJECTION_TIME)
     }
 }
 

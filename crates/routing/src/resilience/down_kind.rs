@@ -15,7 +15,11 @@ pub struct DownKind {
 const KINDS: [DownKind; 14] = [
     // The host name of the backend has no address.
     DownKind {
-        texts: &["failed to lookup address", "Name or service not known", "name resolution"],
+        texts: &[
+            "failed to lookup address",
+            "Name or service not known",
+            "name resolution",
+        ],
         cause: "its host name has no address",
         remedy: "Correct the host name in the URL of the backend, or its DNS record: getent hosts \
             HOST on the machine of the gateway.",
@@ -63,7 +67,11 @@ const KINDS: [DownKind; 14] = [
     },
     // The network does not reach the address.
     DownKind {
-        texts: &["unreachable", "No route to host", "not respond to connections"],
+        texts: &[
+            "unreachable",
+            "No route to host",
+            "not respond to connections",
+        ],
         cause: "it does not respond to connections: its machine cannot be reached, or its process \
             is stopped",
         remedy: "Check the machine of the backend, the route to it, and firewalls and network \
@@ -78,7 +86,12 @@ const KINDS: [DownKind; 14] = [
     },
     // The backend accepts connections and does not respond.
     DownKind {
-        texts: &["does not respond", "timeout", "timed out", "no answer within"],
+        texts: &[
+            "does not respond",
+            "timeout",
+            "timed out",
+            "no answer within",
+        ],
         cause: "it accepts connections and does not respond: its process is stopped, still loads, \
             or waits for its engine",
         remedy: "Read the log of the backend: is it still loading its model, or stopped? Restart \
@@ -92,7 +105,12 @@ const KINDS: [DownKind; 14] = [
     },
     // The server has no health check: the port or the path is wrong.
     DownKind {
-        texts: &["answered 404", "answered 405", "answered 30", "answered 400"],
+        texts: &[
+            "answered 404",
+            "answered 405",
+            "answered 30",
+            "answered 400",
+        ],
         cause: "the server at its address has no health check",
         remedy: "Correct the port and the path in the URL of the backend: another server answers \
             there.",
@@ -134,9 +152,15 @@ mod tests {
     #[test]
     fn the_error_text_shows_the_kind() {
         for (reason, cause) in [
-            ("failed to lookup address information: Name or service not known", "its host name"),
+            (
+                "failed to lookup address information: Name or service not known",
+                "its host name",
+            ),
             ("Connection refused (os error 111)", "connection refused"),
-            ("No route to host (os error 113)", "it does not respond to connections"),
+            (
+                "No route to host (os error 113)",
+                "it does not respond to connections",
+            ),
             (
                 "timeout: the backend does not respond to connections: its process is",
                 "it does not respond to connections",
@@ -146,25 +170,49 @@ mod tests {
                  certificate is not valid after 1794828310 (864164 seconds ago)",
                 "its certificate has expired",
             ),
-            ("TLS: invalid peer certificate: Expired", "its certificate has expired"),
-            ("invalid peer certificate: UnknownIssuer", "its certificate is not signed"),
-            ("invalid peer certificate: NotValidForName", "the TLS handshake fails"),
-            ("received corrupt message of type InvalidContentType", "its URL has https"),
+            (
+                "TLS: invalid peer certificate: Expired",
+                "its certificate has expired",
+            ),
+            (
+                "invalid peer certificate: UnknownIssuer",
+                "its certificate is not signed",
+            ),
+            (
+                "invalid peer certificate: NotValidForName",
+                "the TLS handshake fails",
+            ),
+            (
+                "received corrupt message of type InvalidContentType",
+                "its URL has https",
+            ),
             (
                 "/health: timeout: the backend accepts connections and does not respond",
                 "it accepts connections and does not respond",
             ),
-            ("/health answered 404", "the server at its address has no health check"),
+            (
+                "/health answered 404",
+                "the server at its address has no health check",
+            ),
             ("/health answered 401", "its health check requires a key"),
-            ("/health answered 503", "its health check reports that the engine is dead"),
+            (
+                "/health answered 503",
+                "its health check reports that the engine is dead",
+            ),
             ("/health: Closed", "it closes connections"),
-            ("engine has requests and showed no progress for 120 s", "its engine has requests"),
+            (
+                "engine has requests and showed no progress for 120 s",
+                "its engine has requests",
+            ),
         ] {
             let shown = DownKind::of_reason(reason).map_or("", |kind| kind.cause);
             assert!(shown.starts_with(cause), "{reason}: {shown}");
         }
         for kind in KINDS {
-            assert!(kind.remedy.ends_with('.') && !kind.cause.ends_with('.'), "{kind:?}");
+            assert!(
+                kind.remedy.ends_with('.') && !kind.cause.ends_with('.'),
+                "{kind:?}"
+            );
         }
         assert_eq!(DownKind::of_reason("something else"), None);
     }

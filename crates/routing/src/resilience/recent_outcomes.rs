@@ -34,8 +34,14 @@ const MIN_REQUESTS: u32 = 10;
 const MIN_FAILURES: u32 = 5;
 impl RecentOutcomes {
     pub(super) const fn new(now: Instant) -> Self {
-        let empty = OutcomeWindow { successes: 0, failures: 0 };
-        Self { windows: [empty; WINDOW_COUNT], began: now }
+        let empty = OutcomeWindow {
+            successes: 0,
+            failures: 0,
+        };
+        Self {
+            windows: [empty; WINDOW_COUNT],
+            began: now,
+        }
     }
 
     /// Counts the outcome of a request.

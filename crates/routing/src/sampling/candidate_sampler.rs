@@ -43,7 +43,10 @@ const HINTS_PER_SAMPLE: usize = 16;
 impl CandidateSampler {
     /// A sampler for a pool of `backend_count` backends. Times are stored relative to `epoch`.
     pub fn new(epoch: Instant, backend_count: usize) -> Self {
-        let sampler = Self { epoch, tables: OnceLock::new() };
+        let sampler = Self {
+            epoch,
+            tables: OnceLock::new(),
+        };
         sampler.fit(backend_count);
         sampler
     }
@@ -62,9 +65,9 @@ impl CandidateSampler {
 
     /// Size of the tables in bytes.
     pub fn bytes(&self) -> usize {
-        self.tables
-            .get()
-            .map_or(0, |tables| tables.prefix_hints.bytes() + tables.load_hints.bytes())
+        self.tables.get().map_or(0, |tables| {
+            tables.prefix_hints.bytes() + tables.load_hints.bytes()
+        })
     }
 
     /// Records that a prompt was sent to the backend at `position` of the pool.
@@ -83,7 +86,9 @@ impl CandidateSampler {
         now: Instant,
         candidate: impl FnOnce() -> Option<Candidate>,
     ) {
-        let Some(tables) = self.tables.get() else { return };
+        let Some(tables) = self.tables.get() else {
+            return;
+        };
         let hint = candidate().map_or(LoadHint::UNAVAILABLE, |candidate| {
             let idle = Duration::try_from_secs_f64(candidate.idle_seconds).unwrap_or_default();
             let since_epoch = now.saturating_duration_since(self.epoch);
@@ -129,13 +134,17 @@ impl CandidateSampler {
 
 impl SamplerTables {
     fn new() -> Self {
-        Self { prefix_hints: PrefixHints::new(), load_hints: LoadHintTable::new() }
+        Self {
+            prefix_hints: PrefixHints::new(),
+            load_hints: LoadHintTable::new(),
+        }
     }
 
     /// For each of several random subsets of the positions, the position with the least load hint.
     fn best(&self, positions: &[usize], seed: u64) -> impl Iterator<Item = usize> {
         let best = |part: FleetPartition<'_>| {
-            part.take(HINTS_PER_SAMPLE).min_by_key(|position| self.load_hints.at(*position))
+            part.take(HINTS_PER_SAMPLE)
+                .min_by_key(|position| self.load_hints.at(*position))
         };
         random_partitions(positions, HINTED_SAMPLE_SIZE, seed).filter_map(best)
     }
@@ -175,7 +184,10 @@ mod tests {
     }
 
     fn routing_request(seed: u64) -> RoutingRequest {
-        RoutingRequest { seed: mix(seed), ..RoutingRequest::default() }
+        RoutingRequest {
+            seed: mix(seed),
+            ..RoutingRequest::default()
+        }
     }
 
     fn all(count: usize) -> Vec<usize> {
@@ -189,14 +201,19 @@ mod tests {
     /// The sample of `count` backends for a prompt without blocks.
     fn sample(sampler: &CandidateSampler, kind: PolicyKind, count: usize, seed: u64) -> Vec<usize> {
         let prompt = PromptFingerprint::default();
-        sampler.sample(kind, &all(count), &prompt, &routing_request(seed)).unwrap()
+        sampler
+            .sample(kind, &all(count), &prompt, &routing_request(seed))
+            .unwrap()
     }
 
     #[test]
     fn small_pools_and_some_policies_get_all() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
         let positions = all(MAX_UNSAMPLED_BACKENDS);
-        assert_eq!(small.sample(KV_AWARE, &positions, &prompt(1), &routing_request(1)), None);
+        assert_eq!(
+            small.sample(KV_AWARE, &positions, &prompt(1), &routing_request(1)),
+            None
+        );
         assert_eq!(small.bytes(), 0);
         let large = sampler(1_000);
         assert_eq!(
@@ -205,7 +222,12 @@ mod tests {
             "few backends serve the model"
         );
         assert_eq!(
-            large.sample(PolicyKind::RoundRobin, &all(1_000), &prompt(1), &routing_request(1)),
+            large.sample(
+                PolicyKind::RoundRobin,
+                &all(1_000),
+                &prompt(1),
+                &routing_request(1)
+            ),
             None
         );
     }
@@ -217,11 +239,18 @@ mod tests {
             sampler.sent(&prompt(5), position);
         }
         let all = all(1_000);
-        let sample = sampler.sample(KV_AWARE, &all, &prompt(5), &routing_request(1)).unwrap();
+        let sample = sampler
+            .sample(KV_AWARE, &all, &prompt(5), &routing_request(1))
+            .unwrap();
         assert!(sample.contains(&3) && sample.contains(&997), "{sample:?}");
         let others: Vec<usize> = (0..997).filter(|position| *position != 3).collect();
-        let sample = sampler.sample(KV_AWARE, &others, &prompt(5), &routing_request(1)).unwrap();
-        assert!(!sample.contains(&3) && !sample.contains(&997), "they do not serve the model");
+        let sample = sampler
+            .sample(KV_AWARE, &others, &prompt(5), &routing_request(1))
+            .unwrap();
+        assert!(
+            !sample.contains(&3) && !sample.contains(&997),
+            "they do not serve the model"
+        );
     }
 
     #[test]
@@ -230,21 +259,30 @@ mod tests {
         let mut counts = HashMap::<usize, u32>::new();
         for seed in 0..5_000 {
             let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
-            assert_eq!(sample.iter().collect::<BTreeSet<_>>().len(), RANDOM_SAMPLE_SIZE);
+            assert_eq!(
+                sample.iter().collect::<BTreeSet<_>>().len(),
+                RANDOM_SAMPLE_SIZE
+            );
             for position in sample {
                 *counts.entry(position).or_default() += 1;
             }
         }
         // Each position is sampled about 400 times: the partitions have 12 or 13 positions.
         assert_eq!(counts.len(), 100);
-        assert!(counts.values().all(|count| (300..500).contains(count)), "{counts:?}");
+        assert!(
+            counts.values().all(|count| (300..500).contains(count)),
+            "{counts:?}"
+        );
     }
 
     #[test]
     fn a_session_keeps_its_sample() {
         let sampler = sampler(500);
         let sample = |seed| {
-            let request = RoutingRequest { session: Some(9), ..routing_request(seed) };
+            let request = RoutingRequest {
+                session: Some(9),
+                ..routing_request(seed)
+            };
             sampler.sample(KV_AWARE, &all(500), &PromptFingerprint::default(), &request)
         };
         assert_eq!(sample(1), sample(2));
@@ -256,14 +294,20 @@ mod tests {
         let now = clock::epoch();
         for position in 0..256 {
             let backlog = if position % 8 == 1 { 100.0 } else { 1e4 };
-            let candidate = Candidate { backlog, ..crate::tests::idle_candidate() };
+            let candidate = Candidate {
+                backlog,
+                ..crate::tests::idle_candidate()
+            };
             sampler.show(position, now, || (position % 2 == 1).then_some(candidate));
         }
         for seed in 0..100 {
             let sample = sample(&sampler, KV_AWARE, 256, seed);
             // Two of sixteen successive backends have a short backlog.
             assert_eq!(sample.len(), HINTED_SAMPLE_SIZE);
-            assert!(sample.iter().all(|position| position % 8 == 1), "{sample:?}");
+            assert!(
+                sample.iter().all(|position| position % 8 == 1),
+                "{sample:?}"
+            );
         }
     }
 
@@ -271,22 +315,32 @@ mod tests {
     fn idle_backends_get_equally_many_streams() {
         let sampler = sampler(200);
         let mut now = clock::epoch();
-        let estimators: Vec<LoadEstimator> =
-            all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();
-        let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };
+        let estimators: Vec<LoadEstimator> = all(200)
+            .iter()
+            .map(|_| LoadEstimator::new(now, Duration::from_secs(5)))
+            .collect();
+        let prompt = PromptFingerprint {
+            bytes: 400,
+            ..PromptFingerprint::default()
+        };
         let show = |position: usize, now| {
             let candidate = || estimators[position].candidate(&PromptFingerprint::default(), now);
             sampler.show(position, now, || Some(candidate()));
         };
         let mut counts = [0; 200];
         for seed in 0..10_000 {
-            let positions =
-                sampler.sample(KV_AWARE, &all(200), &prompt, &routing_request(seed)).unwrap();
-            let candidate =
-                |position| Candidate { position, ..estimators[position].candidate(&prompt, now) };
+            let positions = sampler
+                .sample(KV_AWARE, &all(200), &prompt, &routing_request(seed))
+                .unwrap();
+            let candidate = |position| Candidate {
+                position,
+                ..estimators[position].candidate(&prompt, now)
+            };
             let mut candidates: Vec<Candidate> = positions.into_iter().map(candidate).collect();
             crate::impute_missing_estimates(&mut candidates);
-            let choice = Policy::default().pick(&candidates, &routing_request(seed)).unwrap();
+            let choice = Policy::default()
+                .pick(&candidates, &routing_request(seed))
+                .unwrap();
             let chosen = candidates[choice.index];
             counts[chosen.position] += 1;
             let estimator = &estimators[chosen.position];
@@ -298,6 +352,9 @@ mod tests {
             // Each backend is scraped once a second.
             show(seed as usize % 200, now);
         }
-        assert!(counts.iter().all(|count| (40..=60).contains(count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (40..=60).contains(count)),
+            "{counts:?}"
+        );
     }
 }

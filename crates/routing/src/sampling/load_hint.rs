@@ -58,7 +58,13 @@ impl LoadHint {
         };
         let settings = kv_aware::KvAwareSettings::default();
         let seconds = ADDED_SECONDS
-            + kv_aware::terms(&settings, &reference, false, &kv_aware::FleetLoad::default()).cost();
+            + kv_aware::terms(
+                &settings,
+                &reference,
+                false,
+                &kv_aware::FleetLoad::default(),
+            )
+            .cost();
         // The upper half of a positive f32 orders like the number, in steps of less than 1 %. The upper
         // half of NaN is greater than that of any number.
         let cost_bits = u64::from((seconds as f32).to_bits() >> 16);
@@ -77,7 +83,11 @@ fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
     let learned = candidate.prefill.per_token;
     let damped = (learned * default.per_token).sqrt();
     PrefillCost {
-        per_token: if candidate.is_calibrated { damped } else { UNCALIBRATED_SECONDS_PER_TOKEN },
+        per_token: if candidate.is_calibrated {
+            damped
+        } else {
+            UNCALIBRATED_SECONDS_PER_TOKEN
+        },
         ..default
     }
 }
@@ -87,7 +97,11 @@ fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
 impl LoadHintTable {
     /// A table in which all backends seem idle.
     pub(super) fn new() -> Self {
-        Self(std::iter::repeat_with(AtomicU64::default).take(MAX_POSITIONS).collect())
+        Self(
+            std::iter::repeat_with(AtomicU64::default)
+                .take(MAX_POSITIONS)
+                .collect(),
+        )
     }
 
     /// Size of the table in bytes.
@@ -97,7 +111,11 @@ impl LoadHintTable {
 
     /// Hint of the backend at a position.
     pub(super) fn at(&self, position: usize) -> LoadHint {
-        LoadHint(self.0.get(position).map_or(0, |word| word.load(Ordering::Relaxed)))
+        LoadHint(
+            self.0
+                .get(position)
+                .map_or(0, |word| word.load(Ordering::Relaxed)),
+        )
     }
 
     /// Sets the hint of the backend at a position. Positions outside the table are ignored.
@@ -122,16 +140,27 @@ mod tests {
     #[test]
     fn a_longer_ttft_is_a_greater_hint() {
         let backlogs = [0.0, 500.0, 5_000.0, 1e6, 1e300, f64::NAN];
-        let hints = backlogs.map(|backlog| hint_for(&Candidate { backlog, ..idle_candidate() }));
+        let hints = backlogs.map(|backlog| {
+            hint_for(&Candidate {
+                backlog,
+                ..idle_candidate()
+            })
+        });
         assert!(hints.is_sorted_by(|a, b| a < b), "{hints:?}");
         assert!(hints.iter().all(|hint| *hint < LoadHint::UNAVAILABLE));
-        let full = hint_for(&Candidate { kv_usage: Some(0.97), ..idle_candidate() });
+        let full = hint_for(&Candidate {
+            kv_usage: Some(0.97),
+            ..idle_candidate()
+        });
         assert!(hint_for(&idle_candidate()) < full);
     }
 
     #[test]
     fn the_longest_idle_has_the_least_hint() {
-        let slower = Candidate { backlog: 0.01, ..idle_candidate() };
+        let slower = Candidate {
+            backlog: 0.01,
+            ..idle_candidate()
+        };
         assert!(LoadHint::new(&slower, SENT) < LoadHint::new(&idle_candidate(), 2 * SENT));
         assert!(LoadHint::new(&idle_candidate(), SENT) < LoadHint::new(&slower, 2 * SENT));
     }
@@ -139,16 +168,28 @@ mod tests {
     #[test]
     fn a_cached_prefix_does_not_change_the_hint() {
         assert_eq!(
-            hint_for(&Candidate { cached: 900.0, output: 5.0, ..idle_candidate() }),
+            hint_for(&Candidate {
+                cached: 900.0,
+                output: 5.0,
+                ..idle_candidate()
+            }),
             hint_for(&idle_candidate())
         );
     }
 
     #[test]
     fn an_unobserved_backend_has_the_least_hint() {
-        let new = Candidate { is_calibrated: false, ..idle_candidate() };
+        let new = Candidate {
+            is_calibrated: false,
+            ..idle_candidate()
+        };
         assert!(hint_for(&new) < hint_for(&idle_candidate()));
-        assert!(hint_for(&Candidate { backlog: 1e6, ..new }) > hint_for(&idle_candidate()));
+        assert!(
+            hint_for(&Candidate {
+                backlog: 1e6,
+                ..new
+            }) > hint_for(&idle_candidate())
+        );
     }
 
     #[test]

@@ -77,7 +77,11 @@ impl CostModel {
     /// Number of sequences that determines the time of a decode step: the size of the CUDA graph
     /// with batch buckets, otherwise the number of decoding sequences.
     pub(super) fn padded(&self, sequences: u32) -> u32 {
-        if self.has_batch_buckets { graph_size(sequences) } else { sequences }
+        if self.has_batch_buckets {
+            graph_size(sequences)
+        } else {
+            sequences
+        }
     }
 
     /// Time of attention over the context of prompt tokens.
@@ -92,7 +96,11 @@ impl CostModel {
         memory: Duration,
         random: &mut fastrand::Rng,
     ) -> Duration {
-        let time = if self.is_roofline { memory.max(compute) } else { memory + compute };
+        let time = if self.is_roofline {
+            memory.max(compute)
+        } else {
+            memory + compute
+        };
         time.mul_f64(self.random_factor(random))
     }
 
@@ -104,14 +112,20 @@ impl CostModel {
         // With this probability per draft, the mean number of drafts before the first rejected
         // draft is `accepted_drafts`.
         let acceptance = self.accepted_drafts / (1.0 + self.accepted_drafts);
-        (0..DRAFT_LENGTH_MAX).take_while(|_| random.f64() < acceptance).count() as u32
+        (0..DRAFT_LENGTH_MAX)
+            .take_while(|_| random.f64() < acceptance)
+            .count() as u32
     }
 
     fn random_factor(&self, random: &mut fastrand::Rng) -> f64 {
         if self.jitter <= 0.0 && self.pause_share <= 0.0 {
             return 1.0;
         }
-        let pause = if random.f64() < self.pause_share { PAUSE_FACTOR } else { 1.0 };
+        let pause = if random.f64() < self.pause_share {
+            PAUSE_FACTOR
+        } else {
+            1.0
+        };
         pause * (self.jitter * standard_normal(random)).exp()
     }
 }
@@ -138,22 +152,35 @@ mod tests {
     use super::*;
 
     fn duration(cost_model: CostModel, work: &BatchWork) -> f64 {
-        let spec = EngineSpec { cost_model, ..EngineSpec::DEFAULT };
-        spec.step_duration(work, &mut fastrand::Rng::with_seed(1)).as_secs_f64()
+        let spec = EngineSpec {
+            cost_model,
+            ..EngineSpec::DEFAULT
+        };
+        spec.step_duration(work, &mut fastrand::Rng::with_seed(1))
+            .as_secs_f64()
     }
 
     #[test]
     fn a_step_takes_the_longer_of_both_times() {
-        let mut work = BatchWork { decoded_sequences: 100, ..BatchWork::default() };
+        let mut work = BatchWork {
+            decoded_sequences: 100,
+            ..BatchWork::default()
+        };
         work.add_prefill(1_000, 1_000);
-        let model = CostModel { is_roofline: true, ..CostModel::LINEAR };
+        let model = CostModel {
+            is_roofline: true,
+            ..CostModel::LINEAR
+        };
         assert!((duration(CostModel::LINEAR, &work) - 0.118).abs() < 1e-9);
         assert!((duration(model, &work) - 0.1).abs() < 1e-9);
     }
 
     #[test]
     fn attention_takes_longer_for_later_parts() {
-        let model = CostModel { attention_pair_seconds: 1e-9, ..CostModel::LINEAR };
+        let model = CostModel {
+            attention_pair_seconds: 1e-9,
+            ..CostModel::LINEAR
+        };
         let at = |computed| {
             let mut work = BatchWork::default();
             work.add_prefill(1_000, computed);
@@ -165,9 +192,15 @@ mod tests {
 
     #[test]
     fn step_times_have_the_configured_jitter() {
-        let model = CostModel { jitter: 0.3, pause_share: 0.01, ..CostModel::LINEAR };
+        let model = CostModel {
+            jitter: 0.3,
+            pause_share: 0.01,
+            ..CostModel::LINEAR
+        };
         let mut random = fastrand::Rng::with_seed(7);
-        let mut factors: Vec<f64> = (0..20_000).map(|_| model.random_factor(&mut random)).collect();
+        let mut factors: Vec<f64> = (0..20_000)
+            .map(|_| model.random_factor(&mut random))
+            .collect();
         factors.sort_by(f64::total_cmp);
         assert!((factors[10_000] - 1.0).abs() < 0.02, "{}", factors[10_000]);
         let long = factors.iter().filter(|factor| **factor > 4.0).count();
@@ -176,9 +209,14 @@ mod tests {
 
     #[test]
     fn the_configured_mean_of_drafts_is_accepted() {
-        let model = CostModel { accepted_drafts: 1.5, ..CostModel::LINEAR };
+        let model = CostModel {
+            accepted_drafts: 1.5,
+            ..CostModel::LINEAR
+        };
         let mut random = fastrand::Rng::with_seed(7);
-        let sum: u32 = (0..20_000).map(|_| model.accepted_drafts(&mut random)).sum();
+        let sum: u32 = (0..20_000)
+            .map(|_| model.accepted_drafts(&mut random))
+            .sum();
         assert!((1.4..1.55).contains(&(f64::from(sum) / 20_000.0)), "{sum}");
     }
 

@@ -24,8 +24,14 @@ fn engine(blocks: u32, batched: u32) -> Engine {
 
 /// A prompt of `tokens` tokens. Prompts of the same `family` have the same content.
 fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
-    let block_hashes = (0..u64::from(tokens / 4)).map(|block| family * 1000 + block).collect();
-    SequenceRequest { prompt_tokens: tokens, block_hashes, output_tokens }
+    let block_hashes = (0..u64::from(tokens / 4))
+        .map(|block| family * 1000 + block)
+        .collect();
+    SequenceRequest {
+        prompt_tokens: tokens,
+        block_hashes,
+        output_tokens,
+    }
 }
 
 /// Runs until the engine is idle. Returns the number of tokens per sequence, and all steps.
@@ -40,7 +46,9 @@ fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<EngineStep>) {
 }
 
 fn submit(engine: &mut Engine, id: u64, request: SequenceRequest) {
-    engine.submit(SequenceId(id), request, Duration::ZERO).expect("fits");
+    engine
+        .submit(SequenceId(id), request, Duration::ZERO)
+        .expect("fits");
 }
 
 #[test]
@@ -52,7 +60,10 @@ fn a_cached_prompt_computes_its_last_block_only() {
     submit(&mut engine, 2, request(1, 12, 1));
     let step = engine.step(Duration::ZERO).expect("work");
     let expected = MILLISECOND * (10 + 4);
-    assert_eq!(step.duration, expected, "the last block is computed although it is cached");
+    assert_eq!(
+        step.duration, expected,
+        "the last block is computed although it is cached"
+    );
     assert_eq!(step.tokens[0].cached_tokens, 8);
     let load = engine.load();
     assert_eq!((load.prefix_queries, load.prefix_hits), (24, 8));
@@ -68,7 +79,10 @@ fn evicted_blocks_are_computed_again() {
     let last = steps.last().expect("three prompts");
     let computed_and_cached = (last.duration, last.tokens[0].cached_tokens);
     let expected = (MILLISECOND * (10 + 16), 8);
-    assert_eq!(computed_and_cached, expected, "the second prompt evicted most of the first one");
+    assert_eq!(
+        computed_and_cached, expected,
+        "the second prompt evicted most of the first one"
+    );
 }
 
 #[test]
@@ -78,10 +92,15 @@ fn long_prompts_are_computed_beside_decoding() {
     engine.step(Duration::ZERO);
     submit(&mut engine, 2, request(2, 16, 1));
     let steps = (0..3).filter_map(|_| engine.step(Duration::ZERO));
-    let chunks: Vec<_> = steps.map(|step| (step.duration, step.tokens.len())).collect();
+    let chunks: Vec<_> = steps
+        .map(|step| (step.duration, step.tokens.len()))
+        .collect();
     // A step takes 10 ms, 2 ms for the sequence that decodes and 1 ms for each prompt token.
     let expected = [(7, 1), (7, 1), (2, 2)];
-    assert_eq!(chunks, expected.map(|(prefill, tokens)| (MILLISECOND * (12 + prefill), tokens)));
+    assert_eq!(
+        chunks,
+        expected.map(|(prefill, tokens)| (MILLISECOND * (12 + prefill), tokens))
+    );
 }
 
 #[test]
@@ -89,8 +108,15 @@ fn steps_grow_with_prompt_tokens_and_sequences() {
     let mut engine = engine(16, 64);
     submit(&mut engine, 1, request(1, 4, 3));
     submit(&mut engine, 2, request(2, 6, 3));
-    let durations: Vec<_> = run(&mut engine).1.iter().map(|step| step.duration).collect();
-    assert_eq!(durations, [MILLISECOND * 20, MILLISECOND * 14, MILLISECOND * 14]);
+    let durations: Vec<_> = run(&mut engine)
+        .1
+        .iter()
+        .map(|step| step.duration)
+        .collect();
+    assert_eq!(
+        durations,
+        [MILLISECOND * 20, MILLISECOND * 14, MILLISECOND * 14]
+    );
 }
 
 #[test]
@@ -102,7 +128,10 @@ fn at_most_max_num_seqs_run_in_order() {
     engine.step(Duration::ZERO);
     assert_eq!((engine.load().running, engine.load().waiting), (3, 1));
     let (_, steps) = run(&mut engine);
-    assert_eq!(steps.last().map(|step| step.tokens[0].id), Some(SequenceId(4)));
+    assert_eq!(
+        steps.last().map(|step| step.tokens[0].id),
+        Some(SequenceId(4))
+    );
 }
 
 #[test]
@@ -113,26 +142,41 @@ fn the_newest_sequence_is_preempted_and_recomputed() {
     engine.step(Duration::ZERO);
     assert_eq!(engine.load().running, 2);
     let step = engine.step(Duration::ZERO).expect("work");
-    assert_eq!(step.tokens.iter().map(|token| token.id).collect::<Vec<_>>(), [SequenceId(1)]);
+    assert_eq!(
+        step.tokens.iter().map(|token| token.id).collect::<Vec<_>>(),
+        [SequenceId(1)]
+    );
     let load = engine.load();
     assert_eq!((load.running, load.waiting, load.preemptions), (1, 1, 1));
 
     let (token_counts, _) = run(&mut engine);
     assert_eq!(token_counts.into_values().collect::<Vec<_>>(), [8, 8]);
-    assert_eq!(engine.load().prompt_tokens, 16, "a recomputed prompt does not count again");
+    assert_eq!(
+        engine.load().prompt_tokens,
+        16,
+        "a recomputed prompt does not count again"
+    );
     assert_eq!(engine.load().prefix_queries, 16);
 }
 
 #[test]
 fn a_sequence_longer_than_the_cache_is_rejected() {
     let result = engine(2, 64).submit(SequenceId(1), request(1, 8, 1), Duration::ZERO);
-    assert_eq!(result, Err(SequenceTooLong { tokens: 9, capacity: 8 }));
+    assert_eq!(
+        result,
+        Err(SequenceTooLong {
+            tokens: 9,
+            capacity: 8
+        })
+    );
 }
 
 #[test]
 fn a_sequence_reports_its_three_times() {
     let mut engine = engine(8, 4);
-    engine.submit(SequenceId(1), request(1, 8, 2), MILLISECOND * 5).expect("fits");
+    engine
+        .submit(SequenceId(1), request(1, 8, 2), MILLISECOND * 5)
+        .expect("fits");
     let mut now = MILLISECOND * 7;
     let finished = loop {
         let step = engine.step(now).expect("work");
@@ -141,8 +185,14 @@ fn a_sequence_reports_its_three_times() {
             break finished;
         }
     };
-    assert_eq!((finished.arrived, finished.scheduled), (MILLISECOND * 5, MILLISECOND * 7));
-    assert_eq!((finished.first_token, finished.last_token), (MILLISECOND * 35, MILLISECOND * 47));
+    assert_eq!(
+        (finished.arrived, finished.scheduled),
+        (MILLISECOND * 5, MILLISECOND * 7)
+    );
+    assert_eq!(
+        (finished.first_token, finished.last_token),
+        (MILLISECOND * 35, MILLISECOND * 47)
+    );
 }
 
 proptest! {

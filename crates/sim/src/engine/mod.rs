@@ -164,8 +164,11 @@ impl Engine {
             return None;
         }
         // New sequences are at the end of the queue.
-        for sequence in
-            self.waiting.iter_mut().rev().take_while(|sequence| sequence.queued.is_none())
+        for sequence in self
+            .waiting
+            .iter_mut()
+            .rev()
+            .take_while(|sequence| sequence.queued.is_none())
         {
             sequence.queued = Some(now.max(sequence.arrived));
         }
@@ -217,8 +220,12 @@ impl Engine {
     fn admit(&mut self, budget: &mut u32, now: Duration) {
         let block_size = self.spec.block_size;
         while *budget > 0 && self.running.len() < self.spec.max_num_seqs as usize {
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
-            let hits = self.pool.cached_prefix(sequence.reusable_block_hashes(block_size));
+            let Some(mut sequence) = self.waiting.pop_front() else {
+                return;
+            };
+            let hits = self
+                .pool
+                .cached_prefix(sequence.reusable_block_hashes(block_size));
             let total_blocks = sequence.len().div_ceil(block_size) as usize;
             if self.pool.free_after_pinning(&hits) < total_blocks - hits.len() {
                 self.waiting.push_front(sequence);
@@ -252,22 +259,39 @@ impl Engine {
 
     /// Executes the batch: computes its duration, its tokens and the finished sequences.
     fn execute(&mut self, now: Duration) -> EngineStep {
-        let duration = self.spec.step_duration(&self.batch_work(), &mut self.random);
+        let duration = self
+            .spec
+            .step_duration(&self.batch_work(), &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();
-        let Self { running, pool, totals, random, spec, .. } = self;
+        let Self {
+            running,
+            pool,
+            totals,
+            random,
+            spec,
+            ..
+        } = self;
         running.retain_mut(|sequence| {
             let is_decoding = sequence.is_decoding();
-            let Some(token) = sequence.produce_token(now + duration) else { return true };
+            let Some(token) = sequence.produce_token(now + duration) else {
+                return true;
+            };
             totals.generation_tokens += 1;
             if token.nth == 1 {
                 totals.prompt_tokens += u64::from(token.prompt_tokens);
             }
             tokens.push(token);
-            let accepted = if is_decoding { spec.cost_model.accepted_drafts(random) } else { 0 };
+            let accepted = if is_decoding {
+                spec.cost_model.accepted_drafts(random)
+            } else {
+                0
+            };
             for _ in 0..accepted {
-                let Some(token) = sequence.accept_draft(spec.block_size) else { break };
+                let Some(token) = sequence.accept_draft(spec.block_size) else {
+                    break;
+                };
                 totals.generation_tokens += 1;
                 tokens.push(token);
             }
@@ -278,7 +302,11 @@ impl Engine {
             finished.extend(done);
             done.is_none()
         });
-        EngineStep { duration, tokens, finished }
+        EngineStep {
+            duration,
+            tokens,
+            finished,
+        }
     }
 }
 

@@ -22,7 +22,11 @@ pub(super) struct EventStream {
 
 impl EventStream {
     pub(super) fn new(events: EventWriter, generation: Generation) -> Self {
-        Self { events, generation, buffer: BytesMut::new() }
+        Self {
+            events,
+            generation,
+            buffer: BytesMut::new(),
+        }
     }
 }
 
@@ -34,7 +38,11 @@ impl Body for EventStream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { events, generation, buffer } = &mut *self;
+        let Self {
+            events,
+            generation,
+            buffer,
+        } = &mut *self;
         if buffer.capacity() < EVENT_BUFFER_BYTES / 4 {
             buffer.reserve(EVENT_BUFFER_BYTES);
         }

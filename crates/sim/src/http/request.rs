@@ -105,7 +105,9 @@ impl GenerationWork {
 impl InferenceRequestBody {
     /// Parses a body. The content type must be JSON.
     pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, VllmError> {
-        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        let media_type = content_type
+            .and_then(|value| value.split(';').next())
+            .unwrap_or_default();
         if !media_type.trim().eq_ignore_ascii_case("application/json") {
             return Err(VllmError::content_type());
         }
@@ -144,7 +146,11 @@ impl InferenceRequestBody {
         let session_id = self.session_id.take();
         let salt = self.seed.unwrap_or(0) as u64;
         let prompts = self.prompts();
-        let longest = prompts.iter().map(SimulatedPrompt::token_count).max().unwrap_or(1);
+        let longest = prompts
+            .iter()
+            .map(SimulatedPrompt::token_count)
+            .max()
+            .unwrap_or(1);
         if longest >= limits.max_model_len {
             return Err(prompt_too_long(longest, limits.max_model_len));
         }
@@ -170,7 +176,10 @@ impl InferenceRequestBody {
     fn choice_count(&self) -> Result<i64, VllmError> {
         let n = self.n.unwrap_or(1);
         if n < 1 {
-            return Err(VllmError::bad_value(&format!("n must be at least 1, got {n}."), None));
+            return Err(VllmError::bad_value(
+                &format!("n must be at least 1, got {n}."),
+                None,
+            ));
         }
         if n > MAX_CHOICES {
             let message = format!(
@@ -244,7 +253,9 @@ impl InferenceRequestBody {
             ("max_output_tokens", self.max_output_tokens),
             ("max_tokens", self.max_tokens),
         ];
-        let requested = limit_fields.iter().find_map(|&(name, value)| Some((name, value?)));
+        let requested = limit_fields
+            .iter()
+            .find_map(|&(name, value)| Some((name, value?)));
         let Some((name, value)) = requested else {
             return Ok(None);
         };
@@ -265,7 +276,10 @@ impl MessageContent {
     fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Parts(parts) => parts.iter().filter_map(|part| part.text.as_deref()).collect(),
+            Self::Parts(parts) => parts
+                .iter()
+                .filter_map(|part| part.text.as_deref())
+                .collect(),
             Self::Other(_) => String::new(),
         }
     }
@@ -282,7 +296,11 @@ impl BatchEntry {
 
 fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> SimulatedPrompt {
     for message in messages {
-        let text = message.content.as_ref().map(MessageContent::text).unwrap_or_default();
+        let text = message
+            .content
+            .as_ref()
+            .map(MessageContent::text)
+            .unwrap_or_default();
         prompt.push_message(message.role.as_deref().unwrap_or("user"), &text);
     }
     prompt.push_message("assistant", "");
@@ -317,17 +335,27 @@ mod tests {
 
     fn work(api: GenerationApi, json: &str) -> Result<GenerationWork, VllmError> {
         let models = ["tiny".to_owned()];
-        let limits = ModelLimits { models: &models, max_model_len: 100 };
+        let limits = ModelLimits {
+            models: &models,
+            max_model_len: 100,
+        };
         InferenceRequestBody::read(Some("application/json; charset=utf-8"), json.as_bytes())?
             .work(api, limits)
     }
 
     #[test]
     fn outputs_have_the_limits_length_or_stop() {
-        let limited =
-            work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
-        let [output] = limited.expect("work").outputs[..] else { panic!("one output") };
-        assert_eq!((output.tokens, output.finish), (7, SimulatedFinishReason::Length));
+        let limited = work(
+            GenerationApi::Chat,
+            r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#,
+        );
+        let [output] = limited.expect("work").outputs[..] else {
+            panic!("one output")
+        };
+        assert_eq!(
+            (output.tokens, output.finish),
+            (7, SimulatedFinishReason::Length)
+        );
         let free = work(GenerationApi::Completions, r#"{"prompt":"hi","seed":3}"#).expect("work");
         assert!(free.outputs[0].tokens <= 99);
     }
@@ -357,7 +385,11 @@ mod tests {
         let options = r#"{"prompt":"x","stream_options":{"include_usage":true}}"#;
         for (api, json, expected) in [
             (Chat, r#"{"model":"tiny"}"#, "'loc': 'body.messages'"),
-            (Chat, unknown, "The model `nope` does not exist. Valid aliases: tiny."),
+            (
+                Chat,
+                unknown,
+                "The model `nope` does not exist. Valid aliases: tiny.",
+            ),
             (Completions, &long, "at least 100 input tokens"),
             (Completions, r#"{"prompt":"x","max_tokens":101}"#, many),
             (Completions, r#"{"prompt":"x","n":0}"#, "got 0."),

@@ -58,7 +58,12 @@ fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
         "/v1/messages" => Endpoint::Generate(GenerationApi::Messages),
         "/v1/embeddings" => Endpoint::Embed,
         "/v1/messages/count_tokens" => Endpoint::PromptDocument(|body, _| {
-            documents::count_tokens(body.prompts().iter().map(SimulatedPrompt::token_count).sum())
+            documents::count_tokens(
+                body.prompts()
+                    .iter()
+                    .map(SimulatedPrompt::token_count)
+                    .sum(),
+            )
         }),
         "/tokenize" => Endpoint::PromptDocument(|body, backend| {
             let prompt = body.prompts().pop().unwrap_or_default();
@@ -75,12 +80,21 @@ fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
 fn page_endpoint(path: &str) -> Option<Endpoint> {
     Some(match path {
         "/kv_event_sources" => Endpoint::Page(|backend| {
-            json(backend.kv_events.as_ref().map_or("{}".to_owned(), KvEventPublisher::sources))
+            json(
+                backend
+                    .kv_events
+                    .as_ref()
+                    .map_or("{}".to_owned(), KvEventPublisher::sources),
+            )
         }),
         "/v1/models" => Endpoint::Page(|backend| {
             let settings = &backend.settings;
             let limits = settings.limits();
-            json(documents::models(limits.models, backend.created, limits.max_model_len))
+            json(documents::models(
+                limits.models,
+                backend.created,
+                limits.max_model_len,
+            ))
         }),
         "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
         "/version" => Endpoint::Page(|_| json(documents::VERSION)),
@@ -95,7 +109,9 @@ pub(super) async fn respond(
     backend: &Arc<SimulatedBackend>,
 ) -> Response<ResponseBody> {
     let mut response = route(request, backend).await;
-    response.headers_mut().insert(SERVER, HeaderValue::from_static("uvicorn"));
+    response
+        .headers_mut()
+        .insert(SERVER, HeaderValue::from_static("uvicorn"));
     response
 }
 
@@ -112,7 +128,9 @@ async fn route(
     };
     if *request.method() != allowed {
         let mut response = json(documents::METHOD_NOT_ALLOWED);
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static(name));
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static(name));
         return with_status(StatusCode::METHOD_NOT_ALLOWED, response);
     }
     let (api, result) = match endpoint {
@@ -186,17 +204,31 @@ async fn embed(
         tokens: 1,
         finish: SimulatedFinishReason::Stop,
     });
-    let work = GenerationWork { outputs: outputs.collect(), prompts, ..GenerationWork::default() };
-    submit(&work, &headers, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
+    let work = GenerationWork {
+        outputs: outputs.collect(),
+        prompts,
+        ..GenerationWork::default()
+    };
+    submit(&work, &headers, backend, None)?
+        .wait_until_finished(&vec![1; work.prompts.len()])
+        .await;
     let id = format!("embd-{}", backend.random_id());
     let created = unix_seconds();
     let model = settings.model();
-    Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
+    Ok(json(documents::embeddings(
+        &id,
+        created,
+        model,
+        &work.prompts,
+        base64,
+    )))
 }
 
 /// The span data of a request.
 fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> RequestSpan {
-    let parent = headers.get(TRACE_PARENT_HEADER).and_then(|value| value.to_str().ok());
+    let parent = headers
+        .get(TRACE_PARENT_HEADER)
+        .and_then(|value| value.to_str().ok());
     RequestSpan {
         parent: parent.and_then(TraceParent::parse),
         request_id: id.to_owned(),
@@ -215,7 +247,9 @@ fn submit(
 ) -> Result<Generation, VllmError> {
     let block_size = backend.settings.block_size;
     let choices = work.outputs.len() / work.prompts.len().max(1);
-    let header = headers.get(SESSION_ID_HEADER).and_then(|value| value.to_str().ok());
+    let header = headers
+        .get(SESSION_ID_HEADER)
+        .and_then(|value| value.to_str().ok());
     let session_id = work.session_id.as_deref().or(header);
     let requests = work.outputs.iter().enumerate().map(|(index, output)| {
         let prompt = &work.prompts[index / choices.max(1)];
@@ -230,7 +264,11 @@ fn submit(
         };
         let finish = output.finish;
         let origin = origin.unwrap_or_default();
-        SubmittedSequence { request, finish, origin }
+        SubmittedSequence {
+            request,
+            finish,
+            origin,
+        }
     });
     Generation::submit(backend, requests, request_span)
         .map_err(|error| VllmError::bad_value(&error.to_string(), None))
@@ -242,8 +280,15 @@ async fn read_request(
 ) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
     let (parts, body) = request.into_parts();
     // A body that breaks off ends the connection, so the client never sees this response.
-    let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let bytes = body
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes)
+        .unwrap_or_default();
+    let content_type = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     let body = InferenceRequestBody::read(content_type, &bytes);
     (parts.headers, body)
 }
@@ -251,7 +296,9 @@ async fn read_request(
 /// The id of a response: the prefix of the API, then the request id of the client. The Responses API,
 /// and a request without a request id, have a random id after the prefix.
 fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
-    let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
+    let client_id = headers
+        .get(REQUEST_ID_HEADER)
+        .and_then(|value| value.to_str().ok());
     match client_id {
         Some(id) if api != GenerationApi::Responses => format!("{}{id}", api.id_prefix()),
         _ => format!("{}{}", api.id_prefix(), backend.random_id()),
@@ -264,7 +311,9 @@ fn json(body: impl Into<Bytes>) -> Response<ResponseBody> {
 
 fn page(content_type: Option<HeaderValue>, body: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::new(body.into())));
-    response.headers_mut().extend(content_type.map(|value| (CONTENT_TYPE, value)));
+    response
+        .headers_mut()
+        .extend(content_type.map(|value| (CONTENT_TYPE, value)));
     response
 }
 
@@ -274,5 +323,8 @@ fn with_status<B>(status: StatusCode, mut response: Response<B>) -> Response<B> 
 }
 
 fn unix_seconds() -> u64 {
-    clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    clock::wall_time()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -38,7 +38,8 @@ async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(*idle_timeout);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(*idle_timeout);
     // An error means that the client disconnected or violated the protocol. It needs no handling,
     // because dropping the response aborts its sequences.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;

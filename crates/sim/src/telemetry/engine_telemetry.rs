@@ -86,12 +86,34 @@ impl EngineTelemetry {
 
     /// Records a finished sequence.
     pub fn record_finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
-        let &FinishedSequence { arrived, queued, scheduled, first_token, last_token, .. } = times;
-        observe(&mut self.e2e_request_latency, last_token.saturating_sub(arrived));
-        observe(&mut self.request_queue_time, scheduled.saturating_sub(queued));
-        observe(&mut self.request_inference_time, last_token.saturating_sub(scheduled));
-        observe(&mut self.request_prefill_time, first_token.saturating_sub(scheduled));
-        observe(&mut self.request_decode_time, last_token.saturating_sub(first_token));
+        let &FinishedSequence {
+            arrived,
+            queued,
+            scheduled,
+            first_token,
+            last_token,
+            ..
+        } = times;
+        observe(
+            &mut self.e2e_request_latency,
+            last_token.saturating_sub(arrived),
+        );
+        observe(
+            &mut self.request_queue_time,
+            scheduled.saturating_sub(queued),
+        );
+        observe(
+            &mut self.request_inference_time,
+            last_token.saturating_sub(scheduled),
+        );
+        observe(
+            &mut self.request_prefill_time,
+            first_token.saturating_sub(scheduled),
+        );
+        observe(
+            &mut self.request_decode_time,
+            last_token.saturating_sub(first_token),
+        );
         match finish {
             SimulatedFinishReason::Stop => self.stopped += 1,
             SimulatedFinishReason::Length => self.length_limited += 1,
@@ -120,7 +142,11 @@ mod tests {
         };
         let tokens = vec![token(2, 20), token(3, 0), token(4, 0)];
         let mut telemetry = EngineTelemetry::default();
-        telemetry.record_step(&EngineStep { duration: Duration::ZERO, tokens, finished: vec![] });
+        telemetry.record_step(&EngineStep {
+            duration: Duration::ZERO,
+            tokens,
+            finished: vec![],
+        });
         let latency = &telemetry.inter_token_latency;
         assert_eq!((latency.count(), latency.sum()), (1, 0.02));
     }

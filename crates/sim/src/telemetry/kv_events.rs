@@ -41,7 +41,11 @@ pub(crate) struct SequenceOrigin {
 impl KvEventPublisher {
     /// A publisher of an engine with blocks of `block_size` tokens.
     pub(crate) fn new(block_size: u32, ports: KvEventPorts) -> Self {
-        Self { publisher: Publisher::new(String::new()), block_size, ports }
+        Self {
+            publisher: Publisher::new(String::new()),
+            block_size,
+            ports,
+        }
     }
 
     pub(crate) fn ports(&self) -> KvEventPorts {
@@ -76,10 +80,15 @@ impl KvEventPublisher {
         if changes.is_empty() {
             return;
         }
-        let events: Vec<PublishedEvent<'_>> =
-            changes.chunk_by(is_one_event).map(|changes| self.event(changes, &origin)).collect();
-        let now = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.publisher.publish(encode_batch(now.as_secs_f64(), &events));
+        let events: Vec<PublishedEvent<'_>> = changes
+            .chunk_by(is_one_event)
+            .map(|changes| self.event(changes, &origin))
+            .collect();
+        let now = clock::wall_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        self.publisher
+            .publish(encode_batch(now.as_secs_f64(), &events));
     }
 
     /// The KV event of `changes`: several stored blocks, or one change of another kind.
@@ -94,14 +103,20 @@ impl KvEventPublisher {
             CacheChange::Cleared => return PublishedEvent::AllCleared,
         };
         let origin = origin(first.sequence);
-        let tokens = origin.map(|origin| &origin.token_ids[..]).unwrap_or_default();
+        let tokens = origin
+            .map(|origin| &origin.token_ids[..])
+            .unwrap_or_default();
         let start = first.index * self.block_size as usize;
         let count = changes.len() * self.block_size as usize;
         let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
         // Unknown tokens become 0: those of an aborted sequence, and the stop token, which has no text.
         token_ids.resize(count, 0);
         PublishedEvent::Stored(StoredBlocks {
-            hashes: changes.iter().filter_map(stored).map(|block| block.hash).collect(),
+            hashes: changes
+                .iter()
+                .filter_map(stored)
+                .map(|block| block.hash)
+                .collect(),
             parent: first.parent,
             token_ids,
             block_size: self.block_size,
@@ -119,7 +134,9 @@ fn stored(change: &CacheChange) -> Option<&StoredBlock> {
 
 /// Whether `next` stores the block after the one that `change` stores.
 fn is_one_event(change: &CacheChange, next: &CacheChange) -> bool {
-    stored(change).zip(stored(next)).is_some_and(|(block, next)| {
-        block.sequence == next.sequence && next.parent == Some(block.hash)
-    })
+    stored(change)
+        .zip(stored(next))
+        .is_some_and(|(block, next)| {
+            block.sequence == next.sequence && next.parent == Some(block.hash)
+        })
 }

@@ -47,7 +47,9 @@ const FAMILIES: &[VllmMetricFamily] = &[
          scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, \
          KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.",
         &[
-            ("", r#",reason="capacity""#, |source| source.load.waiting as f64),
+            ("", r#",reason="capacity""#, |source| {
+                source.load.waiting as f64
+            }),
             ("", r#",reason="deferred""#, ZERO_VALUE),
         ],
     ),
@@ -95,8 +97,12 @@ const FAMILIES: &[VllmMetricFamily] = &[
         "request_success_total",
         "Count of successfully processed requests.",
         &[
-            (r#"finished_reason="stop","#, "", |source| source.telemetry.stopped as f64),
-            (r#"finished_reason="length","#, "", |source| source.telemetry.length_limited as f64),
+            (r#"finished_reason="stop","#, "", |source| {
+                source.telemetry.stopped as f64
+            }),
+            (r#"finished_reason="length","#, "", |source| {
+                source.telemetry.length_limited as f64
+            }),
             (r#"finished_reason="abort","#, "", ZERO_VALUE),
             (r#"finished_reason="error","#, "", ZERO_VALUE),
             (r#"finished_reason="repetition","#, "", ZERO_VALUE),
@@ -105,7 +111,11 @@ const FAMILIES: &[VllmMetricFamily] = &[
 ];
 
 /// Name, measured quantity (for the help text), and the function that reads the histogram.
-type HistogramFamily = (&'static str, &'static str, fn(&EngineTelemetry) -> &EngineHistogram);
+type HistogramFamily = (
+    &'static str,
+    &'static str,
+    fn(&EngineTelemetry) -> &EngineHistogram,
+);
 
 #[rustfmt::skip] // a table
 const HISTOGRAMS: &[HistogramFamily] = &[
@@ -121,9 +131,17 @@ const HISTOGRAMS: &[HistogramFamily] = &[
 /// Renders the page. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub fn render(source: &MetricsSource<'_>) -> String {
     let mut page = String::with_capacity(16 * 1024);
-    let model = source.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+    let model = source
+        .model
+        .replace('\\', r"\\")
+        .replace('"', r#"\""#)
+        .replace('\n', r"\n");
     for (name, help, samples) in FAMILIES {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        let kind = if name.ends_with("_total") {
+            "counter"
+        } else {
+            "gauge"
+        };
         write_header(&mut page, name, kind, help);
         for (before, after, value) in *samples {
             let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
@@ -133,7 +151,13 @@ pub fn render(source: &MetricsSource<'_>) -> String {
     for (name, quantity, read_histogram) in HISTOGRAMS {
         let name = format!("{name}_seconds");
         let help = format!("Histogram of {quantity}.");
-        write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
+        write_histogram(
+            &mut page,
+            &name,
+            &help,
+            &model,
+            read_histogram(source.telemetry),
+        );
     }
     write_header(
         &mut page,
@@ -141,7 +165,12 @@ pub fn render(source: &MetricsSource<'_>) -> String {
         "gauge",
         "Information of the LLMEngine CacheConfig",
     );
-    write_sample(&mut page, "cache_config_info", &cache_config_labels(source.spec), 1.0);
+    write_sample(
+        &mut page,
+        "cache_config_info",
+        &cache_config_labels(source.spec),
+        1.0,
+    );
     page
 }
 
@@ -166,7 +195,10 @@ fn write_histogram(
     let mut cumulative = 0_u64;
     for (bound, count) in bounds.zip(histogram.bucket_counts()) {
         cumulative += u64::from(*count);
-        let labels = format!(r#"engine="0",le="{}",model_name="{model}""#, format_number(bound));
+        let labels = format!(
+            r#"engine="0",le="{}",model_name="{model}""#,
+            format_number(bound)
+        );
         write_sample(page, &bucket, &labels, cumulative as f64);
     }
     let labels = format!(r#"engine="0",model_name="{model}""#);
@@ -175,7 +207,9 @@ fn write_histogram(
 }
 
 fn cache_config_labels(spec: &EngineSpec) -> String {
-    let EngineSpec { block_size, blocks, .. } = spec;
+    let EngineSpec {
+        block_size, blocks, ..
+    } = spec;
     let tokens = spec.capacity();
     format!(
         r#"block_size="{block_size}",cache_dtype="auto",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",kv_cache_size_tokens="{tokens}",num_cpu_blocks="None",num_gpu_blocks="{blocks}",num_gpu_blocks_override="{blocks}",prefix_caching_hash_algo="sha256",sliding_window="None""#
@@ -216,8 +250,12 @@ mod tests {
             telemetry.inter_token_latency.record_n(seconds, 1);
         }
         let spec = EngineSpec::DEFAULT;
-        let source =
-            MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
+        let source = MetricsSource {
+            model: "tiny",
+            spec: &spec,
+            load: &load,
+            telemetry: &telemetry,
+        };
         render(&source)
     }
 
@@ -240,7 +278,10 @@ mod tests {
             r#"vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 3.0"#,
             r#"vllm:inter_token_latency_seconds_count{engine="0",model_name="tiny"} 3.0"#,
         ] {
-            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+            assert!(
+                page.lines().any(|found| found == line),
+                "{line} is not in\n{page}"
+            );
         }
     }
 
@@ -248,6 +289,9 @@ mod tests {
     fn numbers_are_formatted_as_by_python() {
         let written =
             [0.0, 0.25, 123_456.0, 4_524_052_480.0, 1e9, f64::INFINITY].map(format_number);
-        assert_eq!(written, ["0.0", "0.25", "123456.0", "4.52405248e+09", "1e+09", "+Inf"]);
+        assert_eq!(
+            written,
+            ["0.0", "0.25", "123456.0", "4.52405248e+09", "1e+09", "+Inf"]
+        );
     }
 }

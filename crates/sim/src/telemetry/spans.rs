@@ -42,7 +42,10 @@ impl RequestSpanExporter {
     /// Starts the export with OTLP/gRPC to the URL of a collector. The collector need not be
     /// reachable yet. Must be called in a Tokio runtime.
     pub(crate) fn start(endpoint: &str) -> Result<Self, ExporterBuildError> {
-        let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+        let exporter = SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .build()?;
         let mut processor = BatchSpanProcessor::builder(exporter).build();
         processor.set_resource(&Resource::builder().with_service_name("vllm").build());
         let scope = InstrumentationScope::builder("vllm.simulated").build();
@@ -61,7 +64,8 @@ impl RequestSpanExporter {
     ) {
         let should_export = span_data.parent.is_none_or(|parent| parent.is_sampled);
         if should_export {
-            self.processor.on_end(self.span(span_data, times, scale, ids));
+            self.processor
+                .on_end(self.span(span_data, times, scale, ids));
         }
     }
 
@@ -74,13 +78,18 @@ impl RequestSpanExporter {
     ) -> SpanData {
         let trace = span_data.parent.map_or(ids.0, |parent| parent.trace_id);
         let end = clock::wall_time();
-        let duration = times.last_token.saturating_sub(times.arrived).div_f64(scale);
+        let duration = times
+            .last_token
+            .saturating_sub(times.arrived)
+            .div_f64(scale);
         let flags = TraceFlags::SAMPLED;
         let trace = TraceId::from(trace);
         let id = SpanId::from(ids.1);
         SpanData {
             span_context: SpanContext::new(trace, id, flags, false, TraceState::NONE),
-            parent_span_id: span_data.parent.map_or(SpanId::INVALID, |at| SpanId::from(at.span_id)),
+            parent_span_id: span_data
+                .parent
+                .map_or(SpanId::INVALID, |at| SpanId::from(at.span_id)),
             parent_span_is_remote: span_data.parent.is_some(),
             span_kind: SpanKind::Server,
             name: "llm_request".into(),
@@ -98,7 +107,14 @@ impl RequestSpanExporter {
 
 /// The attributes of a span, with vLLM's names.
 fn attributes(span_data: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue> {
-    let &FinishedSequence { arrived, queued, scheduled, first_token, last_token, .. } = times;
+    let &FinishedSequence {
+        arrived,
+        queued,
+        scheduled,
+        first_token,
+        last_token,
+        ..
+    } = times;
     let between = |name, start: Duration, end: Duration| {
         KeyValue::new(name, end.saturating_sub(start).as_secs_f64())
     };
@@ -106,11 +122,29 @@ fn attributes(span_data: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue
         between("gen_ai.latency.time_to_first_token", arrived, first_token),
         between("gen_ai.latency.e2e", arrived, last_token),
         between("gen_ai.latency.time_in_queue", queued, scheduled),
-        between("gen_ai.latency.time_in_model_prefill", scheduled, first_token),
-        between("gen_ai.latency.time_in_model_decode", first_token, last_token),
-        between("gen_ai.latency.time_in_model_inference", scheduled, last_token),
-        KeyValue::new("gen_ai.usage.prompt_tokens", i64::from(span_data.prompt_tokens)),
-        KeyValue::new("gen_ai.usage.completion_tokens", i64::from(span_data.output_tokens)),
+        between(
+            "gen_ai.latency.time_in_model_prefill",
+            scheduled,
+            first_token,
+        ),
+        between(
+            "gen_ai.latency.time_in_model_decode",
+            first_token,
+            last_token,
+        ),
+        between(
+            "gen_ai.latency.time_in_model_inference",
+            scheduled,
+            last_token,
+        ),
+        KeyValue::new(
+            "gen_ai.usage.prompt_tokens",
+            i64::from(span_data.prompt_tokens),
+        ),
+        KeyValue::new(
+            "gen_ai.usage.completion_tokens",
+            i64::from(span_data.output_tokens),
+        ),
         KeyValue::new("gen_ai.request.max_tokens", i64::from(span_data.max_tokens)),
         KeyValue::new("gen_ai.request.id", span_data.request_id.clone()),
     ]
@@ -124,7 +158,11 @@ mod tests {
     #[tokio::test]
     async fn a_span_is_a_child_with_real_duration() {
         let spans = RequestSpanExporter::start("http://127.0.0.1:1").expect("an exporter");
-        let parent = TraceParent { trace_id: 5, span_id: 6, is_sampled: true };
+        let parent = TraceParent {
+            trace_id: 5,
+            span_id: 6,
+            is_sampled: true,
+        };
         let span_data = RequestSpan {
             parent: Some(parent),
             request_id: "r".to_owned(),
@@ -144,10 +182,25 @@ mod tests {
         let span = spans.span(&span_data, &times, 10.0, (7, 8));
         assert_eq!(span.span_context.trace_id(), TraceId::from(5_u128));
         assert_eq!(span.parent_span_id, SpanId::from(6_u64));
-        assert_eq!(span.end_time.duration_since(span.start_time).unwrap(), at(1));
+        assert_eq!(
+            span.end_time.duration_since(span.start_time).unwrap(),
+            at(1)
+        );
         let first_token = KeyValue::new("gen_ai.latency.time_to_first_token", 3.0);
-        assert!(span.attributes.contains(&first_token), "{:?}", span.attributes);
-        let root = spans.span(&RequestSpan { parent: None, ..span_data }, &times, 1.0, (7, 8));
+        assert!(
+            span.attributes.contains(&first_token),
+            "{:?}",
+            span.attributes
+        );
+        let root = spans.span(
+            &RequestSpan {
+                parent: None,
+                ..span_data
+            },
+            &times,
+            1.0,
+            (7, 8),
+        );
         assert_eq!(root.span_context.trace_id(), TraceId::from(7_u128));
         assert_eq!(root.parent_span_id, SpanId::INVALID);
     }

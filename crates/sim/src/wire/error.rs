@@ -20,7 +20,12 @@ impl VllmError {
     pub fn unknown_model(model: &str, served: &[String]) -> Self {
         let aliases = served.join(", ");
         let message = format!("The model `{model}` does not exist. Valid aliases: {aliases}.");
-        Self { status: 404, error_type: "NotFoundError", message, param: Some("model".to_owned()) }
+        Self {
+            status: 404,
+            error_type: "NotFoundError",
+            message,
+            param: Some("model".to_owned()),
+        }
     }
 
     /// 400: a value that the handler does not accept.
@@ -30,7 +35,12 @@ impl VllmError {
             None => message.to_owned(),
         };
         let param = param.map(|(name, _)| name.to_owned());
-        Self { status: 400, error_type: "BadRequestError", message, param }
+        Self {
+            status: 400,
+            error_type: "BadRequestError",
+            message,
+            param,
+        }
     }
 
     /// 400: `stream_options` without `stream`.
@@ -38,7 +48,12 @@ impl VllmError {
         let message = "Stream options can only be defined when `stream=True`.";
         let message = format!("{message} (parameter=stream_options)");
         let param = Some("stream_options".to_owned());
-        Self { status: 400, error_type: "BadRequestError", message, param }
+        Self {
+            status: 400,
+            error_type: "BadRequestError",
+            message,
+            param,
+        }
     }
 
     /// 400: the content type is not JSON.
@@ -59,7 +74,11 @@ impl VllmError {
             serde_json::error::Category::Data => {
                 ("value_error", "body".to_owned(), &*error.to_string())
             }
-            _ => ("json_invalid", format!("body.{}", error.column()), "JSON decode error"),
+            _ => (
+                "json_invalid",
+                format!("body.{}", error.column()),
+                "JSON decode error",
+            ),
         };
         let text = text.replace('\'', "\"");
         let detail = format!("{{'type': '{kind}', 'loc': '{loc}', 'msg': '{text}'}}");
@@ -75,7 +94,12 @@ impl VllmError {
 
     fn validation_error(detail: &str, param: Option<String>) -> Self {
         let message = format!("1 validation error:\n  {detail}");
-        Self { status: 400, error_type: VALIDATION_ERROR_TYPE, message, param }
+        Self {
+            status: 400,
+            error_type: VALIDATION_ERROR_TYPE,
+            message,
+            param,
+        }
     }
 
     /// Renders the body. Messages has its own error format, except for validation errors.
@@ -85,7 +109,10 @@ impl VllmError {
         if api == Some(GenerationApi::Messages) && self.error_type != VALIDATION_ERROR_TYPE {
             return format!(r#"{{"type":"error","error":{{"type":{kind},"message":{message}}}}}"#);
         }
-        let param = self.param.as_deref().map_or_else(|| "null".to_owned(), quoted);
+        let param = self
+            .param
+            .as_deref()
+            .map_or_else(|| "null".to_owned(), quoted);
         let code = self.status;
         format!(
             r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#
@@ -113,8 +140,11 @@ mod tests {
             r#"{"error":{"message":"1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed","type":"Bad Request","param":null,"code":400}}"#
         );
         assert_eq!(
-            VllmError::bad_value("max_tokens must be at least 1, got 0.", Some(("max_tokens", 0)))
-                .body(None),
+            VllmError::bad_value(
+                "max_tokens must be at least 1, got 0.",
+                Some(("max_tokens", 0))
+            )
+            .body(None),
             r#"{"error":{"message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)","type":"BadRequestError","param":"max_tokens","code":400}}"#
         );
     }

@@ -118,7 +118,10 @@ impl EventWriter {
 
     /// Whether all tokens of all choices were written.
     fn is_complete(&self) -> bool {
-        self.sent.iter().zip(&self.reply.outputs).all(|(&sent, output)| sent >= output.tokens)
+        self.sent
+            .iter()
+            .zip(&self.reply.outputs)
+            .all(|(&sent, output)| sent >= output.tokens)
     }
 
     fn write_next_chunk(
@@ -134,7 +137,12 @@ impl EventWriter {
         self.sent[choice] = tokens;
         self.next_choice = (choice + 1) % self.sent.len();
         let finish = (tokens >= output.tokens).then_some(output.finish);
-        let chunk = ChoiceChunk { choice, text: &self.text, tokens, finish };
+        let chunk = ChoiceChunk {
+            choice,
+            text: &self.text,
+            tokens,
+            finish,
+        };
         formats::wire_format(self.reply.api).write_chunk(&self.event_context(progress), &chunk, out)
     }
 }

@@ -9,7 +9,9 @@ pub(super) fn fill(out: &mut BytesMut, template: &str, values: &[(&str, &str)]) 
     let mut pieces = template.split('$');
     out.extend_from_slice(pieces.next().unwrap_or_default().as_bytes());
     for piece in pieces {
-        let end = piece.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(piece.len());
+        let end = piece
+            .find(|c: char| !c.is_ascii_lowercase() && c != '_')
+            .unwrap_or(piece.len());
         let (name, literal) = piece.split_at(end);
         let value = values.iter().find(|(placeholder, _)| *placeholder == name);
         debug_assert!(value.is_some(), "no value for ${name}");

@@ -33,7 +33,11 @@ fn reply(
 }
 
 fn output(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
-    SimulatedOutput { seed: 5, tokens, finish }
+    SimulatedOutput {
+        seed: 5,
+        tokens,
+        finish,
+    }
 }
 
 /// Writes a complete stream while the engine produces one token at a time.
@@ -66,7 +70,9 @@ fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput)
 #[test]
 fn each_apis_stream_equals_the_recording() {
     let numbers = ["one", " two", " three", " four", " five"];
-    let loop_words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
+    let loop_words = [
+        " closes", " a", " slow", " answer", " in", " a", " loop", ".",
+    ];
     let hello = ["H", "el", "lo", "!", " I"];
     for (api, id, created, prompt_tokens, words, recorded) in [
         (
@@ -105,15 +111,24 @@ fn each_apis_stream_equals_the_recording() {
         let output = output(words.len() as u32, SimulatedFinishReason::Length);
         let mut reply = reply(api, id, created, prompt_tokens, output);
         reply.include_usage = api == GenerationApi::Chat;
-        assert_eq!(stream(reply), with_simulated_words(recorded, words, output), "{id}");
+        assert_eq!(
+            stream(reply),
+            with_simulated_words(recorded, words, output),
+            "{id}"
+        );
     }
 }
 
 #[test]
 fn continuous_usage_equals_the_recording() {
     let output = output(24, SimulatedFinishReason::Stop);
-    let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-b1e0a9ca914d8d13", 1_795_191_576, 13, output);
+    let mut reply = reply(
+        GenerationApi::Chat,
+        "chatcmpl-b1e0a9ca914d8d13",
+        1_795_191_576,
+        13,
+        output,
+    );
     (reply.include_usage, reply.continuous_usage) = (true, true);
     let stream = stream(reply);
     let events: Vec<&str> = stream.split("\n\n").collect();
@@ -126,8 +141,13 @@ fn continuous_usage_equals_the_recording() {
 #[test]
 fn the_finish_chunk_equals_the_recording() {
     let output = output(3, SimulatedFinishReason::Stop);
-    let stream =
-        stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, output));
+    let stream = stream(reply(
+        GenerationApi::Chat,
+        "chatcmpl-8c28b332885f353f",
+        1_795_191_576,
+        13,
+        output,
+    ));
     assert_eq!(stream.split("\n\n").nth(3), Some(CHAT_STOP));
 }
 
@@ -138,37 +158,79 @@ fn bodies_equal_the_recordings() {
         |reply: SimulatedResponse| String::from_utf8(reply.render_body(0).to_vec()).expect("text");
     let stopped = output(24, SimulatedFinishReason::Stop);
 
-    let chat = reply(GenerationApi::Chat, "chatcmpl-93a105e493a501f9", 1_795_191_576, 13, stopped);
-    assert_eq!(render_body(chat), with_simulated_words(CHAT, &[hello], stopped));
+    let chat = reply(
+        GenerationApi::Chat,
+        "chatcmpl-93a105e493a501f9",
+        1_795_191_576,
+        13,
+        stopped,
+    );
+    assert_eq!(
+        render_body(chat),
+        with_simulated_words(CHAT, &[hello], stopped)
+    );
 
     let cut = output(8, SimulatedFinishReason::Length);
-    let completion =
-        reply(GenerationApi::Completions, "cmpl-b489d2c5e7ce9726", 1_795_191_581, 2, cut);
+    let completion = reply(
+        GenerationApi::Completions,
+        "cmpl-b489d2c5e7ce9726",
+        1_795_191_581,
+        2,
+        cut,
+    );
     let words = [" closes a slow answer in a loop."];
-    assert_eq!(render_body(completion), with_simulated_words(COMPLETION, &words, cut));
+    assert_eq!(
+        render_body(completion),
+        with_simulated_words(COMPLETION, &words, cut)
+    );
 
-    let mut responses =
-        reply(GenerationApi::Responses, "resp_b50e59b35486d2a3", 1_795_191_581, 13, stopped);
+    let mut responses = reply(
+        GenerationApi::Responses,
+        "resp_b50e59b35486d2a3",
+        1_795_191_581,
+        13,
+        stopped,
+    );
     responses.item_id = "msg_98e03c950a8bf46a".to_owned();
     responses.max_output_tokens = 2035;
-    assert_eq!(render_body(responses), with_simulated_words(RESPONSES, &[hello], stopped));
+    assert_eq!(
+        render_body(responses),
+        with_simulated_words(RESPONSES, &[hello], stopped)
+    );
 
-    let messages = reply(GenerationApi::Messages, "chatcmpl-98b7f95d4adeb499", 0, 13, stopped);
-    assert_eq!(render_body(messages), with_simulated_words(MESSAGES, &[hello], stopped));
+    let messages = reply(
+        GenerationApi::Messages,
+        "chatcmpl-98b7f95d4adeb499",
+        0,
+        13,
+        stopped,
+    );
+    assert_eq!(
+        render_body(messages),
+        with_simulated_words(MESSAGES, &[hello], stopped)
+    );
 }
 
 #[test]
 fn interleaved_choices_have_role_and_finish_chunks() {
-    let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-1", 1, 4, output(2, SimulatedFinishReason::Length));
+    let mut reply = reply(
+        GenerationApi::Chat,
+        "chatcmpl-1",
+        1,
+        4,
+        output(2, SimulatedFinishReason::Length),
+    );
     reply.outputs.push(SimulatedOutput {
         seed: 6,
         tokens: 2,
         finish: SimulatedFinishReason::Length,
     });
     let stream = stream(reply);
-    let indices: Vec<&str> =
-        stream.split(r#""index":"#).skip(1).filter_map(|event| event.get(..1)).collect();
+    let indices: Vec<&str> = stream
+        .split(r#""index":"#)
+        .skip(1)
+        .filter_map(|event| event.get(..1))
+        .collect();
     assert_eq!(indices, ["0", "1", "0", "1", "0", "1"]);
     assert_eq!(stream.matches(r#""finish_reason":"length""#).count(), 2);
 }
@@ -198,10 +260,16 @@ fn ids_and_model_names_are_escaped() {
     );
     reply.model = "my \\ \"model\"".to_owned();
     let stream = stream(reply);
-    let event = stream.split("\n\n").next().and_then(|event| event.strip_prefix("data: "));
+    let event = stream
+        .split("\n\n")
+        .next()
+        .and_then(|event| event.strip_prefix("data: "));
     let event: Value = serde_json::from_str(event.expect("an event")).expect("JSON");
     assert_eq!(
         (&event["id"], &event["model"]),
-        (&Value::from("chatcmpl-a\"b$c"), &Value::from("my \\ \"model\""))
+        (
+            &Value::from("chatcmpl-a\"b$c"),
+            &Value::from("my \\ \"model\"")
+        )
     );
 }

@@ -40,7 +40,10 @@ pub(super) fn lines(state: &TopState, options: FrameOptions, width: u16) -> Vec<
         lines.extend(flow_figures(options, figures, width));
     }
     lines.extend(history_lines(&document.history, width));
-    lines.push(Line::from(format!("backends: {}", text(&condition_counts(&document.backends)))));
+    lines.push(Line::from(format!(
+        "backends: {}",
+        text(&condition_counts(&document.backends))
+    )));
     if let Some(clients) = main_clients(&document.clients) {
         lines.extend(wrap_lines(&clients, width, Style::new()));
     }
@@ -67,7 +70,10 @@ fn title_line(
 ) -> Line<'static> {
     let tone = options.tone_style(state_tone(document.state));
     let mut title = vec![
-        Span::styled(format!("tokenweir {}  ", text(&document.version)), bold_style()),
+        Span::styled(
+            format!("tokenweir {}  ", text(&document.version)),
+            bold_style(),
+        ),
         Span::styled(document.state.label(), tone),
     ];
     if width >= WIDE_COLUMNS {
@@ -75,7 +81,10 @@ fn title_line(
     }
     title.push(Span::raw(format!("  up {}", span(document.uptime_seconds))));
     if state.is_paused {
-        title.push(Span::styled("  paused", options.tone_style(CellTone::Warning)));
+        title.push(Span::styled(
+            "  paused",
+            options.tone_style(CellTone::Warning),
+        ));
     }
     Line::from(title)
 }
@@ -106,9 +115,16 @@ fn push_verdicts(
         let remedy = format!("  -> {}", text(&verdict.remedy));
         lines.extend(wrap_lines(&remedy, width, style));
     }
-    match groups.iter().skip(limit).map(|group| group.count).sum::<usize>() {
+    match groups
+        .iter()
+        .skip(limit)
+        .map(|group| group.count)
+        .sum::<usize>()
+    {
         0 => {}
-        more => lines.push(Line::from(format!("{more} more verdicts: tokenweir diagnose"))),
+        more => lines.push(Line::from(format!(
+            "{more} more verdicts: tokenweir diagnose"
+        ))),
     }
 }
 
@@ -118,19 +134,30 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let minute = &document.last_minute;
     let harm = &document.harm;
     let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
-    let longest = document.longest_wait_seconds.map(|wait| seconds(Some(wait)));
+    let longest = document
+        .longest_wait_seconds
+        .map(|wait| seconds(Some(wait)));
     let longest = longest.map_or_else(String::new, |wait| format!(" (longest {wait})"));
     let share = |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
     let plain = |words: String| (words, CellTone::Plain);
     let [failed, refused] = [minute.failed, minute.refused].map(|count| percent(share(count)));
     let client_errors = percent(harm.client_errors.share);
     vec![
-        plain(format!("{} req/s", number(rates.map(|rates| rates.requests)))),
-        plain(format!("{} tok/s", number(rates.map(|rates| rates.output_tokens)))),
+        plain(format!(
+            "{} req/s",
+            number(rates.map(|rates| rates.requests))
+        )),
+        plain(format!(
+            "{} tok/s",
+            number(rates.map(|rates| rates.output_tokens))
+        )),
         plain(format!("{} in flight", document.requests_in_flight)),
         plain(format!("{waiting} waiting{longest}")),
         (format!("{failed} failed"), harm_tone(harm.failed.level)),
-        (format!("{client_errors} 4xx"), harm_tone(harm.client_errors.level)),
+        (
+            format!("{client_errors} 4xx"),
+            harm_tone(harm.client_errors.level),
+        ),
         (format!("{refused} refused"), harm_tone(harm.refused.level)),
     ]
 }
@@ -142,9 +169,15 @@ fn latencies(document: &GatewaySnapshot) -> Vec<Figure> {
     let mut figures = vec![(format_quantiles("TTFT", minute.ttft), first_output)];
     if minute.first_answer.is_some() {
         let first_answer = harm_tone(harm.slow_first_answer.level);
-        figures.push((format_quantiles("first answer", minute.first_answer), first_answer));
+        figures.push((
+            format_quantiles("first answer", minute.first_answer),
+            first_answer,
+        ));
     }
-    figures.push((format_quantiles("ITL", minute.itl), harm_tone(harm.slow_output.level)));
+    figures.push((
+        format_quantiles("ITL", minute.itl),
+        harm_tone(harm.slow_output.level),
+    ));
     figures.push((format_quantiles("E2E", minute.e2e), CellTone::Plain));
     figures
 }
@@ -159,12 +192,23 @@ fn harm_tone(level: HarmLevel) -> CellTone {
 
 /// Formats a group of verdicts of one rule: their severity, backends, meaning, cause and name.
 fn format_verdicts(group: &VerdictGroup<'_>) -> String {
-    let Verdict { verdict: name, severity, meaning, cause, .. } = group.first;
+    let Verdict {
+        verdict: name,
+        severity,
+        meaning,
+        cause,
+        ..
+    } = group.first;
     let subject = group.subject();
     let [name, subject, meaning] = [&**name, &*subject, &**meaning].map(text);
-    let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(cause)));
+    let cause = cause
+        .as_deref()
+        .map(|cause| format!(" Cause: {}.", text(cause)));
     let cause = cause.unwrap_or_default();
-    format!("{}  {subject}: {meaning}{cause}  [{name}]", severity.as_str())
+    format!(
+        "{}  {subject}: {meaning}{cause}  [{name}]",
+        severity.as_str()
+    )
 }
 
 /// Wraps text into lines of at most `width` columns.
@@ -174,7 +218,10 @@ fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
         .subsequent_indent("  ")
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::wrap(words, options);
-    lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
+    lines
+        .into_iter()
+        .map(|line| Line::styled(line.into_owned(), style))
+        .collect()
 }
 
 /// Joins figures into lines of at most `width` columns. A figure is never split between two lines.

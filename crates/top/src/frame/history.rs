@@ -19,7 +19,9 @@ pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>>
     if width < MIN_WIDTH || intervals < 3 {
         return Vec::new();
     }
-    let plot_width = usize::from(width).saturating_sub(LABEL_WIDTH).min(MAX_PLOT_WIDTH);
+    let plot_width = usize::from(width)
+        .saturating_sub(LABEL_WIDTH)
+        .min(MAX_PLOT_WIDTH);
     let past = span(intervals as f64 * history.interval_seconds);
     let unserved = |index: usize| {
         let at = |values: &[u64]| values.get(index).copied().unwrap_or_default();
@@ -43,7 +45,12 @@ pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>>
 /// value of the group. A group without values is a space.
 fn plot(values: &[Option<f64>], width: usize) -> String {
     let group = values.len().div_ceil(width.max(1)).max(1);
-    let highest = values.iter().flatten().copied().fold(0.0, f64::max).max(1e-9);
+    let highest = values
+        .iter()
+        .flatten()
+        .copied()
+        .fold(0.0, f64::max)
+        .max(1e-9);
     let block = |group: &[Option<f64>]| match group.iter().flatten().copied().reduce(f64::max) {
         None => ' ',
         Some(value) => {
@@ -78,7 +85,12 @@ mod tests {
         assert!(history_lines(&history(2), 200).is_empty());
         assert!(history_lines(&history(9), 40).is_empty());
         let lines = history_lines(&history(9), 80);
-        assert!(lines[0].to_string().starts_with("TTFT p95, 1m30s: max 200ms "), "{lines:?}");
+        assert!(
+            lines[0]
+                .to_string()
+                .starts_with("TTFT p95, 1m30s: max 200ms "),
+            "{lines:?}"
+        );
         assert!(lines[1].to_string().contains("max 50%"), "{lines:?}");
     }
 }

@@ -16,8 +16,13 @@ use tokenweir_api::{
 };
 use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
-const QUANTILES: Option<LatencyQuantiles> =
-    Some(LatencyQuantiles { count: 9, p50: 0.031, p95: 0.12, p99: 0.4, max: 0.5 });
+const QUANTILES: Option<LatencyQuantiles> = Some(LatencyQuantiles {
+    count: 9,
+    p50: 0.031,
+    p95: 0.12,
+    p99: 0.4,
+    max: 0.5,
+});
 
 fn backend(name: &str, kv_usage: f64) -> BackendSummary {
     BackendSummary {
@@ -78,14 +83,20 @@ fn document() -> GatewaySnapshot {
         ready: true,
         uptime_seconds: 61.0,
         requests_in_flight: 5,
-        queue: vec![QueueSummary { class: "default".into(), waiting: 3 }],
+        queue: vec![QueueSummary {
+            class: "default".into(),
+            waiting: 3,
+        }],
         backends: vec![backend("gpu-1", 0.97), backend("gpu-0", 0.12)],
         streams: StreamsSummary {
             count: 2,
             oldest: vec![stream("req-young", 1.0), stream("req-old", 30.0)],
             ..StreamsSummary::default()
         },
-        totals: RequestTotals { requests: 10, output_tokens: 100 },
+        totals: RequestTotals {
+            requests: 10,
+            output_tokens: 100,
+        },
         harm: Harm::of(&last_minute, LateStreams::default()),
         last_minute,
         ended: vec![ended],
@@ -113,7 +124,15 @@ fn state_with_snapshot() -> TopState {
 
 /// Draws the state as a frame and returns its lines of text, without trailing spaces.
 fn render_screen(state: &TopState, width: u16, height: u16) -> Vec<String> {
-    render_screen_with(state, width, height, FrameOptions { has_colour: true, has_keys: true })
+    render_screen_with(
+        state,
+        width,
+        height,
+        FrameOptions {
+            has_colour: true,
+            has_keys: true,
+        },
+    )
 }
 
 fn render_screen_with(
@@ -123,15 +142,22 @@ fn render_screen_with(
     options: FrameOptions,
 ) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| frame.render_widget(TopFrame { state, options }, frame.area())).unwrap();
+    terminal
+        .draw(|frame| frame.render_widget(TopFrame { state, options }, frame.area()))
+        .unwrap();
     let text = terminal.backend().to_string();
-    text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
+    text.lines()
+        .map(|line| line.trim_matches('"').trim_end().to_owned())
+        .collect()
 }
 
 /// The cells of a frame of 40 lines, with their styles.
 fn render_cells(state: &TopState, width: u16, has_colour: bool) -> Buffer {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, 40));
-    let options = FrameOptions { has_colour, has_keys: true };
+    let options = FrameOptions {
+        has_colour,
+        has_keys: true,
+    };
     TopFrame { state, options }.render(buffer.area, &mut buffer);
     buffer
 }
@@ -155,11 +181,26 @@ fn assert_shown(lines: &[String], present: &[&str], absent: &[&str]) {
 fn any_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
-        let words = ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"];
+        let words = [
+            "ready",
+            "gpu-0",
+            "33ms",
+            "req-old",
+            "req-ende",
+            "kv_thrashing",
+        ];
         assert_shown(&lines, &words, &[]);
         assert!(lines[0].ends_with("up 1m01s"), "{}", lines[0]);
-        assert_shown(&lines, &["2 req/s", "TTFT p50 31ms p95 120ms p99 400ms"], &[]);
-        assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
+        assert_shown(
+            &lines,
+            &["2 req/s", "TTFT p50 31ms p95 120ms p99 400ms"],
+            &[],
+        );
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= width.into())
+        );
     }
 }
 
@@ -175,8 +216,15 @@ fn only_ready_is_green() {
         (GatewayState::Down, "down", Color::Red),
         (GatewayState::ShuttingDown, "shutting down", Color::Yellow),
     ] {
-        let reasons = vec!["2 of 3 backends drained".to_owned(), "94 % refused".to_owned()];
-        state.on_document(GatewaySnapshot { state: gateway, state_reasons: reasons, ..document() });
+        let reasons = vec![
+            "2 of 3 backends drained".to_owned(),
+            "94 % refused".to_owned(),
+        ];
+        state.on_document(GatewaySnapshot {
+            state: gateway,
+            state_reasons: reasons,
+            ..document()
+        });
         let lines = render_screen(&state, 80, 40);
         assert!(lines[0].contains(label), "{}", lines[0]);
         assert_eq!(lines[1], "2 of 3 backends drained; 94 % refused");
@@ -207,7 +255,11 @@ fn the_state_of_each_backend_is_shown() {
         backend("gpu-3", "zero_weight", false),
         backend("gpu-4", "drained", false),
     ];
-    let state = state_with(GatewaySnapshot { backends, panic_mode: true, ..document() });
+    let state = state_with(GatewaySnapshot {
+        backends,
+        panic_mode: true,
+        ..document()
+    });
     let shown = render_screen(&state, 80, 40);
     let rows = [
         ("gpu-0", "panic"),
@@ -243,7 +295,10 @@ fn a_low_screen_shows_only_the_current_pane() {
 
 #[test]
 fn no_size_panics() {
-    assert!(has_line_with(&render_screen(&state_with_snapshot(), 20, 10), "too small"));
+    assert!(has_line_with(
+        &render_screen(&state_with_snapshot(), 20, 10),
+        "too small"
+    ));
     for width in 1..60 {
         for height in 1..30 {
             assert!(!render_screen(&state_with_snapshot(), width, height).is_empty());
@@ -264,21 +319,35 @@ fn a_frame_without_colour_has_no_coloured_cell() {
 #[test]
 fn a_screen_without_a_snapshot_shows_the_reason() {
     let mut state = TopState::new();
-    assert!(has_line_with(&render_screen(&state, 80, 24), "connecting to the gateway"));
+    assert!(has_line_with(
+        &render_screen(&state, 80, 24),
+        "connecting to the gateway"
+    ));
     state.on_problem("the gateway does not answer: connection refused");
     let lines = render_screen(&state, 80, 24);
     assert_shown(&lines, &["no update: the gateway does not answer"], &[]);
     state.on_document(document());
     assert!(!has_line_with(&render_screen(&state, 80, 24), "no update"));
     state.on_problem("gone");
-    assert_shown(&render_screen(&state, 80, 40), &["no update: gone", "gpu-0"], &[]);
+    assert_shown(
+        &render_screen(&state, 80, 40),
+        &["no update: gone", "gpu-0"],
+        &[],
+    );
 }
 
 #[test]
 fn a_text_shows_all_rows_without_keys() {
     let state = state_with_snapshot();
-    let options = FrameOptions { has_colour: false, has_keys: false };
-    let height = TopFrame { state: &state, options }.height(80);
+    let options = FrameOptions {
+        has_colour: false,
+        has_keys: false,
+    };
+    let height = TopFrame {
+        state: &state,
+        options,
+    }
+    .height(80);
     let lines = render_screen_with(&state, 80, height, options);
     assert_shown(&lines, &["req-old", "req-youn", "req-ende"], &["q quit"]);
 }
@@ -299,35 +368,58 @@ fn key_presses_sort_and_filter_the_lists() {
     }
     state.on_key(KeyCode::Enter);
     let lines = render_screen(&state, 80, 40);
-    assert_shown(&lines, &["12%", "filter: GPU-0", "no row matches the filter"], &["97%"]);
+    assert_shown(
+        &lines,
+        &["12%", "filter: GPU-0", "no row matches the filter"],
+        &["97%"],
+    );
     state.on_key(KeyCode::Esc);
     assert!(has_line_with(&render_screen(&state, 80, 40), "97%"));
 }
 
 #[test]
 fn a_backend_is_drained_only_after_confirmation() {
-    let backends = ["gpu-1", "gpu-0", "gpu-2"].map(|name| backend(name, 0.1)).to_vec();
-    let mut state = state_with(GatewaySnapshot { backends, ..document() });
+    let backends = ["gpu-1", "gpu-0", "gpu-2"]
+        .map(|name| backend(name, 0.1))
+        .to_vec();
+    let mut state = state_with(GatewaySnapshot {
+        backends,
+        ..document()
+    });
     assert_eq!(state.on_key(KeyCode::Char('d')), None);
-    assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
+    assert!(has_line_with(
+        &render_screen(&state, 80, 24),
+        "drain gpu-0? y / n"
+    ));
     assert_eq!(state.on_key(KeyCode::Char('n')), None);
     state.on_key(KeyCode::Down);
     state.on_key(KeyCode::Char('d'));
-    let action = UserAction::Drain { backend: "gpu-1".into(), is_drained: true };
+    let action = UserAction::Drain {
+        backend: "gpu-1".into(),
+        is_drained: true,
+    };
     assert_eq!(state.on_key(KeyCode::Char('y')), Some(action));
     state.on_key(KeyCode::Char('2'));
     assert_eq!(state.on_key(KeyCode::Char('d')), None);
-    assert!(has_line_with(&render_screen(&state, 80, 24), "choose a backend"));
+    assert!(has_line_with(
+        &render_screen(&state, 80, 24),
+        "choose a backend"
+    ));
 }
 
 #[test]
 fn enter_shows_details_that_scroll() {
     let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyCode::Enter), None);
-    assert!(has_line_with(&render_screen(&state, 80, 24), "circuit breaker closed"));
+    assert!(has_line_with(
+        &render_screen(&state, 80, 24),
+        "circuit breaker closed"
+    ));
     state.on_key(KeyCode::Esc);
     state.on_key(KeyCode::Char('3'));
-    let action = UserAction::ShowDecision { request_id: "req-ended".into() };
+    let action = UserAction::ShowDecision {
+        request_id: "req-ended".into(),
+    };
     assert_eq!(state.on_key(KeyCode::Enter), Some(action));
     state.on_text("why", (0..100).map(|line| format!("line {line}")).collect());
     assert!(has_line_with(&render_screen(&state, 80, 24), "line 0"));
@@ -341,10 +433,16 @@ fn enter_shows_details_that_scroll() {
 fn a_lost_selection_moves_to_the_last_row() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::End);
-    state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
+    state.on_document(GatewaySnapshot {
+        backends: vec![backend("gpu-9", 0.1)],
+        ..document()
+    });
     state.on_key(KeyCode::Char('d'));
     let lines = render_screen(&state, 80, 24);
-    assert!(has_line_with(&lines, "drain gpu-9? It is the LAST for all models"), "{lines:?}");
+    assert!(
+        has_line_with(&lines, "drain gpu-9? It is the LAST for all models"),
+        "{lines:?}"
+    );
     assert_eq!(state.on_key(KeyCode::Char('y')), None);
 }
 
@@ -352,21 +450,39 @@ fn a_lost_selection_moves_to_the_last_row() {
 fn a_paused_screen_ignores_new_snapshots() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::Char('p'));
-    state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
+    state.on_document(GatewaySnapshot {
+        backends: Vec::new(),
+        ..document()
+    });
     assert_shown(&render_screen(&state, 80, 40), &["paused", "gpu-0"], &[]);
 }
 
 #[test]
 fn backends_that_need_attention_come_first() {
-    let mut backends: Vec<BackendSummary> =
-        (10..60).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
+    let mut backends: Vec<BackendSummary> = (10..60)
+        .map(|number| backend(&format!("gpu-{number}"), 0.1))
+        .collect();
     backends[30].condition = BackendCondition::Slow;
     backends[40].condition = BackendCondition::Down;
-    let state = state_with(GatewaySnapshot { backends, verdicts: Vec::new(), ..document() });
+    let state = state_with(GatewaySnapshot {
+        backends,
+        verdicts: Vec::new(),
+        ..document()
+    });
     let lines = render_screen(&state, 40, 40);
-    assert!(has_line_with(&lines, "backends: 48 ok, 1 down, 1 slow"), "{lines:?}");
-    let first = lines.iter().position(|line| line.starts_with("BACKEND")).unwrap() + 1;
-    let rows: Vec<&str> = lines[first..first + 3].iter().map(|line| &line[..6]).collect();
+    assert!(
+        has_line_with(&lines, "backends: 48 ok, 1 down, 1 slow"),
+        "{lines:?}"
+    );
+    let first = lines
+        .iter()
+        .position(|line| line.starts_with("BACKEND"))
+        .unwrap()
+        + 1;
+    let rows: Vec<&str> = lines[first..first + 3]
+        .iter()
+        .map(|line| &line[..6])
+        .collect();
     assert_eq!(rows, ["gpu-50", "gpu-40", "gpu-10"]);
     let buffer = render_cells(&state, 40, true);
     let colours = [0, 1, 2].map(|row| buffer[(0, (first + row) as u16)].fg);

@@ -101,11 +101,17 @@ impl PoolWatch {
             );
             return;
         };
-        if self.selected.as_ref().is_some_and(|(selected, _)| *selected == target) {
+        if self
+            .selected
+            .as_ref()
+            .is_some_and(|(selected, _)| *selected == target)
+        {
             return;
         }
         let api = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
-        let config = watcher::Config::default().labels(&target.labels).timeout(timeout_seconds);
+        let config = watcher::Config::default()
+            .labels(&target.labels)
+            .timeout(timeout_seconds);
         self.selected = Some((target, watcher(api, config).default_backoff().boxed()));
     }
 }
@@ -125,7 +131,10 @@ async fn next_of<S: Stream + Unpin>(stream: Option<&mut S>) -> S::Item {
 impl PoolTarget {
     /// Reads the labels and the first port of a pool. `None`: the pool has no labels or no port.
     fn read(pool: &Value) -> Option<Self> {
-        let labels = pool.pointer("/spec/selector/matchLabels")?.as_object()?.iter();
+        let labels = pool
+            .pointer("/spec/selector/matchLabels")?
+            .as_object()?
+            .iter();
         let labels = labels.map(|(name, value)| Some(format!("{name}={}", value.as_str()?)));
         let labels = labels.collect::<Option<Vec<_>>>()?.join(",");
         let port = pool.pointer("/spec/targetPorts/0/number")?.as_i64()?;
@@ -166,9 +175,16 @@ impl PoolTarget {
         EndpointSlice {
             address_type: if is_v6 { "IPv6" } else { "IPv4" }.to_owned(),
             endpoints: Some(
-                Some(address).filter(|it| !it.is_empty()).map(endpoint).into_iter().collect(),
+                Some(address)
+                    .filter(|it| !it.is_empty())
+                    .map(endpoint)
+                    .into_iter()
+                    .collect(),
             ),
-            ports: Some(vec![EndpointPort { port: Some(self.port), ..EndpointPort::default() }]),
+            ports: Some(vec![EndpointPort {
+                port: Some(self.port),
+                ..EndpointPort::default()
+            }]),
             metadata: pod.metadata,
         }
     }
@@ -184,9 +200,18 @@ mod tests {
         let pool = |spec: Value| PoolTarget::read(&json!({ "spec": spec }));
         let labels = json!({ "matchLabels": { "app": "vllm", "tier": "a" } });
         let found = pool(json!({ "selector": labels, "targetPorts": [{ "number": 8000 }] }));
-        assert_eq!(found, Some(PoolTarget { labels: "app=vllm,tier=a".into(), port: 8_000 }));
+        assert_eq!(
+            found,
+            Some(PoolTarget {
+                labels: "app=vllm,tier=a".into(),
+                port: 8_000
+            })
+        );
         assert_eq!(pool(json!({ "selector": labels })), None);
         let empty = json!({ "matchLabels": {} });
-        assert_eq!(pool(json!({ "selector": empty, "targetPorts": [{ "number": 1 }] })), None);
+        assert_eq!(
+            pool(json!({ "selector": empty, "targetPorts": [{ "number": 1 }] })),
+            None
+        );
     }
 }

@@ -79,7 +79,10 @@ impl ServiceWatcher {
     /// [`DiscoverySource::changed`] sends the first request.
     pub async fn new(settings: KubernetesConfig) -> Result<Self, KubernetesClientError> {
         let client = build_client(settings.server()).await?;
-        let namespace = settings.namespace.as_deref().unwrap_or(client.default_namespace());
+        let namespace = settings
+            .namespace
+            .as_deref()
+            .unwrap_or(client.default_namespace());
         let namespace = namespace.to_owned();
         let events = watch(&client, &namespace, &settings);
         let slices = EndpointSlices::new(settings.port.clone());
@@ -100,7 +103,10 @@ impl ServiceWatcher {
     /// last.
     fn take_changed_backends(&mut self) -> Option<Vec<DiscoveredBackend>> {
         if self.last_failure.take().is_some() {
-            tracing::info!(service = self.display_name, "the Kubernetes API server responds again");
+            tracing::info!(
+                service = self.display_name,
+                "the Kubernetes API server responds again"
+            );
         }
         let backends = self.slices.backends();
         if self.last_reported.as_ref() == Some(&backends) {
@@ -203,7 +209,9 @@ fn watch(
     }
     let api = Api::<EndpointSlice>::namespaced(client.clone(), namespace);
     let label = format!("{SERVICE_NAME_LABEL}={}", settings.name());
-    let config = watcher::Config::default().labels(&label).timeout(WATCH_TIMEOUT_SECONDS);
+    let config = watcher::Config::default()
+        .labels(&label)
+        .timeout(WATCH_TIMEOUT_SECONDS);
     watcher(api, config).default_backoff().boxed()
 }
 

@@ -49,7 +49,11 @@ struct SliceTarget {
 
 impl EndpointSlices {
     pub(super) fn new(port: Option<PodPort>) -> Self {
-        Self { port, current: BTreeMap::new(), pending: BTreeMap::new() }
+        Self {
+            port,
+            current: BTreeMap::new(),
+            pending: BTreeMap::new(),
+        }
     }
 
     /// Applies a watch event. Returns whether the addresses may have changed.
@@ -109,7 +113,11 @@ impl EndpointSlices {
                  ports and none is configured: ignoring these pods"
             );
         }
-        let to_pod = |endpoint| target.as_ref().and_then(|target| target.pod_endpoint(endpoint));
+        let to_pod = |endpoint| {
+            target
+                .as_ref()
+                .and_then(|target| target.pod_endpoint(endpoint))
+        };
         endpoints.filter_map(to_pod).collect()
     }
 }
@@ -128,9 +136,10 @@ impl SliceTarget {
         let mut ports = slice.ports.iter().flatten().filter(is_tcp);
         let number = |port: &EndpointPort| port.port.and_then(|number| number.try_into().ok());
         let (port, matched) = match selected {
-            Some(PodPort::Number(selected)) => {
-                (*selected, ports.find(|port| number(port) == Some(*selected)))
-            }
+            Some(PodPort::Number(selected)) => (
+                *selected,
+                ports.find(|port| number(port) == Some(*selected)),
+            ),
             Some(PodPort::Name(selected)) => {
                 let matched = ports.find(|port| port.name.as_ref() == Some(selected))?;
                 (number(matched)?, Some(matched))
@@ -141,13 +150,21 @@ impl SliceTarget {
             }
         };
         let protocol = matched.and_then(|port| port.app_protocol.as_deref());
-        let scheme = if protocol == Some("https") { "https" } else { "http" };
+        let scheme = if protocol == Some("https") {
+            "https"
+        } else {
+            "http"
+        };
         let family = match slice.address_type.as_str() {
             "IPv4" => AddressFamily::V4,
             "IPv6" => AddressFamily::V6,
             _ => AddressFamily::Fqdn,
         };
-        Some(Self { scheme, port, family })
+        Some(Self {
+            scheme,
+            port,
+            family,
+        })
     }
 
     /// The address of a pod. `None`: the pod is terminating, or has no valid address.
@@ -160,14 +177,26 @@ impl SliceTarget {
         let is_ready = conditions.is_none_or(|conditions| conditions.ready != Some(false));
         // All addresses of an endpoint are equivalent; consumers use the first.
         let host = endpoint.addresses.first()?;
-        let Self { scheme, port, family } = *self;
+        let Self {
+            scheme,
+            port,
+            family,
+        } = *self;
         let url = match family {
             AddressFamily::V6 => format!("{scheme}://[{host}]:{port}"),
             AddressFamily::V4 | AddressFamily::Fqdn => format!("{scheme}://{host}:{port}"),
         };
         let address = BackendAddress::parse(&url).ok()?;
-        let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
-        Some(PodEndpoint { pod: pod.unwrap_or(host).clone(), family, address, is_ready })
+        let pod = endpoint
+            .target_ref
+            .as_ref()
+            .and_then(|target| target.name.as_ref());
+        Some(PodEndpoint {
+            pod: pod.unwrap_or(host).clone(),
+            family,
+            address,
+            is_ready,
+        })
     }
 }
 

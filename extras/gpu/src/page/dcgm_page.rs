@@ -61,28 +61,82 @@ enum ValueTarget {
 
 /// The metrics that the gateway reads, and where it stores each value.
 const METRICS: [(&str, ValueTarget); 20] = [
-    ("DCGM_FI_DEV_GPU_UTIL", ValueTarget::Field(|gpu| &mut gpu.utilization, 0.01)),
+    (
+        "DCGM_FI_DEV_GPU_UTIL",
+        ValueTarget::Field(|gpu| &mut gpu.utilization, 0.01),
+    ),
     // For a MIG instance, DCGM has no GPU_UTIL but only this metric.
-    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", ValueTarget::Fallback(|gpu| &mut gpu.utilization)),
-    ("DCGM_FI_DEV_FB_USED", ValueTarget::Field(|gpu| &mut gpu.memory_used_bytes, MIB)),
-    ("DCGM_FI_DEV_FB_FREE", ValueTarget::Field(|gpu| &mut gpu.memory_free_bytes, MIB)),
-    ("DCGM_FI_DEV_GPU_TEMP", ValueTarget::Field(|gpu| &mut gpu.temperature_celsius, 1.0)),
-    ("DCGM_FI_DEV_MEMORY_TEMP", ValueTarget::Field(|gpu| &mut gpu.memory_temperature_celsius, 1.0)),
-    ("DCGM_FI_DEV_POWER_USAGE", ValueTarget::Field(|gpu| &mut gpu.power_watts, 1.0)),
-    ("DCGM_FI_DEV_SM_CLOCK", ValueTarget::Field(|gpu| &mut gpu.clock_hertz, 1e6)),
-    ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", ValueTarget::ThrottleBits),
+    (
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        ValueTarget::Fallback(|gpu| &mut gpu.utilization),
+    ),
+    (
+        "DCGM_FI_DEV_FB_USED",
+        ValueTarget::Field(|gpu| &mut gpu.memory_used_bytes, MIB),
+    ),
+    (
+        "DCGM_FI_DEV_FB_FREE",
+        ValueTarget::Field(|gpu| &mut gpu.memory_free_bytes, MIB),
+    ),
+    (
+        "DCGM_FI_DEV_GPU_TEMP",
+        ValueTarget::Field(|gpu| &mut gpu.temperature_celsius, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_MEMORY_TEMP",
+        ValueTarget::Field(|gpu| &mut gpu.memory_temperature_celsius, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_POWER_USAGE",
+        ValueTarget::Field(|gpu| &mut gpu.power_watts, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_SM_CLOCK",
+        ValueTarget::Field(|gpu| &mut gpu.clock_hertz, 1e6),
+    ),
+    (
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        ValueTarget::ThrottleBits,
+    ),
     // The name of the previous metric before DCGM 3.3.
-    ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", ValueTarget::ThrottleBits),
+    (
+        "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
+        ValueTarget::ThrottleBits,
+    ),
     ("DCGM_EXP_CLOCK_EVENTS_COUNT", ValueTarget::ThrottleEvents),
     ("DCGM_FI_DEV_POWER_VIOLATION", ValueTarget::ThrottledTime(0)),
-    ("DCGM_FI_DEV_THERMAL_VIOLATION", ValueTarget::ThrottledTime(1)),
-    ("DCGM_FI_DEV_SYNC_BOOST_VIOLATION", ValueTarget::ThrottledTime(2)),
-    ("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", ValueTarget::ThrottledTime(3)),
-    ("DCGM_FI_DEV_LOW_UTIL_VIOLATION", ValueTarget::ThrottledTime(4)),
-    ("DCGM_FI_DEV_RELIABILITY_VIOLATION", ValueTarget::ThrottledTime(5)),
-    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", ValueTarget::Field(|gpu| &mut gpu.corrected_errors, 1.0)),
-    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", ValueTarget::Field(|gpu| &mut gpu.uncorrected_errors, 1.0)),
-    ("DCGM_FI_DEV_XID_ERRORS", ValueTarget::Field(|gpu| &mut gpu.last_xid, 1.0)),
+    (
+        "DCGM_FI_DEV_THERMAL_VIOLATION",
+        ValueTarget::ThrottledTime(1),
+    ),
+    (
+        "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+        ValueTarget::ThrottledTime(2),
+    ),
+    (
+        "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+        ValueTarget::ThrottledTime(3),
+    ),
+    (
+        "DCGM_FI_DEV_LOW_UTIL_VIOLATION",
+        ValueTarget::ThrottledTime(4),
+    ),
+    (
+        "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+        ValueTarget::ThrottledTime(5),
+    ),
+    (
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        ValueTarget::Field(|gpu| &mut gpu.corrected_errors, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        ValueTarget::Field(|gpu| &mut gpu.uncorrected_errors, 1.0),
+    ),
+    (
+        "DCGM_FI_DEV_XID_ERRORS",
+        ValueTarget::Field(|gpu| &mut gpu.last_xid, 1.0),
+    ),
 ];
 
 impl GpuPage {
@@ -107,7 +161,10 @@ impl GpuPage {
     /// The groups of values that no GPU of the page has.
     pub fn missing_signals(&self) -> impl Iterator<Item = &'static super::GpuSignal> {
         let is_missing = |signal: &&super::GpuSignal| {
-            !self.gpus.iter().any(|gpu| (signal.is_available)(&gpu.values))
+            !self
+                .gpus
+                .iter()
+                .any(|gpu| (signal.is_available)(&gpu.values))
         };
         super::GPU_SIGNALS.iter().filter(is_missing)
     }
@@ -120,8 +177,10 @@ impl GpuPage {
         let sample = MetricSample::parse(labels_and_value)?;
         let number = sample.number().filter(|number| is_value(*number))?;
         let index = |label| GpuIndex::parse(std::str::from_utf8(sample.label(label)?).ok()?);
-        let index =
-            GpuIndex { instance: index("GPU_I_ID").map(|instance| instance.gpu), ..index("gpu")? };
+        let index = GpuIndex {
+            instance: index("GPU_I_ID").map(|instance| instance.gpu),
+            ..index("gpu")?
+        };
         let gpu = self.reading_of(index)?;
         gpu.add_names(&sample);
         let values = &mut gpu.values;
@@ -154,7 +213,10 @@ impl GpuPage {
             return None;
         }
         if position == self.gpus.len() {
-            self.gpus.push(GpuReading { index, ..GpuReading::default() });
+            self.gpus.push(GpuReading {
+                index,
+                ..GpuReading::default()
+            });
         }
         self.gpus.get_mut(position)
     }
@@ -187,7 +249,11 @@ fn is_value(number: f64) -> bool {
 fn readable_name(value: &[u8]) -> Option<&str> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let is_name = (1..=MAX_NAME_BYTES).contains(&value.len()) && value.iter().all(is_plain);
-    if is_name { std::str::from_utf8(value).ok() } else { None }
+    if is_name {
+        std::str::from_utf8(value).ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -196,12 +262,21 @@ mod tests {
     use crate::page::ThrottleReason;
 
     fn read(page: &str) -> Vec<GpuReading> {
-        GpuPage::read(page.as_bytes()).map(|page| page.gpus).unwrap_or_default()
+        GpuPage::read(page.as_bytes())
+            .map(|page| page.gpus)
+            .unwrap_or_default()
     }
 
     #[test]
     fn blank_and_negative_gpu_values_count_as_unknown() {
-        for blank in ["9223372036854775794", "140737488355328", "2147483632", "-1", "NaN", "x"] {
+        for blank in [
+            "9223372036854775794",
+            "140737488355328",
+            "2147483632",
+            "-1",
+            "NaN",
+            "x",
+        ] {
             let gpus = read(&format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\"}} {blank}\n"));
             assert!(gpus.is_empty(), "{blank}: {gpus:?}");
         }
@@ -214,7 +289,11 @@ mod tests {
                 "# HELP DCGM_FI_DEV_THERMAL_VIOLATION Throttling duration (in {unit}).\n\
                  DCGM_FI_DEV_THERMAL_VIOLATION{{gpu=\"0\"}} 2000000"
             );
-            assert_eq!(read(&page)[0].values.throttled_seconds[1], Some(expected), "{unit}");
+            assert_eq!(
+                read(&page)[0].values.throttled_seconds[1],
+                Some(expected),
+                "{unit}"
+            );
         }
     }
 
@@ -252,7 +331,10 @@ mod tests {
         let long = "x".repeat(300);
         let names =
             format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\",Hostname=\"{long}\",pod=\"a<b>\"}} 30\n");
-        assert_eq!((&read(&names)[0].host_name, read(&names)[0].pods.len()), (&None, 0));
+        assert_eq!(
+            (&read(&names)[0].host_name, read(&names)[0].pods.len()),
+            (&None, 0)
+        );
         for index in ["70000", "-1", "+1", "a", "", "1.2.3"] {
             assert!(read(&format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"{index}\"}} 30")).is_empty());
         }
@@ -260,9 +342,12 @@ mod tests {
 
     #[test]
     fn a_page_without_gpus_is_no_exporter_page() {
-        for page in
-            ["", "vllm:num_requests_running 1\n", "<html>{}</html>", "DCGM_FI_DEV_GPU_TEMP{"]
-        {
+        for page in [
+            "",
+            "vllm:num_requests_running 1\n",
+            "<html>{}</html>",
+            "DCGM_FI_DEV_GPU_TEMP{",
+        ] {
             assert_eq!(GpuPage::read(page.as_bytes()), None, "{page}");
         }
     }

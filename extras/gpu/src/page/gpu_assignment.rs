@@ -66,12 +66,17 @@ impl GpuSourcePlace<'_> {
     /// or with the host in the label `Hostname`.
     pub fn owners(&self, gpu: &GpuReading, backends: &[GpuBackend<'_>]) -> GpuOwners {
         let matching = |is_owner: &dyn Fn(&GpuBackend<'_>) -> bool| -> Vec<usize> {
-            let owners = backends.iter().enumerate().filter(|(_, backend)| is_owner(backend));
+            let owners = backends
+                .iter()
+                .enumerate()
+                .filter(|(_, backend)| is_owner(backend));
             owners.map(|(index, _)| index).collect()
         };
         if !self.rules.is_empty() {
             let has_rule = |backend: &GpuBackend<'_>| {
-                self.rules.iter().any(|rule| rule.backend == backend.id && rule.holds(gpu))
+                self.rules
+                    .iter()
+                    .any(|rule| rule.backend == backend.id && rule.holds(gpu))
             };
             return GpuOwners::from_indexes(matching(&has_rule));
         }
@@ -81,7 +86,9 @@ impl GpuSourcePlace<'_> {
                 backend.id,
                 first_label(&backend.host),
             ];
-            gpu.pods.iter().any(|pod| !pod.is_empty() && names.contains(&&**pod))
+            gpu.pods
+                .iter()
+                .any(|pod| !pod.is_empty() && names.contains(&&**pod))
         };
         let by_pod = matching(&has_pod);
         if !by_pod.is_empty() {
@@ -89,7 +96,10 @@ impl GpuSourcePlace<'_> {
         }
         let has_host = |backend: &GpuBackend<'_>| {
             is_same_host(&backend.host, self.host)
-                || gpu.host_name.as_deref().is_some_and(|name| is_same_host(&backend.host, name))
+                || gpu
+                    .host_name
+                    .as_deref()
+                    .is_some_and(|name| is_same_host(&backend.host, name))
         };
         match matching(&has_host) {
             by_host if by_host.len() > 1 => GpuOwners::Ambiguous,
@@ -100,7 +110,11 @@ impl GpuSourcePlace<'_> {
 
 impl GpuOwners {
     fn from_indexes(indexes: Vec<usize>) -> Self {
-        if indexes.is_empty() { Self::None } else { Self::Backends(indexes) }
+        if indexes.is_empty() {
+            Self::None
+        } else {
+            Self::Backends(indexes)
+        }
     }
 }
 
@@ -110,9 +124,17 @@ impl GpuRule {
             index.gpu == gpu.index.gpu
                 && (index.instance.is_none() || index.instance == gpu.index.instance)
         };
-        self.gpus.as_ref().is_none_or(|gpus| gpus.iter().any(includes))
-            && self.pod.as_ref().is_none_or(|pod| gpu.pods.iter().any(|other| **other == **pod))
-            && self.host_name.as_ref().is_none_or(|name| gpu.host_name.as_deref() == Some(name))
+        self.gpus
+            .as_ref()
+            .is_none_or(|gpus| gpus.iter().any(includes))
+            && self
+                .pod
+                .as_ref()
+                .is_none_or(|pod| gpu.pods.iter().any(|other| **other == **pod))
+            && self
+                .host_name
+                .as_ref()
+                .is_none_or(|name| gpu.host_name.as_deref() == Some(name))
     }
 }
 
@@ -120,13 +142,18 @@ impl GpuRule {
 /// host is an IP address.
 fn first_label(host: &str) -> &str {
     let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    if is_address { "" } else { host.split('.').next().unwrap_or_default() }
+    if is_address {
+        ""
+    } else {
+        host.split('.').next().unwrap_or_default()
+    }
 }
 
 /// Whether two host names are equal, or one is the other plus a domain.
 fn is_same_host(a: &str, b: &str) -> bool {
     let has_domain = |long: &str, short: &str| {
-        long.get(..short.len()).is_some_and(|start| start.eq_ignore_ascii_case(short))
+        long.get(..short.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(short))
             && long[short.len()..].starts_with('.')
             && first_label(long).len() == short.len()
     };
@@ -149,7 +176,11 @@ mod tests {
     }
 
     fn backend<'a>(id: &'a str, host: &str) -> GpuBackend<'a> {
-        GpuBackend { id, host: host.into(), pod: None }
+        GpuBackend {
+            id,
+            host: host.into(),
+            pod: None,
+        }
     }
 
     fn owners(host: &str, gpu: &GpuReading, backends: &[GpuBackend<'_>]) -> GpuOwners {
@@ -158,38 +189,71 @@ mod tests {
 
     #[test]
     fn without_rules_pods_or_single_backends_own_gpus() {
-        let pods = [backend("a", "vllm-0.vllm.default.svc"), backend("vllm-1", "10.0.0.7")];
+        let pods = [
+            backend("a", "vllm-0.vllm.default.svc"),
+            backend("vllm-1", "10.0.0.7"),
+        ];
         for (pod, owner) in [("vllm-0", 0), ("vllm-1", 1)] {
             let owner = GpuOwners::Backends(vec![owner]);
-            assert_eq!(owners("10.1.1.1", &gpu("0", None, &[pod]), &pods), owner, "{pod}");
+            assert_eq!(
+                owners("10.1.1.1", &gpu("0", None, &[pod]), &pods),
+                owner,
+                "{pod}"
+            );
         }
         let discovered = ["vllm-7c9-x", "vllm-7c9-y"].map(|pod| GpuBackend {
             pod: Some(pod.into()),
             ..backend("10.0.0.7:8000", "10.0.0.7")
         });
         let second = GpuOwners::Backends(vec![1]);
-        assert_eq!(owners("node", &gpu("0", None, &["vllm-7c9-y"]), &discovered), second);
-        assert_eq!(owners("10.1.1.1", &gpu("0", None, &["other"]), &pods), GpuOwners::None);
+        assert_eq!(
+            owners("node", &gpu("0", None, &["vllm-7c9-y"]), &discovered),
+            second
+        );
+        assert_eq!(
+            owners("10.1.1.1", &gpu("0", None, &["other"]), &pods),
+            GpuOwners::None
+        );
         let hosts = [backend("a", "node-1.example.com"), backend("b", "10.0.0.7")];
         let only_first = GpuOwners::Backends(vec![0]);
         assert_eq!(owners("NODE-1", &gpu("0", None, &[]), &hosts), only_first);
-        assert_eq!(owners("x", &gpu("0", Some("node-1"), &[]), &hosts), only_first);
-        assert_eq!(owners("10.0.0.7", &gpu("0", None, &[]), &hosts), GpuOwners::Backends(vec![1]));
-        assert_eq!(owners("10", &gpu("0", None, &[]), &hosts), GpuOwners::None, "no domain");
+        assert_eq!(
+            owners("x", &gpu("0", Some("node-1"), &[]), &hosts),
+            only_first
+        );
+        assert_eq!(
+            owners("10.0.0.7", &gpu("0", None, &[]), &hosts),
+            GpuOwners::Backends(vec![1])
+        );
+        assert_eq!(
+            owners("10", &gpu("0", None, &[]), &hosts),
+            GpuOwners::None,
+            "no domain"
+        );
     }
 
     #[test]
     fn gpus_of_shared_hosts_need_rules() {
         let backends = [backend("a", "node-1"), backend("b", "node-1")];
-        assert_eq!(owners("node-1", &gpu("0", None, &[]), &backends), GpuOwners::Ambiguous);
+        assert_eq!(
+            owners("node-1", &gpu("0", None, &[]), &backends),
+            GpuOwners::Ambiguous
+        );
         let rule = |backend: &str, gpus: &[&str]| GpuRule {
             backend: backend.into(),
-            gpus: Some(gpus.iter().map(|index| GpuIndex::parse(index).unwrap()).collect()),
+            gpus: Some(
+                gpus.iter()
+                    .map(|index| GpuIndex::parse(index).unwrap())
+                    .collect(),
+            ),
             pod: None,
             host_name: None,
         };
         let rules = [rule("a", &["0", "1"]), rule("b", &["2", "3.1"])];
-        let source = GpuSourcePlace { host: "node-1", rules: &rules };
+        let source = GpuSourcePlace {
+            host: "node-1",
+            rules: &rules,
+        };
         let owner_of = |index| source.owners(&gpu(index, None, &[]), &backends);
         assert_eq!(owner_of("0"), GpuOwners::Backends(vec![0]));
         assert_eq!(owner_of("2.5"), GpuOwners::Backends(vec![1]));
@@ -207,10 +271,20 @@ mod tests {
             pod: Some("p".into()),
             host_name: Some("h".into()),
         }];
-        let source = GpuSourcePlace { host: "x", rules: &rules };
+        let source = GpuSourcePlace {
+            host: "x",
+            rules: &rules,
+        };
         let owners_of = |host, pods| source.owners(&gpu("0", host, pods), &backends);
-        assert_eq!(owners_of(Some("h"), &["q", "p"]), GpuOwners::Backends(vec![0]));
+        assert_eq!(
+            owners_of(Some("h"), &["q", "p"]),
+            GpuOwners::Backends(vec![0])
+        );
         assert_eq!(owners_of(Some("h"), &["q"]), GpuOwners::None);
-        assert_eq!(owners_of(None, &["p"]), GpuOwners::None, "the host alone does not assign");
+        assert_eq!(
+            owners_of(None, &["p"]),
+            GpuOwners::None,
+            "the host alone does not assign"
+        );
     }
 }

@@ -59,8 +59,14 @@ pub struct GpuValues {
 }
 
 /// The causes of [`GpuValues::throttled_seconds`], as DCGM divides them.
-pub const THROTTLE_CAUSES: [&str; 6] =
-    ["power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"];
+pub const THROTTLE_CAUSES: [&str; 6] = [
+    "power",
+    "thermal",
+    "sync_boost",
+    "board_limit",
+    "low_utilization",
+    "reliability",
+];
 
 /// A group of values that the page of an exporter can lack. It is serialized in the form in which
 /// `/status` lists a missing group.
@@ -138,7 +144,10 @@ impl GpuIndex {
             Some((gpu, instance)) => (gpu, Some(parse_number(instance)?)),
             None => (text, None),
         };
-        Some(Self { gpu: parse_number(gpu)?, instance })
+        Some(Self {
+            gpu: parse_number(gpu)?,
+            instance,
+        })
     }
 }
 
@@ -147,7 +156,10 @@ impl TryFrom<ListedGpu> for GpuIndex {
 
     fn try_from(listed: ListedGpu) -> Result<Self, Self::Error> {
         match listed {
-            ListedGpu::Index(gpu) => Ok(Self { gpu, instance: None }),
+            ListedGpu::Index(gpu) => Ok(Self {
+                gpu,
+                instance: None,
+            }),
             ListedGpu::Text(text) => Self::parse(&text)
                 .ok_or("write the index of a GPU, or index.instance such as \"0.2\""),
         }
@@ -165,7 +177,9 @@ impl From<GpuIndex> for ListedGpu {
 
 /// Parses a number without a sign. `u16::from_str` also accepts `+1`.
 fn parse_number(text: &str) -> Option<u16> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
 }
 
 impl fmt::Display for GpuIndex {

@@ -58,14 +58,18 @@ impl ThrottleReasons {
     /// Reads the reasons from a value of `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`. Bits of other reasons are
     /// ignored.
     pub fn from_bits(value: f64) -> Self {
-        let all = ThrottleReason::ALL.iter().fold(0, |bits, reason| bits | reason.bit());
+        let all = ThrottleReason::ALL
+            .iter()
+            .fold(0, |bits, reason| bits | reason.bit());
         // The cast saturates if the number is negative or too large.
         Self((value as u64 & u64::from(all)) as u8)
     }
 
     /// Adds the reason with this name in the label `clock_event`. Unknown names are ignored.
     pub fn add_named(&mut self, name: &[u8]) {
-        let named = ThrottleReason::ALL.iter().find(|reason| reason.as_str().as_bytes() == name);
+        let named = ThrottleReason::ALL
+            .iter()
+            .find(|reason| reason.as_str().as_bytes() == name);
         // Older versions of dcgm-exporter name the reason `PowerCap` differently.
         let named = named.or((name == b"sw_power_cap").then_some(&ThrottleReason::PowerCap));
         if let Some(reason) = named {
@@ -80,13 +84,17 @@ impl ThrottleReasons {
 
     /// Whether the set has a fault of cooling or of the power supply.
     pub fn has_fault(self) -> bool {
-        ThrottleReason::ALL.iter().any(|reason| reason.is_fault() && self.has(*reason))
+        ThrottleReason::ALL
+            .iter()
+            .any(|reason| reason.is_fault() && self.has(*reason))
     }
 }
 
 impl Serialize for ThrottleReasons {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let present = ThrottleReason::ALL.iter().filter(|reason| self.has(**reason));
+        let present = ThrottleReason::ALL
+            .iter()
+            .filter(|reason| self.has(**reason));
         serializer.collect_seq(present.map(|reason| reason.as_str()))
     }
 }

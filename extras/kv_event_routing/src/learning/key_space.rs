@@ -48,7 +48,11 @@ impl KeySpaces {
         }
         let mut spaces = lock(&self.0);
         let hashes = || chain.event.block_hashes.iter();
-        let compared = || hashes().take(COMPARED_BLOCKS.end).skip(COMPARED_BLOCKS.start);
+        let compared = || {
+            hashes()
+                .take(COMPARED_BLOCKS.end)
+                .skip(COMPARED_BLOCKS.start)
+        };
         let has_one = |space: &&Arc<KeySpace>| {
             let index = space.read();
             !Arc::ptr_eq(space, own) && compared().any(|hash| index.has_block(hash))

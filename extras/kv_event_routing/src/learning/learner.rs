@@ -48,8 +48,12 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
 /// Learns which engine blocks contain the prompt of one ended request. Returns whether the blocks
 /// of the request could be assigned to its text.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
-    let Some(chain) = knowledge.chains().end(ended.key) else { return false };
-    let Some(prompt_tokens) = ended.usage.input else { return false };
+    let Some(chain) = knowledge.chains().end(ended.key) else {
+        return false;
+    };
+    let Some(prompt_tokens) = ended.usage.input else {
+        return false;
+    };
     let request = AnsweredRequest {
         text_blocks: &ended.prompt.blocks,
         whole: ended.prompt.whole,
@@ -61,7 +65,9 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     // While the index is locked for a write, routing treats it as unknown. So the long step,
     // `align`, takes only a read lock, and the short step, `learn`, takes the write lock.
     let alignment = ended.space.read().align(&request, &chain, ended.block_size);
-    let Some(alignment) = alignment else { return false };
+    let Some(alignment) = alignment else {
+        return false;
+    };
     ended.space.write().learn(&alignment);
     true
 }

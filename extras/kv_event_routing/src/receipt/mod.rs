@@ -68,14 +68,20 @@ impl BackendDriver for KvEventsDriver {
 /// Receives the KV events of a backend until the future is dropped.
 async fn run(backend: Arc<Backend>, knowledge: Arc<CacheKnowledge>, context: Arc<CheckContext>) {
     let identity = &backend.identity;
-    let Some(facet) = backend.facets.get::<KvEventsFacet>() else { return };
+    let Some(facet) = backend.facets.get::<KvEventsFacet>() else {
+        return;
+    };
     let cache = || {
-        let cache = facet.cache.get_or_init(|| Arc::new(BackendCache::new(knowledge.clone())));
+        let cache = facet
+            .cache
+            .get_or_init(|| Arc::new(BackendCache::new(knowledge.clone())));
         // Routing reads it from now on. If it does already, this value is dropped without effect.
         let _ = backend.facets.prompt_cache.set(cache.clone());
         cache
     };
-    let Some(source) = facet.source.clone() else { return };
+    let Some(source) = facet.source.clone() else {
+        return;
+    };
     let mut finder = PublisherFinder::new(identity, source, &context);
     loop {
         let publishers = if finder.is_optional() {
@@ -91,11 +97,22 @@ async fn run(backend: Arc<Backend>, knowledge: Arc<CacheKnowledge>, context: Arc
             "subscribing to the KV events of the backend"
         );
         let ranks = cache.set_rank_count(publishers.len());
-        let subscribers = publishers.iter().zip(ranks.iter()).map(|(publisher, rank)| {
-            let sink = RankSink::new(&identity.id, cache, rank.clone());
-            let Publisher { endpoint, replay_endpoint, topic } = publisher.clone();
-            async move { Subscriber::new(endpoint, replay_endpoint, topic, sink).run().await }
-        });
+        let subscribers = publishers
+            .iter()
+            .zip(ranks.iter())
+            .map(|(publisher, rank)| {
+                let sink = RankSink::new(&identity.id, cache, rank.clone());
+                let Publisher {
+                    endpoint,
+                    replay_endpoint,
+                    topic,
+                } = publisher.clone();
+                async move {
+                    Subscriber::new(endpoint, replay_endpoint, topic, sink)
+                        .run()
+                        .await
+                }
+            });
         tokio::select! {
             () = finder.wait_change(cache, &publishers) => {}
             _ = join_all(subscribers) => {}
@@ -150,7 +167,10 @@ impl PublisherFinder {
     async fn offered(&mut self, backend: &Backend) -> Vec<Publisher> {
         let has_prefix_cache = || {
             let state = backend.health.state();
-            state.sample.as_ref().is_some_and(|sample| sample.load.prefix_queries.is_some())
+            state
+                .sample
+                .as_ref()
+                .is_some_and(|sample| sample.load.prefix_queries.is_some())
         };
         loop {
             while !has_prefix_cache() {
@@ -158,7 +178,9 @@ impl PublisherFinder {
             }
             if let Some(found) = self.find().await
                 && let Some(first) = found.first()
-                && Connection::open(&first.endpoint, SocketType::Sub).await.is_ok()
+                && Connection::open(&first.endpoint, SocketType::Sub)
+                    .await
+                    .is_ok()
             {
                 return found;
             }
@@ -178,7 +200,9 @@ impl PublisherFinder {
             if matches!(cache.state(), StreamState::FromHere | StreamState::Exact) {
                 continue;
             }
-            let Some(found) = self.find().await else { continue };
+            let Some(found) = self.find().await else {
+                continue;
+            };
             if found.is_empty() && self.is_optional() {
                 cache.withdraw();
                 return;

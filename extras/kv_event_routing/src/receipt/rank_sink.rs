@@ -22,20 +22,30 @@ impl RankSink {
         cache: &Arc<BackendCache>,
         rank: Arc<RankCache>,
     ) -> Self {
-        Self { backend: backend.clone(), cache: cache.clone(), rank, state: StreamState::Off }
+        Self {
+            backend: backend.clone(),
+            cache: cache.clone(),
+            rank,
+            state: StreamState::Off,
+        }
     }
 
     /// Applies one event. Takes the locks for each event separately, so that readers get them in
     /// between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
-        let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
+        let Some(chain) = self.rank.contents.write().apply(event)? else {
+            return Ok(());
+        };
         self.cache.join_space(&chain);
         self.cache.space.load_full().write().on_stored(&chain);
         let knowledge = &self.cache.knowledge;
         if let Some(id) = chain.event.session_id
             && let Some(session) = knowledge.session_ids.number_of(id)
         {
-            let key = RequestKey { backend: self.cache.number, session };
+            let key = RequestKey {
+                backend: self.cache.number,
+                session,
+            };
             knowledge.chains().on_stored(key, &chain);
         }
         Ok(())

@@ -29,11 +29,16 @@ struct ListedSource {
 /// ask the backend.
 pub(crate) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
     let endpoint: ZmqEndpoint = source.endpoint.as_ref()?.parse().ok()?;
-    let replay: Option<ZmqEndpoint> =
-        source.replay_endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok());
+    let replay: Option<ZmqEndpoint> = source
+        .replay_endpoint
+        .as_ref()
+        .and_then(|endpoint| endpoint.parse().ok());
     let shifted = |endpoint: &ZmqEndpoint, rank: u16| {
         let port = endpoint.port.checked_add(rank)?;
-        Some(ZmqEndpoint { host: endpoint.host.clone(), port })
+        Some(ZmqEndpoint {
+            host: endpoint.host.clone(),
+            port,
+        })
     };
     let publisher = |rank| {
         Some(Publisher {
@@ -68,8 +73,16 @@ fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
         return Some(Vec::new());
     }
     let at_backend = |address: &str| {
-        let port = address.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()?;
-        (port > 0).then(|| ZmqEndpoint { host: host.to_owned(), port })
+        let port = address
+            .strip_prefix("tcp://")?
+            .rsplit_once(':')?
+            .1
+            .parse()
+            .ok()?;
+        (port > 0).then(|| ZmqEndpoint {
+            host: host.to_owned(),
+            port,
+        })
     };
     let publisher = |source: ListedSource| {
         if is_disabled(&source) {
@@ -96,7 +109,10 @@ mod tests {
     #[test]
     fn listed_publishers_get_the_host_of_the_backend() {
         let publishers = listed(LISTED.as_bytes(), "vllm").unwrap();
-        let endpoint = |port| ZmqEndpoint { host: "vllm".into(), port };
+        let endpoint = |port| ZmqEndpoint {
+            host: "vllm".into(),
+            port,
+        };
         assert_eq!(publishers[0].endpoint, endpoint(5557));
         assert_eq!(publishers[0].replay_endpoint, None);
         let second = Publisher {
@@ -109,7 +125,12 @@ mod tests {
 
     #[test]
     fn an_unusable_list_is_none() {
-        for body in ["[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
+        for body in [
+            "[]",
+            "",
+            r#"{"0": {}}"#,
+            r#"{"0": {"endpoint": "ipc://x"}}"#,
+        ] {
             assert_eq!(listed(body.as_bytes(), "vllm"), None, "{body}");
         }
         let disabled = r#"{"0": {"enable_kv_cache_events": false, "endpoint": "tcp://*:5557"}}"#;
@@ -118,7 +139,10 @@ mod tests {
         }
         let entry = |rank| format!(r#""{rank}": {{"endpoint": "tcp://*:5557"}}"#);
         let many: Vec<String> = (0..=MAX_RANKS).map(entry).collect();
-        assert_eq!(listed(format!("{{{}}}", many.join(",")).as_bytes(), "vllm"), None);
+        assert_eq!(
+            listed(format!("{{{}}}", many.join(",")).as_bytes(), "vllm"),
+            None
+        );
     }
 
     #[test]
@@ -130,9 +154,15 @@ mod tests {
             ..KvEventSource::default()
         };
         let ports = configured(&source).unwrap().into_iter().map(|publisher| {
-            (publisher.endpoint.port, publisher.replay_endpoint.map(|replay| replay.port))
+            (
+                publisher.endpoint.port,
+                publisher.replay_endpoint.map(|replay| replay.port),
+            )
         });
-        assert_eq!(ports.collect::<Vec<_>>(), [(5557, Some(6557)), (5558, Some(6558))]);
+        assert_eq!(
+            ports.collect::<Vec<_>>(),
+            [(5557, Some(6557)), (5558, Some(6558))]
+        );
         assert_eq!(configured(&KvEventSource::default()), None);
     }
 }

@@ -20,7 +20,11 @@ impl Batch {
     /// Adds the new backlog of this gateway at a backend, and the prompt that the gateway sent there.
     /// Without a prompt: a first output or the end of a request changed the backlog.
     pub fn add(&mut self, backlog: BackendBacklog, prompt: Option<SentPrompt>) {
-        let same = self.message.backlogs.iter_mut().find(|known| known.backend == backlog.backend);
+        let same = self
+            .message
+            .backlogs
+            .iter_mut()
+            .find(|known| known.backend == backlog.backend);
         if let Some(known) = same {
             *known = backlog;
         } else {
@@ -47,7 +51,10 @@ impl Batch {
     /// The collected message, sent at `now_millis`. The batch is empty afterwards.
     pub fn take(&mut self, now_millis: u64) -> PeerMessage {
         self.bytes = 0;
-        PeerMessage { sent_at_millis: now_millis, ..std::mem::take(&mut self.message) }
+        PeerMessage {
+            sent_at_millis: now_millis,
+            ..std::mem::take(&mut self.message)
+        }
     }
 }
 
@@ -58,7 +65,10 @@ mod tests {
     use crate::messages::message::tests::sent;
 
     fn backlog(backend: u64, pending_tokens: u64) -> BackendBacklog {
-        BackendBacklog { backend, pending_tokens }
+        BackendBacklog {
+            backend,
+            pending_tokens,
+        }
     }
 
     #[test]
@@ -70,7 +80,10 @@ mod tests {
         batch.add(backlog(1, 0), None);
         let message = batch.take(9);
         assert_eq!(message.backlogs, [backlog(1, 0), backlog(2, 50)]);
-        assert_eq!((message.prompts, message.sent_at_millis), (vec![sent(1, &[5])], 9));
+        assert_eq!(
+            (message.prompts, message.sent_at_millis),
+            (vec![sent(1, &[5])], 9)
+        );
         assert!(batch.is_empty());
     }
 
@@ -81,7 +94,11 @@ mod tests {
         let mut count = 0;
         while !batch.is_full() {
             count += 1;
-            let blocks = if count < 100 { &blocks[..80] } else { &blocks[..] };
+            let blocks = if count < 100 {
+                &blocks[..80]
+            } else {
+                &blocks[..]
+            };
             batch.add(backlog(count, 1), Some(sent(count, blocks)));
         }
         assert!(count > 50);

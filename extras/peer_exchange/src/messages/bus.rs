@@ -48,7 +48,9 @@ pub enum BusError {
 
 impl std::fmt::Debug for BusSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BusSettings").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("BusSettings")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,7 +75,9 @@ impl BusSettings {
     /// Connects to the server and subscribes to the channel.
     pub async fn connect(&self) -> Result<(Publisher, Subscription), BusError> {
         let connecting = tokio::time::timeout(self.timeout, self.connect_unbounded());
-        connecting.await.map_err(|_| BusError::Timeout(self.timeout))?
+        connecting
+            .await
+            .map_err(|_| BusError::Timeout(self.timeout))?
     }
 
     async fn connect_unbounded(&self) -> Result<(Publisher, Subscription), BusError> {
@@ -87,10 +91,18 @@ impl BusSettings {
         }
         let client = Client::open(info.set_redis_settings(redis))?;
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.timeout));
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
         let (mut sink, stream) = client.get_async_pubsub().await?.split();
         sink.subscribe(&self.channel).await?;
-        Ok((Publisher { connection, channel: self.channel.clone() }, Subscription(stream)))
+        Ok((
+            Publisher {
+                connection,
+                channel: self.channel.clone(),
+            },
+            Subscription(stream),
+        ))
     }
 }
 
@@ -108,7 +120,9 @@ impl Subscription {
     /// Waits for the next message of any gateway. Fails if none arrives within `limit`.
     pub async fn next(&mut self, limit: Duration) -> Result<Vec<u8>, BusError> {
         let message = tokio::time::timeout(limit, self.0.next()).await;
-        let message = message.map_err(|_| BusError::Silent(limit))?.ok_or(BusError::Closed)?;
+        let message = message
+            .map_err(|_| BusError::Silent(limit))?
+            .ok_or(BusError::Closed)?;
         Ok(message.get_payload_bytes().to_vec())
     }
 }
@@ -119,10 +133,21 @@ mod tests {
 
     #[test]
     fn the_url_names_a_server_and_no_password() {
-        for url in ["redis://valkey:6379", "rediss://10.0.0.1", "redis://[::1]:7/2"] {
+        for url in [
+            "redis://valkey:6379",
+            "rediss://10.0.0.1",
+            "redis://[::1]:7/2",
+        ] {
             assert_eq!(BusSettings::url_problem(url), None, "{url}");
         }
-        for url in ["valkey:6379", "http://a", "", "redis://u:p@a", "redis://u@a", "unix:///a"] {
+        for url in [
+            "valkey:6379",
+            "http://a",
+            "",
+            "redis://u:p@a",
+            "redis://u@a",
+            "unix:///a",
+        ] {
             assert!(BusSettings::url_problem(url).is_some(), "{url}");
         }
     }

@@ -38,12 +38,18 @@ impl ExchangeKey {
         let shared = Salt::new(HKDF_SHA256, SALT).extract(secret);
         // The label and the length are constants that HKDF accepts, so this does not fail.
         let derived = |label: &[u8]| {
-            let key = shared.expand(&[label], hmac::HMAC_SHA256).map(hmac::Key::from);
+            let key = shared
+                .expand(&[label], hmac::HMAC_SHA256)
+                .map(hmac::Key::from);
             key.map_err(|_| KeyTooShort(secret.len()))
         };
         let prompt_seeds = derived(b"prompt seeds")?;
         let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
-        Ok(Self { shared, prompt_seeds, channel })
+        Ok(Self {
+            shared,
+            prompt_seeds,
+            channel,
+        })
     }
 
     /// The name of the channel of the message bus. Gateways with another key have another
@@ -76,7 +82,9 @@ impl ExchangeKey {
 
 /// The first 64 bits of an HMAC tag.
 fn leading_bits(tag: hmac::Tag) -> u64 {
-    tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    tag.as_ref()
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 impl std::fmt::Debug for ExchangeKey {
@@ -103,9 +111,18 @@ mod tests {
     #[test]
     fn models_and_cache_salts_have_different_seeds() {
         let key = ExchangeKey::new(&[1; 32]).unwrap();
-        let pairs = [(None, None), (Some(""), None), (None, Some("")), (Some("a"), Some("bc"))];
-        let pairs = pairs.into_iter().chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
-        let mut seeds: Vec<u64> = pairs.map(|(model, salt)| key.prompt_seed(model, salt)).collect();
+        let pairs = [
+            (None, None),
+            (Some(""), None),
+            (None, Some("")),
+            (Some("a"), Some("bc")),
+        ];
+        let pairs = pairs
+            .into_iter()
+            .chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
+        let mut seeds: Vec<u64> = pairs
+            .map(|(model, salt)| key.prompt_seed(model, salt))
+            .collect();
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 6);

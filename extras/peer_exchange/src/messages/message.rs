@@ -60,7 +60,10 @@ impl PeerMessage {
         let prompts: usize = self.prompts.iter().map(SentPrompt::encoded_bytes).sum();
         let mut bytes =
             Vec::with_capacity(EMPTY_BYTES + BACKLOG_BYTES * self.backlogs.len() + prompts);
-        let block_bytes = self.prompts.first().map_or(0, |sent| sent.prompt.block_bytes);
+        let block_bytes = self
+            .prompts
+            .first()
+            .map_or(0, |sent| sent.prompt.block_bytes);
         bytes.extend(self.sent_at_millis.to_le_bytes());
         bytes.extend(block_bytes.to_le_bytes());
         bytes.extend((self.backlogs.len() as u16).to_le_bytes());
@@ -86,7 +89,10 @@ impl PeerMessage {
         let backlogs = (0..read_count(bytes, BACKLOG_BYTES)?)
             .map(|_| {
                 let [backend, pending_tokens] = [read_u64(bytes)?, read_u64(bytes)?];
-                Some(BackendBacklog { backend, pending_tokens })
+                Some(BackendBacklog {
+                    backend,
+                    pending_tokens,
+                })
             })
             .collect::<Option<_>>()?;
         let prompts = (0..read_count(bytes, 10)?)
@@ -94,11 +100,22 @@ impl PeerMessage {
                 let backend = read_u64(bytes)?;
                 let blocks = (0..read_count(bytes, 8)?).map(|_| read_u64(bytes));
                 let blocks: Box<[u64]> = blocks.collect::<Option<_>>()?;
-                let prompt = PromptFingerprint { blocks, block_bytes, ..Default::default() };
-                Some(SentPrompt { backend, prompt: Arc::new(prompt) })
+                let prompt = PromptFingerprint {
+                    blocks,
+                    block_bytes,
+                    ..Default::default()
+                };
+                Some(SentPrompt {
+                    backend,
+                    prompt: Arc::new(prompt),
+                })
             })
             .collect::<Option<_>>()?;
-        bytes.is_empty().then_some(Self { sent_at_millis, backlogs, prompts })
+        bytes.is_empty().then_some(Self {
+            sent_at_millis,
+            backlogs,
+            prompts,
+        })
     }
 }
 
@@ -127,14 +144,24 @@ pub(crate) mod tests {
     pub(crate) fn sent(backend: u64, blocks: &[u64]) -> SentPrompt {
         let blocks = blocks.into();
         let block_bytes = 512;
-        let prompt = PromptFingerprint { blocks, block_bytes, ..PromptFingerprint::default() };
-        SentPrompt { backend, prompt: Arc::new(prompt) }
+        let prompt = PromptFingerprint {
+            blocks,
+            block_bytes,
+            ..PromptFingerprint::default()
+        };
+        SentPrompt {
+            backend,
+            prompt: Arc::new(prompt),
+        }
     }
 
     pub(crate) fn message() -> PeerMessage {
         PeerMessage {
             sent_at_millis: 1_700_000_000_000,
-            backlogs: vec![BackendBacklog { backend: 7, pending_tokens: 9_000 }],
+            backlogs: vec![BackendBacklog {
+                backend: 7,
+                pending_tokens: 9_000,
+            }],
             prompts: vec![sent(7, &[1, u64::MAX, 3]), sent(8, &[])],
         }
     }
@@ -151,7 +178,11 @@ pub(crate) mod tests {
     fn truncated_or_extended_messages_are_not_decoded() {
         let bytes = message().encode();
         for length in 0..bytes.len() {
-            assert_eq!(PeerMessage::decode(&bytes[..length]), None, "{length} bytes");
+            assert_eq!(
+                PeerMessage::decode(&bytes[..length]),
+                None,
+                "{length} bytes"
+            );
         }
         assert_eq!(PeerMessage::decode(&[&bytes[..], &[0]].concat()), None);
     }

@@ -69,7 +69,11 @@ const FORGET_AFTER: Duration = Duration::from_secs(2 * 30 + 1);
 impl Receiver {
     /// Receives messages for the gateway with session `own`.
     pub const fn new(key: ExchangeKey, own: SessionId) -> Self {
-        Self { key, own, peers: Vec::new() }
+        Self {
+            key,
+            own,
+            peers: Vec::new(),
+        }
     }
 
     /// Checks and decrypts a message that arrived at `now`, which is `now_millis` milliseconds
@@ -93,7 +97,10 @@ impl Receiver {
         let key = if let Some(number) = known {
             &self.peers[number].key
         } else {
-            derived = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
+            derived = self
+                .key
+                .message_key(&session)
+                .ok_or(Rejection::Authentication)?;
             &derived
         };
         let mut content = content.to_vec();
@@ -119,15 +126,26 @@ impl Receiver {
 
     /// Age of the last message of each other gateway that sent one in the last 61 seconds.
     pub fn ages(&self, now: Instant) -> impl Iterator<Item = Duration> {
-        let ages = self.peers.iter().map(move |peer| now.saturating_duration_since(peer.last_at));
+        let ages = self
+            .peers
+            .iter()
+            .map(move |peer| now.saturating_duration_since(peer.last_at));
         ages.filter(|age| *age < FORGET_AFTER)
     }
 
     /// Adds a gateway and returns its index: the index of a gateway that is forgotten ([`FORGET_AFTER`]),
     /// or else the next free index.
     fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
-        let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
-        let added = KnownPeer { session, key, last_sequence: 0, last_at: now };
+        let key = self
+            .key
+            .message_key(&session)
+            .ok_or(Rejection::Authentication)?;
+        let added = KnownPeer {
+            session,
+            key,
+            last_sequence: 0,
+            last_at: now,
+        };
         let is_forgotten =
             |peer: &KnownPeer| now.saturating_duration_since(peer.last_at) >= FORGET_AFTER;
         if let Some(number) = self.peers.iter().position(is_forgotten) {
@@ -211,7 +229,11 @@ mod tests {
     #[test]
     fn an_encrypted_message_hides_hashes_and_numbers() {
         let sealed = sealer(1).seal(&message()).unwrap();
-        assert!(!sealed.windows(8).any(|bytes| bytes == u64::MAX.to_le_bytes()));
+        assert!(
+            !sealed
+                .windows(8)
+                .any(|bytes| bytes == u64::MAX.to_le_bytes())
+        );
         let equal = [sealer(1), sealer(2)].map(|mut sealer| sealer.seal(&message()).unwrap());
         assert_ne!(equal[0][HEAD_BYTES..], equal[1][HEAD_BYTES..]);
     }
@@ -225,7 +247,10 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(receiver.receive(&changed).is_err(), "bit {bit}");
         }
-        let foreign = Sealer::new(&key(2), [9; 16]).unwrap().seal(&message()).unwrap();
+        let foreign = Sealer::new(&key(2), [9; 16])
+            .unwrap()
+            .seal(&message())
+            .unwrap();
         assert_eq!(receiver.receive(&foreign), Err(Rejection::Authentication));
         assert!(receiver.0.peers.is_empty());
     }
@@ -235,7 +260,10 @@ mod tests {
         let mut receiver = TestReceiver::new();
         let sealed = sealer(1).seal(&message()).unwrap();
         for length in 0..sealed.len() {
-            assert!(receiver.receive(&sealed[..length]).is_err(), "{length} bytes");
+            assert!(
+                receiver.receive(&sealed[..length]).is_err(),
+                "{length} bytes"
+            );
         }
         let mut huge = sealed.clone();
         huge.resize(MAX_MESSAGE_BYTES + 1, 0);
@@ -262,13 +290,28 @@ mod tests {
         let mut receiver = TestReceiver::new();
         let recorded = sealer(1).seal(&message()).unwrap();
         assert!(receiver.receive(&recorded).is_ok());
-        assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Replayed));
-        let later = PeerMessage { sent_at_millis: NOW_MILLIS + 62_000, ..message() };
+        assert_eq!(
+            receiver.receive_after(62, &recorded),
+            Err(Rejection::Replayed)
+        );
+        let later = PeerMessage {
+            sent_at_millis: NOW_MILLIS + 62_000,
+            ..message()
+        };
         let other = sealer(2).seal(&later).unwrap();
-        assert!(matches!(receiver.receive_after(62, &other), Ok(ReceivedMessage::Peer(0, _))));
-        assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Expired));
+        assert!(matches!(
+            receiver.receive_after(62, &other),
+            Ok(ReceivedMessage::Peer(0, _))
+        ));
+        assert_eq!(
+            receiver.receive_after(62, &recorded),
+            Err(Rejection::Expired)
+        );
         let mut restarted = TestReceiver::new();
-        assert_eq!(restarted.receive_after(31, &recorded), Err(Rejection::Expired));
+        assert_eq!(
+            restarted.receive_after(31, &recorded),
+            Err(Rejection::Expired)
+        );
     }
 
     #[test]
@@ -276,7 +319,10 @@ mod tests {
         let mut receiver = TestReceiver::new();
         let mut at = |seconds, session| {
             let sent_at_millis = NOW_MILLIS + seconds * 1_000;
-            let sealed = sealer(session).seal(&PeerMessage { sent_at_millis, ..message() });
+            let sealed = sealer(session).seal(&PeerMessage {
+                sent_at_millis,
+                ..message()
+            });
             receiver.receive_after(seconds, &sealed.unwrap())
         };
         for session in 1..=MAX_PEERS as u8 {
@@ -284,6 +330,12 @@ mod tests {
         }
         assert_eq!(at(1, 99), Err(Rejection::TooManyPeers));
         assert!(matches!(at(61, 99), Ok(ReceivedMessage::Peer(0, _))));
-        assert_eq!(receiver.0.ages(receiver.1 + Duration::from_secs(61)).count(), 1);
+        assert_eq!(
+            receiver
+                .0
+                .ages(receiver.1 + Duration::from_secs(61))
+                .count(),
+            1
+        );
     }
 }

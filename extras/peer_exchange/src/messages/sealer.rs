@@ -30,7 +30,11 @@ impl Sealer {
     /// Encrypts messages of `session`, an id that no other process of a gateway may have. `None`: no key
     /// can be derived.
     pub fn new(key: &ExchangeKey, session: SessionId) -> Option<Self> {
-        Some(Self { session, key: key.message_key(&session)?, next_sequence: 0 })
+        Some(Self {
+            session,
+            key: key.message_key(&session)?,
+            next_sequence: 0,
+        })
     }
 
     /// Encrypts a message. `None`: the encryption failed.
@@ -44,7 +48,10 @@ impl Sealer {
         head[21..].copy_from_slice(&sequence.to_be_bytes());
         let mut content = message.encode();
         let aad = Aad::from(head);
-        let tag = self.key.seal_in_place_separate_tag(nonce(sequence), aad, &mut content).ok()?;
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce(sequence), aad, &mut content)
+            .ok()?;
         Some([&head[..], &content[..], tag.as_ref()].concat())
     }
 }

@@ -33,7 +33,12 @@ fn assert_redacted(kind: RedactionKind, secrets: &[&str]) {
 fn email_addresses_in_prompts_and_responses_are_redacted() {
     assert_redacted(
         RedactionKind::Email,
-        &["bob@example.com", "a.b+c_d@mail.example.co.uk", "müller@exämple.de", "X%y@A1.IO"],
+        &[
+            "bob@example.com",
+            "a.b+c_d@mail.example.co.uk",
+            "müller@exämple.de",
+            "X%y@A1.IO",
+        ],
     );
     assert_eq!(redact_all("a bob\\u0040example.com b"), "a [email] b");
 }
@@ -60,7 +65,11 @@ fn phone_numbers_in_prompts_and_responses_are_redacted() {
             "98765 43210",
         ],
     );
-    assert_eq!(redact_all("+1 415 555 9123 20261121 7"), "[phone] 20261121 7", "two numbers");
+    assert_eq!(
+        redact_all("+1 415 555 9123 20261121 7"),
+        "[phone] 20261121 7",
+        "two numbers"
+    );
 }
 
 #[test]
@@ -76,7 +85,11 @@ fn payment_card_numbers_are_redacted() {
             "6011000990139424",
         ],
     );
-    assert_eq!(redact_all("5 4111 1111 1111 1111 999"), "5 [card] 999", "among other digits");
+    assert_eq!(
+        redact_all("5 4111 1111 1111 1111 999"),
+        "5 [card] 999",
+        "among other digits"
+    );
 }
 
 #[test]
@@ -95,7 +108,10 @@ fn keys_and_tokens_of_known_formats_are_redacted() {
         ("eyJhbGciOiJIUzI1NiJ9", ".eyJzdWIiOiIx"),
     ];
     let keys: Vec<String> = keys.iter().map(|(a, b)| format!("{a}{b}")).collect();
-    assert_redacted(RedactionKind::Key, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_redacted(
+        RedactionKind::Key,
+        &keys.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -103,18 +119,34 @@ fn truncated_private_key_blocks_are_redacted() {
     let (begin, end) = ("-----BEGIN RSA PRIVATE", "-----END RSA PRIVATE");
     for newline in ["\n", "\\n", "\\\\n", "\\r\\n"] {
         let block = format!("{begin} KEY-----{newline}MIIEpA{newline}abc={newline}");
-        assert_eq!(redact_all(&format!("a {block}{end} KEY----- b")), "a [key] b");
-        assert_eq!(redact_all(&format!("a {block}")), "a [key]", "truncated block");
+        assert_eq!(
+            redact_all(&format!("a {block}{end} KEY----- b")),
+            "a [key] b"
+        );
+        assert_eq!(
+            redact_all(&format!("a {block}")),
+            "a [key]",
+            "truncated block"
+        );
     }
 }
 
 #[test]
 fn only_the_value_of_a_password_is_redacted() {
     for (text, expected) in [
-        ("Authorization: Bearer abc123def456", "Authorization: Bearer [key]"),
+        (
+            "Authorization: Bearer abc123def456",
+            "Authorization: Bearer [key]",
+        ),
         ("password=hunter2!", "password=[key]"),
-        ("\\\"password\\\": \\\"s3cr3t\\\"", "\\\"password\\\": \\\"[key]\\\""),
-        ("api_key = 9f86d081884c7d659a2feaa0c55ad015", "api_key = [key]"),
+        (
+            "\\\"password\\\": \\\"s3cr3t\\\"",
+            "\\\"password\\\": \\\"[key]\\\"",
+        ),
+        (
+            "api_key = 9f86d081884c7d659a2feaa0c55ad015",
+            "api_key = [key]",
+        ),
         (
             "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
             "AWS_SECRET_ACCESS_KEY=[key]",
@@ -156,14 +188,29 @@ fn redaction_does_not_change_text_without_private_data() {
 fn only_selected_kinds_are_redacted() {
     let text = "bob@example.com and +1 415 555 0123 and eve@example.com";
     let (redacted, count) = redact(text, &[RedactionKind::Email]);
-    assert_eq!((redacted.as_str(), count), ("[email] and +1 415 555 0123 and [email]", 2));
+    assert_eq!(
+        (redacted.as_str(), count),
+        ("[email] and +1 415 555 0123 and [email]", 2)
+    );
     assert_eq!(redact(text, &[]), (text.to_owned(), 0));
 }
 
 #[test]
 fn texts_that_almost_match_are_fast() {
-    for piece in ["4111 ", "+1 ", "a@", "eyJ", "key=", "\\\\", "0123 ", "-----BEGIN PRIVATE KEY "] {
+    for piece in [
+        "4111 ",
+        "+1 ",
+        "a@",
+        "eyJ",
+        "key=",
+        "\\\\",
+        "0123 ",
+        "-----BEGIN PRIVATE KEY ",
+    ] {
         let text = piece.repeat(4_000);
-        assert!(redact(&text, &RedactionKind::ALL).0.len() <= text.len() + 16, "{piece}");
+        assert!(
+            redact(&text, &RedactionKind::ALL).0.len() <= text.len() + 16,
+            "{piece}"
+        );
     }
 }

@@ -11,18 +11,33 @@ const SECOND: Duration = Duration::from_secs(1);
 fn prompt(blocks: impl IntoIterator<Item = u64>) -> Arc<PromptFingerprint> {
     let blocks: Box<[u64]> = blocks.into_iter().collect();
     let bytes = 512 * blocks.len() as u64;
-    Arc::new(PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() })
+    Arc::new(PromptFingerprint {
+        bytes,
+        blocks,
+        block_bytes: 512,
+        ..PromptFingerprint::default()
+    })
 }
 
 fn turn(prompt: &Arc<PromptFingerprint>) -> Turn<'_> {
-    Turn { prompt, session: None, output: 0 }
+    Turn {
+        prompt,
+        session: None,
+        output: 0,
+    }
 }
 
 impl WorkingSet {
     /// A set of sessions that do not grow.
     fn of_constant_size(capacity: u64) -> Self {
-        let growth = Growth { observed: 0.0, doubt: 0.0 };
-        Self { growth, ..Self::new(Some(capacity)) }
+        let growth = Growth {
+            observed: 0.0,
+            doubt: 0.0,
+        };
+        Self {
+            growth,
+            ..Self::new(Some(capacity))
+        }
     }
 
     fn kind(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) -> TurnKind {
@@ -37,7 +52,11 @@ impl WorkingSet {
     fn check(&self) {
         let mut users: HashMap<u64, Vec<ContextId>> = HashMap::new();
         for (id, context) in &self.contexts {
-            context.prompt.blocks.iter().for_each(|hash| users.entry(*hash).or_default().push(*id));
+            context
+                .prompt
+                .blocks
+                .iter()
+                .for_each(|hash| users.entry(*hash).or_default().push(*id));
         }
         assert_eq!(self.blocks.len(), users.len());
         let shared = users.values().filter(|users| users.len() > 1).count() as u64;
@@ -47,9 +66,15 @@ impl WorkingSet {
             let own = context.prompt.blocks.iter().filter(is_own).count() as u64;
             assert_eq!(context.own_tokens, 128 * own);
         }
-        let running = self.contexts.values().filter(|context| context.idle_since.is_none());
+        let running = self
+            .contexts
+            .values()
+            .filter(|context| context.idle_since.is_none());
         assert_eq!(self.running, running.count());
-        let named = self.contexts.values().filter(|context| context.session.is_some());
+        let named = self
+            .contexts
+            .values()
+            .filter(|context| context.session.is_some());
         assert_eq!(self.sessions.values().sum::<usize>(), named.count());
     }
 }
@@ -78,14 +103,22 @@ fn new_sessions_leave_room_for_growth() {
     let mut set = WorkingSet::new(Some(128 * 20));
     set.run(&prompt(0..6), now);
     assert_eq!(set.kind(&prompt(100..104), now), TurnKind::Fits);
-    assert_eq!(set.kind(&prompt(100..105), now), TurnKind::Waits, "both are assumed to double");
+    assert_eq!(
+        set.kind(&prompt(100..105), now),
+        TurnKind::Waits,
+        "both are assumed to double"
+    );
     for number in 0..100 {
         let id = set.run(&prompt([1_000 + number]), now);
         set.end(id, None, now);
         now += ReturnTimes::LONGEST;
         set.need(now);
     }
-    assert_eq!(set.kind(&prompt(100..113), now), TurnKind::Fits, "one-time prompts do not grow");
+    assert_eq!(
+        set.kind(&prompt(100..113), now),
+        TurnKind::Fits,
+        "one-time prompts do not grow"
+    );
 }
 
 #[test]
@@ -127,12 +160,19 @@ fn without_a_capacity_nothing_waits_or_counts() {
 fn a_shared_prefix_counts_once() {
     let now = clock::epoch();
     let mut set = WorkingSet::of_constant_size(128 * 30);
-    let ids: Vec<ContextId> =
-        (1..=10).map(|agent| set.run(&prompt((0..15).chain([100 * agent])), now)).collect();
+    let ids: Vec<ContextId> = (1..=10)
+        .map(|agent| set.run(&prompt((0..15).chain([100 * agent])), now))
+        .collect();
     set.check();
     assert_eq!(set.compute_need(now).tokens as u64, 128 * 25);
-    assert_eq!(set.kind(&prompt((0..15).chain(5_000..5_005)), now), TurnKind::Fits);
-    assert_eq!(set.kind(&prompt((0..15).chain(5_000..5_006)), now), TurnKind::Waits);
+    assert_eq!(
+        set.kind(&prompt((0..15).chain(5_000..5_005)), now),
+        TurnKind::Fits
+    );
+    assert_eq!(
+        set.kind(&prompt((0..15).chain(5_000..5_006)), now),
+        TurnKind::Waits
+    );
     for id in ids {
         set.end(id, None, now);
         set.remove(id);
@@ -159,13 +199,29 @@ fn a_named_session_passes_with_few_contexts() {
     let mut set = WorkingSet::new(Some(128));
     for agent in 0..MAX_PARALLEL as u64 {
         let prompt = prompt([1_000 + agent]);
-        let named = Turn { session: Some(7), ..turn(&prompt) };
-        let expected = if agent == 0 { TurnKind::Fits } else { TurnKind::OfLiveSession };
+        let named = Turn {
+            session: Some(7),
+            ..turn(&prompt)
+        };
+        let expected = if agent == 0 {
+            TurnKind::Fits
+        } else {
+            TurnKind::OfLiveSession
+        };
         assert_eq!(set.turn_kind(&named, now), expected);
         set.begin(&named, false, now).unwrap();
     }
     let further = prompt([9]);
-    assert_eq!(set.turn_kind(&Turn { session: Some(7), ..turn(&further) }, now), TurnKind::Waits);
+    assert_eq!(
+        set.turn_kind(
+            &Turn {
+                session: Some(7),
+                ..turn(&further)
+            },
+            now
+        ),
+        TurnKind::Waits
+    );
     set.check();
 }
 
@@ -210,9 +266,18 @@ struct Waiting {
 }
 
 enum Agent {
-    Thinks { until: Instant },
-    Waits { id: QueuedRequestId, since: Instant },
-    Runs { context: Option<ContextId>, generation: u32, until: Instant },
+    Thinks {
+        until: Instant,
+    },
+    Waits {
+        id: QueuedRequestId,
+        since: Instant,
+    },
+    Runs {
+        context: Option<ContextId>,
+        generation: u32,
+        until: Instant,
+    },
 }
 
 /// Agents, the queue and the working set, as the controller of admission connects them.
@@ -241,7 +306,9 @@ impl Simulation {
     fn new(seed: u64) -> Self {
         let now = clock::epoch();
         let mut random = fastrand::Rng::with_seed(seed);
-        let names = (0..AGENTS).map(|_| random.bool().then(|| random.u64(..8))).collect();
+        let names = (0..AGENTS)
+            .map(|_| random.bool().then(|| random.u64(..8)))
+            .collect();
         Self {
             set: WorkingSet::new(Some(128 * 200)),
             queue: AdmissionQueue::new(AGENTS, 1),
@@ -263,7 +330,12 @@ impl Simulation {
         if blocks.len() > 40 || self.random.u8(..8) == 0 {
             let other = self.random.usize(..AGENTS);
             let shared = self.random.usize(..=4);
-            blocks = self.prompts[other].blocks.iter().take(shared).copied().collect();
+            blocks = self.prompts[other]
+                .blocks
+                .iter()
+                .take(shared)
+                .copied()
+                .collect();
         }
         for _ in 0..self.random.u64(..6) {
             self.next_block += 1;
@@ -282,21 +354,34 @@ impl Simulation {
             is_begun: false,
             gated_until: Some(self.now + GATED),
             deadline: self.now + MAX_WAIT,
-            payload: Waiting { agent, since: self.now },
+            payload: Waiting {
+                agent,
+                since: self.now,
+            },
         }
     }
 
     fn run(&mut self, agent: usize, is_overdue: bool) {
-        let turn = Turn { session: self.names[agent], ..turn(&self.prompts[agent]) };
+        let turn = Turn {
+            session: self.names[agent],
+            ..turn(&self.prompts[agent])
+        };
         let context = self.set.begin(&turn, is_overdue, self.now);
         let until = self.now + SECOND.mul_f64(2.0 * self.random.f64());
         self.turns += 1;
-        self.agents[agent] = Agent::Runs { context, generation: self.generation, until };
+        self.agents[agent] = Agent::Runs {
+            context,
+            generation: self.generation,
+            until,
+        };
     }
 
     fn start(&mut self, agent: usize) {
         self.extend_prompt(agent);
-        let turn = Turn { session: self.names[agent], ..turn(&self.prompts[agent]) };
+        let turn = Turn {
+            session: self.names[agent],
+            ..turn(&self.prompts[agent])
+        };
         match self.set.turn_kind(&turn, self.now) {
             TurnKind::Unlimited | TurnKind::OfLiveSession => self.run(agent, false),
             TurnKind::Fits if self.queue.is_empty() => self.run(agent, false),
@@ -305,7 +390,10 @@ impl Simulation {
                 let EnqueueOutcome::Waits(id) = self.queue.enter(request, self.now) else {
                     panic!("the queue has room for all");
                 };
-                self.agents[agent] = Agent::Waits { id, since: self.now };
+                self.agents[agent] = Agent::Waits {
+                    id,
+                    since: self.now,
+                };
             }
         }
     }
@@ -314,14 +402,25 @@ impl Simulation {
         let mut exhausted = ExhaustedGroups::default();
         loop {
             let now = self.now;
-            let Self { set, queue, prompts, names, .. } = self;
+            let Self {
+                set,
+                queue,
+                prompts,
+                names,
+                ..
+            } = self;
             let offer = |request: &QueuedRequest<Waiting>| {
                 let agent = request.payload.agent;
-                let turn = Turn { session: names[agent], ..turn(&prompts[agent]) };
+                let turn = Turn {
+                    session: names[agent],
+                    ..turn(&prompts[agent])
+                };
                 let is_held = request.is_gated(now) && set.turn_kind(&turn, now) == TurnKind::Waits;
                 (!is_held).then_some(())
             };
-            let Some((id, ())) = queue.select(now, &mut exhausted, offer, |()| 0.0) else { return };
+            let Some((id, ())) = queue.select(now, &mut exhausted, offer, |()| 0.0) else {
+                return;
+            };
             let request = queue.grant(id, now).unwrap().ticket;
             let is_overdue = !request.is_gated(now);
             self.longest_wait = self.longest_wait.max(now - request.payload.since);
@@ -331,11 +430,21 @@ impl Simulation {
 
     /// The end of a turn, with its usage or without.
     fn end(&mut self, agent: usize) {
-        let tokens = self.random.bool().then(|| 128 * self.prompts[agent].blocks.len() as u64);
-        if let Agent::Runs { context: Some(context), generation, .. } = self.agents[agent]
+        let tokens = self
+            .random
+            .bool()
+            .then(|| 128 * self.prompts[agent].blocks.len() as u64);
+        if let Agent::Runs {
+            context: Some(context),
+            generation,
+            ..
+        } = self.agents[agent]
             && generation == self.generation
         {
-            assert!(self.set.contexts.contains_key(&context), "a running context stays");
+            assert!(
+                self.set.contexts.contains_key(&context),
+                "a running context stays"
+            );
             self.set.end(context, tokens, self.now);
         }
         let until = self.now + SECOND.mul_f64(2.0 * self.random.f64());
@@ -393,12 +502,18 @@ fn a_million_events_leave_nothing_behind() {
         }
     }
     (0..AGENTS).for_each(|agent| simulation.cancel(agent));
-    let Simulation { set, queue, now, .. } = &mut simulation;
+    let Simulation {
+        set, queue, now, ..
+    } = &mut simulation;
     assert!(queue.is_empty());
     assert_eq!(set.running, 0);
     set.need(*now + ReturnTimes::LONGEST);
     set.check();
     assert!(set.is_empty() && set.ends.is_empty() && set.sessions.is_empty());
     assert!(simulation.turns > 50_000, "{}", simulation.turns);
-    assert!(simulation.longest_wait > SECOND, "{:?}", simulation.longest_wait);
+    assert!(
+        simulation.longest_wait > SECOND,
+        "{:?}",
+        simulation.longest_wait
+    );
 }

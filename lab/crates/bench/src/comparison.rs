@@ -90,12 +90,30 @@ const MIN_VALUES_FOR_P99: usize = 200;
 
 /// The compared quantities with their names.
 const QUANTITIES: [(&str, Measure); 8] = [
-    ("TTFT p50", latency(0.5, |all| all.ttft.p50, |sample| sample.ttft)),
-    ("TTFT p99", latency(0.99, |all| all.ttft.p99, |sample| sample.ttft)),
-    ("TPOT p50", latency(0.5, |all| all.tpot.p50, |sample| sample.tpot)),
-    ("TPOT p99", latency(0.99, |all| all.tpot.p99, |sample| sample.tpot)),
-    ("E2E p50", latency(0.5, |all| all.e2e.p50, |sample| sample.e2e)),
-    ("E2E p99", latency(0.99, |all| all.e2e.p99, |sample| sample.e2e)),
+    (
+        "TTFT p50",
+        latency(0.5, |all| all.ttft.p50, |sample| sample.ttft),
+    ),
+    (
+        "TTFT p99",
+        latency(0.99, |all| all.ttft.p99, |sample| sample.ttft),
+    ),
+    (
+        "TPOT p50",
+        latency(0.5, |all| all.tpot.p50, |sample| sample.tpot),
+    ),
+    (
+        "TPOT p99",
+        latency(0.99, |all| all.tpot.p99, |sample| sample.tpot),
+    ),
+    (
+        "E2E p50",
+        latency(0.5, |all| all.e2e.p50, |sample| sample.e2e),
+    ),
+    (
+        "E2E p99",
+        latency(0.99, |all| all.e2e.p99, |sample| sample.e2e),
+    ),
     ("goodput", Measure::Goodput),
     ("output tokens/s", Measure::OutputTokens),
 ];
@@ -105,14 +123,25 @@ const fn latency(
     total: fn(&LatencySummaries) -> f64,
     sample: fn(&RequestSample) -> Option<f64>,
 ) -> Measure {
-    Measure::Latency { quantile, total, sample }
+    Measure::Latency {
+        quantile,
+        total,
+        sample,
+    }
 }
 
 /// The output tokens per second of each time slot of a run. The last slot is left out, because the run ended
 /// within it.
 fn output_token_rates(report: &BenchReport) -> Vec<f64> {
-    let slots = report.timeline.slots.split_last().map_or(&[][..], |(_, slots)| slots);
-    slots.iter().map(|slot| slot.tokens / report.timeline.width).collect()
+    let slots = report
+        .timeline
+        .slots
+        .split_last()
+        .map_or(&[][..], |(_, slots)| slots);
+    slots
+        .iter()
+        .map(|slot| slot.tokens / report.timeline.width)
+        .collect()
 }
 
 // === impl Comparison ===
@@ -128,8 +157,17 @@ impl Comparison {
         let rows: Vec<ComparisonRow> = QUANTITIES.into_iter().map(row).collect();
         let is_regression =
             |row: &&ComparisonRow| row.verdict == ChangeVerdict::Worse && row.change.abs() > limit;
-        let regressions = rows.iter().filter(is_regression).map(|row| row.quantity).collect();
-        Self { differences: differences(before, after), is_comparable, regressions, rows }
+        let regressions = rows
+            .iter()
+            .filter(is_regression)
+            .map(|row| row.quantity)
+            .collect();
+        Self {
+            differences: differences(before, after),
+            is_comparable,
+            regressions,
+            rows,
+        }
     }
 }
 
@@ -301,7 +339,9 @@ impl Measure {
         let samples = report.samples.requests.iter();
         match self {
             Self::Latency { sample, .. } => samples.filter_map(sample).collect(),
-            Self::Goodput => samples.map(|sample| f64::from(u8::from(sample.is_good))).collect(),
+            Self::Goodput => samples
+                .map(|sample| f64::from(u8::from(sample.is_good)))
+                .collect(),
             Self::OutputTokens => output_token_rates(report),
         }
     }
@@ -353,7 +393,10 @@ mod tests {
         for number in 0..requests {
             statistics.add(&measured(number, number * 100, number * 100, ttft(number)));
         }
-        let end = RunEnd { seconds: 10.0, ending: RunTermination::Complete };
+        let end = RunEnd {
+            seconds: 10.0,
+            ending: RunTermination::Complete,
+        };
         BenchReport::new(run, &end, statistics, None)
     }
 
@@ -363,13 +406,21 @@ mod tests {
     }
 
     fn row(comparison: &Comparison, quantity: &str) -> ComparisonRow {
-        *comparison.rows.iter().find(|row| row.quantity == quantity).unwrap()
+        *comparison
+            .rows
+            .iter()
+            .find(|row| row.quantity == quantity)
+            .unwrap()
     }
 
     #[test]
     fn equal_distributions_differ_only_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
-        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
+        assert_eq!(
+            row(&comparison, "TTFT p50").verdict,
+            ChangeVerdict::Noise,
+            "{comparison}"
+        );
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
@@ -379,7 +430,10 @@ mod tests {
         let after = report(2, 500, 1.2);
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
-        assert!(comparison.regressions.contains(&"TTFT p50"), "{comparison:?}");
+        assert!(
+            comparison.regressions.contains(&"TTFT p50"),
+            "{comparison:?}"
+        );
         assert!(Comparison::new(&before, &after, 0.5).regressions.is_empty());
         let back = Comparison::new(&after, &before, 0.1);
         assert_eq!(row(&back, "TTFT p50").verdict, ChangeVerdict::Better);
@@ -391,7 +445,10 @@ mod tests {
         let comparison = Comparison::new(&report(1, 50, 1.0), &report(2, 50, 5.0), 0.1);
         assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::TooFew);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
-        assert_eq!(row(&comparison, "output tokens/s").verdict, ChangeVerdict::TooFew);
+        assert_eq!(
+            row(&comparison, "output tokens/s").verdict,
+            ChangeVerdict::TooFew
+        );
     }
 
     #[test]
@@ -399,17 +456,23 @@ mod tests {
         for backends in [2, 3, 4, 8] {
             let requests = 13_170;
             let fast = report_of(requests, |_| 0.08);
-            let slow =
-                report_of(
-                    requests,
-                    |number| {
-                        if number % backends == backends - 1 { 37.0 } else { 0.08 }
-                    },
-                );
+            let slow = report_of(requests, |number| {
+                if number % backends == backends - 1 {
+                    37.0
+                } else {
+                    0.08
+                }
+            });
             let samples = &slow.samples.requests;
-            let slow_samples = samples.iter().filter(|sample| sample.ttft > Some(30.0)).count();
+            let slow_samples = samples
+                .iter()
+                .filter(|sample| sample.ttft > Some(30.0))
+                .count();
             let share = slow_samples as f64 / samples.len() as f64 * backends as f64;
-            assert!((0.85..1.15).contains(&share), "{backends} backends: {share} of the expected");
+            assert!(
+                (0.85..1.15).contains(&share),
+                "{backends} backends: {share} of the expected"
+            );
             // The plot shows the maximum of its axis. It is above 37 s only if the plot has slow requests.
             let html = slow.html();
             assert_eq!(html.matches("<circle").count(), samples.len());
@@ -418,7 +481,10 @@ mod tests {
             assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::Worse);
             let goodput = row(&comparison, "goodput");
             let good = (requests - requests / backends) as f64 / requests as f64;
-            assert!((goodput.after - good).abs() < 1e-9, "{backends} backends: {goodput:?}");
+            assert!(
+                (goodput.after - good).abs() < 1e-9,
+                "{backends} backends: {goodput:?}"
+            );
             assert!((row(&comparison, "TTFT p99").after - slow.latencies.ttft.p99).abs() < 1e-9);
         }
     }
@@ -428,12 +494,26 @@ mod tests {
         let before = report(1, 500, 1.0);
         let mut after = report(2, 500, 9.0);
         after.run.scenario.name = "renamed".to_owned();
-        assert!(Comparison::new(&before, &after, 0.1).is_comparable, "the name is not the load");
+        assert!(
+            Comparison::new(&before, &after, 0.1).is_comparable,
+            "the name is not the load"
+        );
         after.run.scenario.output = None;
         let comparison = Comparison::new(&before, &after, 0.1);
-        assert!(!comparison.is_comparable && comparison.regressions.is_empty(), "{comparison:?}");
-        assert!(comparison.rows.iter().all(|row| row.verdict == ChangeVerdict::NotComparable));
-        assert!(comparison.to_string().contains("NOT COMPARABLE"), "{comparison}");
+        assert!(
+            !comparison.is_comparable && comparison.regressions.is_empty(),
+            "{comparison:?}"
+        );
+        assert!(
+            comparison
+                .rows
+                .iter()
+                .all(|row| row.verdict == ChangeVerdict::NotComparable)
+        );
+        assert!(
+            comparison.to_string().contains("NOT COMPARABLE"),
+            "{comparison}"
+        );
     }
 
     #[test]
@@ -442,7 +522,10 @@ mod tests {
         let mut after = report(2, 500, 1.0);
         after.run.objectives = LatencyObjectives::new(0.01, 1.0);
         let comparison = Comparison::new(&before, &after, 0.1);
-        assert_eq!(row(&comparison, "goodput").verdict, ChangeVerdict::NotComparable);
+        assert_eq!(
+            row(&comparison, "goodput").verdict,
+            ChangeVerdict::NotComparable
+        );
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise);
     }
 
@@ -452,7 +535,12 @@ mod tests {
         other.run.scenario = ScenarioPreset::Burst.scenario();
         other.generator.problems = vec!["late".to_owned()];
         let comparison = Comparison::new(&report(1, 50, 1.0), &other, 0.1);
-        assert_eq!(comparison.differences.len(), 2, "{:?}", comparison.differences);
+        assert_eq!(
+            comparison.differences.len(),
+            2,
+            "{:?}",
+            comparison.differences
+        );
         assert!(comparison.to_string().contains("bursts of 32"));
     }
 }

@@ -73,15 +73,31 @@ pub struct GatewayComparison {
 
 /// A latency that is compared: its name, the name of the gateway's histogram metric, and the histogram of the
 /// client.
-type ComparedMetric = (&'static str, &'static str, fn(&RunStatistics) -> &LatencyHistogram);
+type ComparedMetric = (
+    &'static str,
+    &'static str,
+    fn(&RunStatistics) -> &LatencyHistogram,
+);
 
 /// The compared latencies. The gateway measures from the arrival of a request, so the client's values count
 /// from the actual send time.
 const COMPARED_METRICS: [ComparedMetric; 4] = [
-    ("TTFT", "gen_ai_server_time_to_first_token_seconds", |client| &client.service_ttft),
-    ("TBT", "tokenweir_inter_chunk_latency_seconds", |client| &client.gaps),
-    ("TPOT", "gen_ai_server_time_per_output_token_seconds", |client| &client.tpot),
-    ("E2E", "gen_ai_server_request_duration_seconds", |client| &client.service_e2e),
+    (
+        "TTFT",
+        "gen_ai_server_time_to_first_token_seconds",
+        |client| &client.service_ttft,
+    ),
+    ("TBT", "tokenweir_inter_chunk_latency_seconds", |client| {
+        &client.gaps
+    }),
+    (
+        "TPOT",
+        "gen_ai_server_time_per_output_token_seconds",
+        |client| &client.tpot,
+    ),
+    ("E2E", "gen_ai_server_request_duration_seconds", |client| {
+        &client.service_e2e
+    }),
 ];
 const TOKENS_METRIC: &str = "tokenweir_tokens_total";
 const MODEL_LABEL: &str = "gen_ai_request_model";
@@ -99,7 +115,10 @@ impl GatewayMetricsPage {
         let mut is_gateway = false;
         for (name, sample) in MetricSample::of_page(page) {
             is_gateway |= name == "tokenweir_build_info";
-            if sample.label(MODEL_LABEL).is_some_and(|label| label == model.as_bytes()) {
+            if sample
+                .label(MODEL_LABEL)
+                .is_some_and(|label| label == model.as_bytes())
+            {
                 metrics.add_sample(name, &sample);
             }
         }
@@ -125,14 +144,19 @@ impl GatewayMetricsPage {
     fn since(&self, before: &Self) -> Self {
         let histograms = self.histograms.iter().zip(&before.histograms);
         Self {
-            histograms: histograms.map(|(after, before)| after.since(before)).collect(),
+            histograms: histograms
+                .map(|(after, before)| after.since(before))
+                .collect(),
             output_tokens: self.output_tokens - before.output_tokens,
         }
     }
 
     /// Number of requests that have ended in the gateway since the earlier page `before`.
     pub fn finished_requests_since(&self, before: &Self) -> u64 {
-        self.since(before).histograms.last().map_or(0, CumulativeBuckets::count)
+        self.since(before)
+            .histograms
+            .last()
+            .map_or(0, CumulativeBuckets::count)
     }
 
     /// Compares the measurements of the client with the increase of the metrics since an earlier
@@ -151,11 +175,17 @@ impl GatewayMetricsPage {
                 gateway: BucketedSummary::new(&bounds, &buckets.counts(), buckets.mean()),
             }
         });
-        let ended = increase.histograms.last().map_or(0, CumulativeBuckets::count);
+        let ended = increase
+            .histograms
+            .last()
+            .map_or(0, CumulativeBuckets::count);
         let sent = statistics.counts.served + statistics.counts.failed;
         GatewayComparison {
             rows: rows.collect(),
-            output_tokens: [statistics.counts.output_tokens, increase.output_tokens.round() as u64],
+            output_tokens: [
+                statistics.counts.output_tokens,
+                increase.output_tokens.round() as u64,
+            ],
             is_shared: ended != sent,
         }
     }
@@ -179,8 +209,14 @@ impl CumulativeBuckets {
     fn add(&mut self, le: Option<&[u8]>, value: f64) {
         let bound: Option<f64> = le.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
         let Some(bound) = bound else { return };
-        let index = self.buckets.partition_point(|(existing, _)| *existing < bound);
-        if self.buckets.get(index).is_none_or(|(existing, _)| *existing > bound) {
+        let index = self
+            .buckets
+            .partition_point(|(existing, _)| *existing < bound);
+        if self
+            .buckets
+            .get(index)
+            .is_none_or(|(existing, _)| *existing > bound)
+        {
             self.buckets.insert(index, (bound, 0.0));
         }
         self.buckets[index].1 += value;
@@ -196,11 +232,16 @@ impl CumulativeBuckets {
         };
         let increase = |(bound, count): &(f64, f64)| (*bound, count - count_before(*bound));
         let buckets = self.buckets.iter().map(increase).collect();
-        Self { buckets, sum: self.sum - before.sum }
+        Self {
+            buckets,
+            sum: self.sum - before.sum,
+        }
     }
 
     fn count(&self) -> u64 {
-        self.buckets.last().map_or(0, |(_, count)| count.round() as u64)
+        self.buckets
+            .last()
+            .map_or(0, |(_, count)| count.round() as u64)
     }
 
     fn mean(&self) -> f64 {
@@ -234,7 +275,12 @@ impl BucketedSummary {
         let quantile = |q| {
             histogram::bucket_quantile(bounds, &counts_u32, q).filter(|value| value.is_finite())
         };
-        Self { count: counts.iter().sum(), mean, p50: quantile(0.5), p99: quantile(0.99) }
+        Self {
+            count: counts.iter().sum(),
+            mean,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+        }
     }
 }
 
@@ -283,7 +329,10 @@ mod tests {
         for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
             histogram.record_seconds(seconds);
         }
-        assert_eq!(count_in_buckets(&histogram, &[0.005, 0.01, 1.0]), [2, 1, 1, 1]);
+        assert_eq!(
+            count_in_buckets(&histogram, &[0.005, 0.01, 1.0]),
+            [2, 1, 1, 1]
+        );
     }
 
     #[test]
@@ -293,6 +342,9 @@ mod tests {
         let after = GatewayMetricsPage::read(page(4, 1.0).as_bytes(), "m").unwrap();
         let statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
         assert_eq!(after.beside(&empty, &statistics).rows[0].gateway.count, 8);
-        assert_eq!(GatewayMetricsPage::read(b"vllm:num_requests_running 1\n", "m"), None);
+        assert_eq!(
+            GatewayMetricsPage::read(b"vllm:num_requests_running 1\n", "m"),
+            None
+        );
     }
 }

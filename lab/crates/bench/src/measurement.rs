@@ -85,6 +85,9 @@ impl ResponseMeasurement {
 
 impl From<&'static str> for RequestFailure {
     fn from(kind: &'static str) -> Self {
-        Self { kind: kind.into(), message: None }
+        Self {
+            kind: kind.into(),
+            message: None,
+        }
     }
 }

@@ -62,7 +62,15 @@ impl LoadPlan {
     ) -> Self {
         let mut arrivals = fastrand::Rng::with_seed(seed);
         let lengths = arrivals.fork();
-        Self { scenario, recorded, limits, number: 0, next_arrival_seconds: 0.0, arrivals, lengths }
+        Self {
+            scenario,
+            recorded,
+            limits,
+            number: 0,
+            next_arrival_seconds: 0.0,
+            arrivals,
+            lengths,
+        }
     }
 
     /// Maximum number of requests in the plan. The time limit can end the plan earlier. `None`: only the time
@@ -124,15 +132,22 @@ impl Iterator for LoadPlan {
             Some(jobs) => Some(jobs.get(self.number as usize)?.clone()),
             None => None,
         };
-        let is_request_limit_reached =
-            self.limits.requests.is_some_and(|limit| self.number >= limit);
+        let is_request_limit_reached = self
+            .limits
+            .requests
+            .is_some_and(|limit| self.number >= limit);
         let at = self.next_send_time(recorded.as_ref());
-        let is_time_limit_reached =
-            at.zip(self.limits.until).is_some_and(|(at, until)| at >= until);
+        let is_time_limit_reached = at
+            .zip(self.limits.until)
+            .is_some_and(|(at, until)| at >= until);
         if is_request_limit_reached || is_time_limit_reached {
             return None;
         }
-        let planned = PlannedRequest { number: self.number, at, job: self.next_request(recorded) };
+        let planned = PlannedRequest {
+            number: self.number,
+            at,
+            job: self.next_request(recorded),
+        };
         self.number += 1;
         Some(planned)
     }
@@ -145,12 +160,24 @@ mod tests {
     use tokenweir_replay::trace;
 
     fn plan(arrivals: ArrivalProcess, requests: u64, seed: u64) -> LoadPlan {
-        let scenario = LoadScenario { arrivals, ..ScenarioPreset::LowLoad.scenario() };
-        LoadPlan::new(scenario, None, PlanLimits { requests: Some(requests), until: None }, seed)
+        let scenario = LoadScenario {
+            arrivals,
+            ..ScenarioPreset::LowLoad.scenario()
+        };
+        LoadPlan::new(
+            scenario,
+            None,
+            PlanLimits {
+                requests: Some(requests),
+                until: None,
+            },
+            seed,
+        )
     }
 
     fn millis(plan: LoadPlan) -> Vec<u128> {
-        plan.map(|planned| planned.at.unwrap().as_millis()).collect()
+        plan.map(|planned| planned.at.unwrap().as_millis())
+            .collect()
     }
 
     #[test]
@@ -172,7 +199,10 @@ mod tests {
     #[test]
     fn poisson_gaps_have_the_inverse_rate() {
         let at = millis(plan(ArrivalProcess::Poisson { rate: 100.0 }, 20_000, 3));
-        let gaps: Vec<f64> = at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let gaps: Vec<f64> = at
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as f64)
+            .collect();
         let (mean, deviation) = tokenweir_replay::results::spread(&gaps);
         assert!((9.5..10.5).contains(&mean), "{mean}");
         assert!((0.9..1.1).contains(&(deviation / mean)), "{deviation}");
@@ -180,7 +210,10 @@ mod tests {
 
     #[test]
     fn constant_and_bursty_arrivals_have_exact_send_times() {
-        assert_eq!(millis(plan(ArrivalProcess::Constant { rate: 4.0 }, 4, 1)), [0, 250, 500, 750]);
+        assert_eq!(
+            millis(plan(ArrivalProcess::Constant { rate: 4.0 }, 4, 1)),
+            [0, 250, 500, 750]
+        );
         let bursts = ArrivalProcess::Bursts { rate: 4.0, size: 2 };
         assert_eq!(millis(plan(bursts, 5, 1)), [0, 0, 500, 500, 1_000]);
         assert!(
@@ -202,7 +235,13 @@ mod tests {
         assert_eq!(full.max_requests(), Some(3));
         assert_eq!(millis(full.clone()), [0, 500, 2_000]);
         let until = Some(Duration::from_secs(1));
-        let short = LoadPlan { limits: PlanLimits { until, requests: None }, ..full };
+        let short = LoadPlan {
+            limits: PlanLimits {
+                until,
+                requests: None,
+            },
+            ..full
+        };
         assert_eq!(short.clone().count(), 2);
         assert_eq!(short.last().unwrap().job.prompt_tokens, 7);
     }

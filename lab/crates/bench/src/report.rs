@@ -173,7 +173,9 @@ impl BenchReport {
             service_e2e: LatencySummary::from(&statistics.service_e2e),
         };
         let curve = |histogram: &LatencyHistogram| {
-            CURVE_QUANTILES.map(|share| histogram.quantile(share)).to_vec()
+            CURVE_QUANTILES
+                .map(|share| histogram.quantile(share))
+                .to_vec()
         };
         let curves = LatencyCurves {
             ttft: curve(&statistics.ttft),
@@ -238,13 +240,19 @@ impl GeneratorReport {
                 statistics.counts.delayed
             ));
         }
-        Self { lag, timer_delay, problems }
+        Self {
+            lag,
+            timer_delay,
+            problems,
+        }
     }
 }
 
 impl RunRates {
     fn new(statistics: &RunStatistics, seconds: f64) -> Self {
-        let RunStatistics { counts, sending, .. } = statistics;
+        let RunStatistics {
+            counts, sending, ..
+        } = statistics;
         let per_second = |count: u64| count as f64 / seconds.max(1e-9);
         let ended = (counts.served + counts.failed).max(1) as f64;
         let cached = counts.cached_tokens as f64 / counts.input_tokens.max(1) as f64;

@@ -41,7 +41,10 @@ const MAX_SAMPLES: usize = 4_096;
 
 impl Default for RequestSamples {
     fn default() -> Self {
-        Self { every: 1, requests: Vec::new() }
+        Self {
+            every: 1,
+            requests: Vec::new(),
+        }
     }
 }
 
@@ -58,13 +61,16 @@ impl RequestSamples {
             at: measured.due.as_secs_f64(),
             ttft: response.map(|response| measured.late() + response.ttft),
             tpot: response.and_then(super::measurement::ResponseMeasurement::tpot),
-            e2e: response.filter(|response| !response.has_disconnected).map(|_| e2e),
+            e2e: response
+                .filter(|response| !response.has_disconnected)
+                .map(|_| e2e),
             is_good: measured.is_good(objectives),
         });
         if self.requests.len() > MAX_SAMPLES {
             self.every *= 2;
             let every = self.every;
-            self.requests.retain(|sample| is_sampled(sample.number, every));
+            self.requests
+                .retain(|sample| is_sampled(sample.number, every));
         }
     }
 

@@ -85,17 +85,39 @@ impl ScenarioPreset {
     pub fn scenario(self) -> LoadScenario {
         let (arrivals, prompt, output) = match self {
             Self::LowLoad => (ArrivalProcess::Poisson { rate: 1.0 }, (128, 512), (64, 192)),
-            Self::Saturation => (ArrivalProcess::Closed { users: 64 }, (256, 1_024), (64, 256)),
-            Self::LongPrompts => (ArrivalProcess::Poisson { rate: 1.0 }, (4_000, 7_500), (32, 96)),
-            Self::LongOutputs => (ArrivalProcess::Poisson { rate: 1.0 }, (64, 256), (1_000, 2_000)),
-            Self::Burst => {
-                (ArrivalProcess::Bursts { rate: 4.0, size: 32 }, (256, 1_024), (64, 256))
-            }
+            Self::Saturation => (
+                ArrivalProcess::Closed { users: 64 },
+                (256, 1_024),
+                (64, 256),
+            ),
+            Self::LongPrompts => (
+                ArrivalProcess::Poisson { rate: 1.0 },
+                (4_000, 7_500),
+                (32, 96),
+            ),
+            Self::LongOutputs => (
+                ArrivalProcess::Poisson { rate: 1.0 },
+                (64, 256),
+                (1_000, 2_000),
+            ),
+            Self::Burst => (
+                ArrivalProcess::Bursts {
+                    rate: 4.0,
+                    size: 32,
+                },
+                (256, 1_024),
+                (64, 256),
+            ),
         };
         let token_range = |(min, max)| Some(TokenRange { min, max });
         let prompt = token_range(prompt);
         let output = token_range(output);
-        LoadScenario { name: self.as_str().to_owned(), arrivals, prompt, output }
+        LoadScenario {
+            name: self.as_str().to_owned(),
+            arrivals,
+            prompt,
+            output,
+        }
     }
 }
 
@@ -124,7 +146,11 @@ impl fmt::Display for LoadScenario {
         };
         let prompt = tokens(self.prompt);
         let output = tokens(self.output);
-        write!(f, "{}, {prompt} prompt tokens, {output} output tokens", self.arrivals)
+        write!(
+            f,
+            "{}, {prompt} prompt tokens, {output} output tokens",
+            self.arrivals
+        )
     }
 }
 
@@ -143,7 +169,10 @@ impl fmt::Display for ArrivalProcess {
                 write!(f, "open loop, {rate} requests per second (constant)")
             }
             Self::Bursts { rate, size } => {
-                write!(f, "open loop, {rate} requests per second in bursts of {size}")
+                write!(
+                    f,
+                    "open loop, {rate} requests per second in bursts of {size}"
+                )
             }
             Self::Recorded { speed } => {
                 write!(f, "open loop, the trace at {speed} times its speed")
@@ -166,7 +195,9 @@ impl FromStr for TokenRange {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (min, max) = text.split_once('-').unwrap_or((text, text));
         let parse_tokens = |text: &str| text.trim().parse().ok();
-        let range = parse_tokens(min).zip(parse_tokens(max)).map(|(min, max)| Self { min, max });
+        let range = parse_tokens(min)
+            .zip(parse_tokens(max))
+            .map(|(min, max)| Self { min, max });
         let range = range.filter(|range| 1 <= range.min && range.min <= range.max);
         range
             .filter(|range| range.max <= MAX_TOKENS)
@@ -205,6 +236,11 @@ mod tests {
             assert_eq!(preset.as_str().parse(), Ok(preset));
             assert_eq!(preset.scenario().name, preset.as_str());
         }
-        assert!("heavy".parse::<ScenarioPreset>().unwrap_err().contains("long-prompts"));
+        assert!(
+            "heavy"
+                .parse::<ScenarioPreset>()
+                .unwrap_err()
+                .contains("long-prompts")
+        );
     }
 }

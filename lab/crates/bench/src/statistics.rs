@@ -128,12 +128,18 @@ const MAX_TIMELINE_SLOTS: usize = 120;
 impl RunStatistics {
     /// Creates empty statistics.
     pub fn new(objectives: LatencyObjectives) -> Self {
-        Self { objectives, ..Self::default() }
+        Self {
+            objectives,
+            ..Self::default()
+        }
     }
 
     /// Records that a request is sent. `seconds`: time since the start of the run.
     pub fn on_sent(&mut self, seconds: f64) {
-        self.sending = SendingPhase { seconds, served: self.counts.served };
+        self.sending = SendingPhase {
+            seconds,
+            served: self.counts.served,
+        };
     }
 
     /// Adds a request that has ended.
@@ -151,7 +157,11 @@ impl RunStatistics {
                 self.consecutive_failures +=
                     u64::from(!OVERLOAD_FAILURES.contains(&&*failure.kind));
                 self.counts.failed += 1;
-                *self.counts.failures.entry(failure.kind.clone().into_owned()).or_default() += 1;
+                *self
+                    .counts
+                    .failures
+                    .entry(failure.kind.clone().into_owned())
+                    .or_default() += 1;
                 self.timeline.slot_at(measured.ended.as_secs_f64()).failed += 1.0;
             }
         }
@@ -182,13 +192,24 @@ impl RunStatistics {
             self.service_e2e.record_seconds(ended - sent);
             self.e2e.record_seconds(ended - due);
         }
-        response.gaps.iter().for_each(|gap| self.gaps.record_seconds(*gap));
-        response.tpot().into_iter().for_each(|tpot| self.tpot.record_seconds(tpot));
+        response
+            .gaps
+            .iter()
+            .for_each(|gap| self.gaps.record_seconds(*gap));
+        response
+            .tpot()
+            .into_iter()
+            .for_each(|tpot| self.tpot.record_seconds(tpot));
         let first = sent + response.ttft;
         self.timeline.slot_at(ended).served += 1.0;
-        self.timeline.add_tokens(f64::from(response.output), first, first + response.decode);
+        self.timeline
+            .add_tokens(f64::from(response.output), first, first + response.decode);
         let ttft = measured.late() + response.ttft;
-        self.slowest.push(SlowRequest { number: measured.number, at: due, ttft });
+        self.slowest.push(SlowRequest {
+            number: measured.number,
+            at: due,
+            ttft,
+        });
         self.slowest.sort_by(|a, b| b.ttft.total_cmp(&a.ttft));
         self.slowest.truncate(MAX_SLOWEST_REQUESTS);
     }
@@ -198,7 +219,10 @@ impl RunStatistics {
 
 impl Default for RunTimeline {
     fn default() -> Self {
-        Self { width: 1.0, slots: Vec::new() }
+        Self {
+            width: 1.0,
+            slots: Vec::new(),
+        }
     }
 }
 
@@ -209,11 +233,12 @@ impl RunTimeline {
         while seconds >= self.width * MAX_TIMELINE_SLOTS as f64 {
             self.width *= 2.0;
             let merge_slots = |pair: &[TimelineSlot]| {
-                pair.iter().fold(TimelineSlot::default(), |sum, slot| TimelineSlot {
-                    served: sum.served + slot.served,
-                    failed: sum.failed + slot.failed,
-                    tokens: sum.tokens + slot.tokens,
-                })
+                pair.iter()
+                    .fold(TimelineSlot::default(), |sum, slot| TimelineSlot {
+                        served: sum.served + slot.served,
+                        failed: sum.failed + slot.failed,
+                        tokens: sum.tokens + slot.tokens,
+                    })
             };
             self.slots = self.slots.chunks(2).map(merge_slots).collect();
         }
@@ -284,7 +309,10 @@ pub(crate) mod tests {
         assert!((statistics.service_ttft.quantile(0.5) - 0.5).abs() < 0.01);
         assert!((statistics.e2e.quantile(0.5) - 3.5).abs() < 0.01);
         assert!((statistics.service_e2e.quantile(0.5) - 1.5).abs() < 0.01);
-        assert_eq!(statistics.counts.good, 0, "the latency is 2.5 s, over the objective");
+        assert_eq!(
+            statistics.counts.good, 0,
+            "the latency is 2.5 s, over the objective"
+        );
     }
 
     #[test]
@@ -294,24 +322,44 @@ pub(crate) mod tests {
             statistics.on_sent(number as f64);
             statistics.add(&measured(number, number * 1_000, number * 1_000, 0.1));
         }
-        assert_eq!(statistics.sending, SendingPhase { seconds: 99.0, served: 99 });
+        assert_eq!(
+            statistics.sending,
+            SendingPhase {
+                seconds: 99.0,
+                served: 99
+            }
+        );
     }
 
     #[test]
     fn failures_count_by_kind_and_in_rows() {
         let mut statistics = statistics();
-        let failed =
-            RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
+        let failed = RequestMeasurement {
+            result: Err("truncated".into()),
+            ..measured(0, 0, 0, 0.0)
+        };
         statistics.add(&failed);
         statistics.add(&failed);
         assert_eq!(
-            (statistics.consecutive_failures, statistics.counts.failures["truncated"]),
+            (
+                statistics.consecutive_failures,
+                statistics.counts.failures["truncated"]
+            ),
             (2, 2)
         );
-        statistics.add(&RequestMeasurement { result: Err("status_429".into()), ..failed });
-        assert_eq!(statistics.consecutive_failures, 2, "an overloaded server is not down");
+        statistics.add(&RequestMeasurement {
+            result: Err("status_429".into()),
+            ..failed
+        });
+        assert_eq!(
+            statistics.consecutive_failures, 2,
+            "an overloaded server is not down"
+        );
         statistics.add(&measured(2, 0, 0, 0.1));
-        assert_eq!((statistics.consecutive_failures, statistics.counts.failed), (0, 3));
+        assert_eq!(
+            (statistics.consecutive_failures, statistics.counts.failed),
+            (0, 3)
+        );
     }
 
     #[test]
@@ -321,10 +369,19 @@ pub(crate) mod tests {
             statistics.add(&measured(number, number * 50, number * 50, 0.3));
         }
         let samples = statistics.samples.sorted();
-        assert!((2_000..=4_096).contains(&samples.requests.len()), "{}", samples.requests.len());
+        assert!(
+            (2_000..=4_096).contains(&samples.requests.len()),
+            "{}",
+            samples.requests.len()
+        );
         assert!(samples.requests.is_sorted_by_key(|sample| sample.number));
         assert!(statistics.timeline.slots.len() <= MAX_TIMELINE_SLOTS);
-        let tokens: f64 = statistics.timeline.slots.iter().map(|slot| slot.tokens).sum();
+        let tokens: f64 = statistics
+            .timeline
+            .slots
+            .iter()
+            .map(|slot| slot.tokens)
+            .sum();
         assert!((tokens - 220_000.0).abs() < 1e-3, "{tokens}");
         assert_eq!(statistics.slowest.len(), MAX_SLOWEST_REQUESTS);
     }

@@ -22,7 +22,11 @@ struct Load {
 }
 
 /// Twelve concurrent streams on two engines, which together have sixteen sequence slots.
-const MODERATE: Load = Load { from_seconds: 60, clients: 12, turns: 16 };
+const MODERATE: Load = Load {
+    from_seconds: 60,
+    clients: 12,
+    turns: 16,
+};
 
 fn requests(loads: &[Load]) -> Vec<TraceRequest> {
     let mut requests = Vec::new();
@@ -31,7 +35,10 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
             for turn in 0..load.turns {
                 let at = Duration::from_secs(if turn == 0 { load.from_seconds } else { 0 });
                 let after = (turn > 0).then(|| requests.len() - 1);
-                requests.push(TraceRequest { after, ..short_request(at, 60) });
+                requests.push(TraceRequest {
+                    after,
+                    ..short_request(at, 60)
+                });
             }
         }
     }
@@ -42,10 +49,16 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
 /// that the first backend gets, and the 90th percentile of their TTFT in seconds. `frozen`: seconds during
 /// which the first engine computes nothing.
 fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
-    let spec = EngineSpec { max_num_seqs: 8, ..EngineSpec::DEFAULT };
+    let spec = EngineSpec {
+        max_num_seqs: 8,
+        ..EngineSpec::DEFAULT
+    };
     let seconds = Duration::from_secs;
     let frozen = frozen.map(|period| (0, seconds(period.start)..seconds(period.end)));
-    let setup = SimulationSetup { frozen, ..SimulationSetup::new(vec![spec; 2], clock::now()) };
+    let setup = SimulationSetup {
+        frozen,
+        ..SimulationSetup::new(vec![spec; 2], clock::now())
+    };
     loads.push(MODERATE);
     let requests = requests(&loads);
     let measured = requests.len() - MODERATE.clients * MODERATE.turns;
@@ -55,7 +68,10 @@ fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64
     let placements = results.placements.iter().filter(|(at, _)| *at >= from);
     let count = placements.clone().count() as f64;
     let first = placements.filter(|(_, backend)| *backend == 0).count() as f64;
-    let measured = results.served.iter().filter(|served| served.request >= measured);
+    let measured = results
+        .served
+        .iter()
+        .filter(|served| served.request >= measured);
     let mut ttfts: Vec<f64> = measured.map(|served| served.ttft).collect();
     (first / count, sample_quantile(&mut ttfts, 0.9).unwrap())
 }
@@ -65,27 +81,54 @@ fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64
 fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
     let (_, fresh) = moderate_load_after(Vec::new(), None);
     let (share, ttft) = moderate_load_after(loads, frozen);
-    assert!((0.4..=0.6).contains(&share), "{name}: {share}, {ttft} s, fresh {fresh} s");
-    assert!(ttft <= 1.2 * fresh, "{name}: {share}, {ttft} s, fresh {fresh} s");
+    assert!(
+        (0.4..=0.6).contains(&share),
+        "{name}: {share}, {ttft} s, fresh {fresh} s"
+    );
+    assert!(
+        ttft <= 1.2 * fresh,
+        "{name}: {share}, {ttft} s, fresh {fresh} s"
+    );
 }
 
 /// A burst of requests that ends about 10 s before the load [`MODERATE`] begins.
-const BURST: Load = Load { from_seconds: 45, clients: 40, turns: 3 };
+const BURST: Load = Load {
+    from_seconds: 45,
+    clients: 40,
+    turns: 3,
+};
 
 #[test]
 fn ten_seconds_after_a_burst_load_is_even() {
     assert_shared("burst", vec![BURST], None);
-    let steady = || Load { from_seconds: 0, clients: 4, turns: 20 };
+    let steady = || Load {
+        from_seconds: 0,
+        clients: 4,
+        turns: 20,
+    };
     assert_shared("burst after steady load", vec![steady(), BURST], None);
-    let earlier = Load { from_seconds: 20, ..BURST };
+    let earlier = Load {
+        from_seconds: 20,
+        ..BURST
+    };
     assert_shared("two bursts", vec![steady(), earlier, BURST], None);
-    let long = Load { from_seconds: 0, clients: 40, turns: 22 };
+    let long = Load {
+        from_seconds: 0,
+        clients: 40,
+        turns: 22,
+    };
     assert_shared("overload", vec![long], None);
 }
 
 #[test]
 fn ten_seconds_after_a_pause_load_is_even() {
-    let steady = |clients| vec![Load { from_seconds: 0, clients, turns: 50 }];
+    let steady = |clients| {
+        vec![Load {
+            from_seconds: 0,
+            clients,
+            turns: 50,
+        }]
+    };
     assert_shared("pause at low load", steady(2), Some(20..30));
     assert_shared("pause at moderate load", steady(12), Some(20..30));
     assert_shared("short pause", steady(12), Some(20..22));

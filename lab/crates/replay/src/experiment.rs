@@ -51,11 +51,17 @@ impl Experiment<'_> {
     /// arrives.
     pub fn run(&self, kinds: &[RouterKind], on_progress: &(dyn Fn() + Sync)) -> Vec<PolicyOutcome> {
         let seeds = self.seeds.max(1);
-        let runs: Vec<(RouterKind, u64)> =
-            kinds.iter().flat_map(|kind| (1..=seeds).map(|seed| (*kind, seed))).collect();
-        let figures = parallel_map(&runs, |(kind, seed)| self.run_once(*kind, *seed, on_progress));
+        let runs: Vec<(RouterKind, u64)> = kinds
+            .iter()
+            .flat_map(|kind| (1..=seeds).map(|seed| (*kind, seed)))
+            .collect();
+        let figures = parallel_map(&runs, |(kind, seed)| {
+            self.run_once(*kind, *seed, on_progress)
+        });
         let by_kind = kinds.iter().zip(figures.chunks(seeds as usize));
-        by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
+        by_kind
+            .map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures))
+            .collect()
     }
 
     /// The speed of the trace at which round-robin routing, without admission control, has a given goodput with
@@ -63,8 +69,16 @@ impl Experiment<'_> {
     pub fn calibrate(&self, goodput: f64, on_progress: &(dyn Fn() + Sync)) -> f64 {
         let kind = RouterKind::Shipped(PolicyKind::RoundRobin);
         bisect_speed(CALIBRATION_SPEED_RANGE, CALIBRATION_STEPS, |speed| {
-            let setup = SimulationSetup { speed, admission: None, ..self.setup.clone() };
-            let (figures, _) = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
+            let setup = SimulationSetup {
+                speed,
+                admission: None,
+                ..self.setup.clone()
+            };
+            let (figures, _) = Self {
+                setup,
+                ..self.clone()
+            }
+            .run_once(kind, 1, on_progress);
             figures.goodput > goodput
         })
     }
@@ -89,7 +103,11 @@ pub(super) fn bisect_speed(speeds: Range<f64>, steps: u32, holds: impl Fn(f64) -
     let mut high = speeds.end.ln();
     for _ in 0..steps {
         let middle = f64::midpoint(low, high);
-        if holds(middle.exp()) { low = middle } else { high = middle }
+        if holds(middle.exp()) {
+            low = middle;
+        } else {
+            high = middle;
+        }
     }
     f64::midpoint(low, high).exp()
 }

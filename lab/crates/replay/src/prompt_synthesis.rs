@@ -42,13 +42,18 @@ impl PromptSynthesizer {
         let block_bytes = jobs.first().map_or(1, |job| job.prompt.block_bytes);
         let block_tokens = f64::from(block_bytes) * tokens / bytes.max(1.0);
         let block_words = (block_tokens * words_per_token).round().max(1.0) as usize;
-        Self { block_words, words_per_token, salt }
+        Self {
+            block_words,
+            words_per_token,
+            salt,
+        }
     }
 
     /// The prompt of a request. The text after the last block is different for each `number`.
     pub fn prompt(&self, job: &TraceRequest, number: u64) -> String {
-        let mut remaining =
-            (f64::from(job.prompt_tokens) * self.words_per_token).round().max(1.0) as usize;
+        let mut remaining = (f64::from(job.prompt_tokens) * self.words_per_token)
+            .round()
+            .max(1.0) as usize;
         let mut text = String::with_capacity(remaining * WORD_BYTES as usize);
         for block in &job.prompt.blocks {
             let words = remaining.min(self.block_words);
@@ -89,12 +94,19 @@ mod tests {
         let jobs = jobs();
         let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         for (number, job) in jobs.iter().enumerate() {
-            let words = synthesis.prompt(job, number as u64).split_whitespace().count();
+            let words = synthesis
+                .prompt(job, number as u64)
+                .split_whitespace()
+                .count();
             assert_eq!(words, job.prompt_tokens as usize);
         }
         let twice = PromptSynthesizer::new(&jobs, 8.0, 0);
         assert_eq!(twice.prompt(&jobs[0], 0).split_whitespace().count(), 2_200);
-        assert!(SINGLE_TOKEN_WORDS.iter().all(|word| word.len() == WORD_BYTES as usize));
+        assert!(
+            SINGLE_TOKEN_WORDS
+                .iter()
+                .all(|word| word.len() == WORD_BYTES as usize)
+        );
     }
 
     #[test]
@@ -104,11 +116,17 @@ mod tests {
         let [a, b, c] = [0, 1, 2].map(|index| synthesis.prompt(&jobs[index], index as u64));
         // The prompts have two blocks in common, and a few more bytes if the next words are equal by chance.
         let common = common_prefix_len(&a, &b);
-        assert!((2 * 512 * 4..2 * 512 * 4 + 40).contains(&common), "{common}");
+        assert!(
+            (2 * 512 * 4..2 * 512 * 4 + 40).contains(&common),
+            "{common}"
+        );
         assert!(common_prefix_len(&a, &c) < 40, "another first block");
         assert_eq!(a, synthesis.prompt(&jobs[0], 0));
         let other_end = synthesis.prompt(&jobs[0], 8);
-        assert!(common_prefix_len(&a, &other_end) < 2 * 512 * 4 + 40, "another end");
+        assert!(
+            common_prefix_len(&a, &other_end) < 2 * 512 * 4 + 40,
+            "another end"
+        );
         let salted = PromptSynthesizer::new(&jobs, 4.0, 1).prompt(&jobs[0], 0);
         assert!(common_prefix_len(&a, &salted) < 40, "another salt");
     }

@@ -104,9 +104,16 @@ impl LatencyObjectives {
 impl RunResults {
     /// Computes the metrics of the run. `objectives`: the limits that count for the goodput.
     pub fn figures(&self, objectives: &LatencyObjectives) -> RunMetrics {
-        let good = self.served.iter().filter(|served| objectives.is_met_by(served)).count();
+        let good = self
+            .served
+            .iter()
+            .filter(|served| objectives.is_met_by(served))
+            .count();
         let sum = |read: fn(&ServedRequest) -> u32| -> f64 {
-            self.served.iter().map(|served| u64::from(read(served))).sum::<u64>() as f64
+            self.served
+                .iter()
+                .map(|served| u64::from(read(served)))
+                .sum::<u64>() as f64
         };
         let mut ttft: Vec<f64> = self.served.iter().map(|served| served.ttft).collect();
         let mut tpot: Vec<f64> = self.served.iter().map(ServedRequest::tpot).collect();
@@ -133,15 +140,24 @@ fn quantile(values: &mut [f64], q: f64) -> f64 {
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / count;
     (mean, variance.sqrt())
 }
 
 /// Jain's index of fairness (Σ x)² ÷ (n · Σ x²). 1: all values are equal.
 pub(super) fn jain_index(values: impl Iterator<Item = f64>) -> f64 {
-    let [count, sum, squares] =
-        values.fold([0.0; 3], |[count, sum, squares], x| [count + 1.0, sum + x, squares + x * x]);
-    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
+    let [count, sum, squares] = values.fold([0.0; 3], |[count, sum, squares], x| {
+        [count + 1.0, sum + x, squares + x * x]
+    });
+    if squares > 0.0 {
+        sum * sum / (count * squares)
+    } else {
+        1.0
+    }
 }
 
 /// The mean of a value over several runs.

@@ -53,13 +53,17 @@ fn turn_places(requests: &[TraceRequest]) -> Vec<Option<TurnPlace>> {
     for (number, request) in requests.iter().enumerate() {
         places.push(match request.after {
             // The request before a turn always has a lower index.
-            Some(previous) => {
-                places[previous].map(|place| TurnPlace { turn: place.turn + 1, ..place })
-            }
+            Some(previous) => places[previous].map(|place| TurnPlace {
+                turn: place.turn + 1,
+                ..place
+            }),
             None if followers[number].is_empty() => None,
             None => {
                 sessions += 1;
-                Some(TurnPlace { session: sessions - 1, turn: 1 })
+                Some(TurnPlace {
+                    session: sessions - 1,
+                    turn: 1,
+                })
             }
         });
     }
@@ -84,7 +88,9 @@ impl SessionMetrics {
         let mut late_cached = 0.0;
         let mut late_prompt = 0.0;
         for request in served {
-            let Some(place) = places[request.request] else { continue };
+            let Some(place) = places[request.request] else {
+                continue;
+            };
             let session = &mut sessions[place.session];
             session.served += 1;
             session.good += usize::from(objectives.is_met_by(request));
@@ -96,7 +102,9 @@ impl SessionMetrics {
             }
         }
         let means = sessions.iter().filter(|session| session.served > 0);
-        let means: Vec<f64> = means.map(|turns| turns.ttft_sum / turns.served as f64).collect();
+        let means: Vec<f64> = means
+            .map(|turns| turns.ttft_sum / turns.served as f64)
+            .collect();
         let is_good = |session: &&SessionTurns| session.good == session.turns;
         (!means.is_empty()).then(|| Self {
             goodput: sessions.iter().filter(is_good).count() as f64 / sessions.len() as f64,
@@ -130,12 +138,22 @@ mod tests {
     fn add_session(requests: &mut Vec<TraceRequest>, turns: usize) {
         for turn in 0..turns {
             let after = (turn > 0).then(|| requests.len() - 1);
-            requests.push(TraceRequest { after, ..TraceRequest::default() });
+            requests.push(TraceRequest {
+                after,
+                ..TraceRequest::default()
+            });
         }
     }
 
     fn served(request: usize, ttft: f64, cached: u32) -> ServedRequest {
-        ServedRequest { request, ttft, cached, prompt: 100, output: 1, ..Default::default() }
+        ServedRequest {
+            request,
+            ttft,
+            cached,
+            prompt: 100,
+            output: 1,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -167,7 +185,9 @@ mod tests {
         let fairness = |ttfts: [f64; 4]| {
             let all = ttfts.into_iter().enumerate();
             let all: Vec<_> = all.map(|(number, ttft)| served(number, ttft, 0)).collect();
-            SessionMetrics::new(&requests, &all, &OBJECTIVES).unwrap().fairness
+            SessionMetrics::new(&requests, &all, &OBJECTIVES)
+                .unwrap()
+                .fairness
         };
         assert!((fairness([1.0, 3.0, 2.0, 2.0]) - 1.0).abs() < 1e-9);
         assert!((fairness([1.0, 3.0, 0.0, 0.0]) - 0.5).abs() < 1e-9);

@@ -43,7 +43,9 @@ fn figures(
     kind: RouterKind,
     seed: u64,
 ) -> RunMetrics {
-    Simulation::new(setup, jobs, kind, seed).run(|| ()).figures(&OBJECTIVES)
+    Simulation::new(setup, jobs, kind, seed)
+        .run(|| ())
+        .figures(&OBJECTIVES)
 }
 
 #[test]
@@ -69,7 +71,12 @@ fn every_request_is_served_once_completely() {
             sum(&mut score.served.iter().map(|served| served.output)),
             sum(&mut jobs.iter().map(|job| job.output_tokens)),
         );
-        assert!(score.served.iter().all(|served| served.cached < served.prompt));
+        assert!(
+            score
+                .served
+                .iter()
+                .all(|served| served.cached < served.prompt)
+        );
     }
 }
 
@@ -116,18 +123,34 @@ fn kv_aware_beats_round_robin_with_slow_backends() {
 #[test]
 fn the_calibration_finds_the_given_goodput() {
     let jobs = [jobs()[..300].to_vec()];
-    let experiment =
-        Experiment { setup: setup("4", 1.0), jobs: &jobs, objectives: OBJECTIVES, seeds: 2 };
+    let experiment = Experiment {
+        setup: setup("4", 1.0),
+        jobs: &jobs,
+        objectives: OBJECTIVES,
+        seeds: 2,
+    };
     let speed = experiment.calibrate(0.5, &|| ());
-    let calibrated =
-        figures(&SimulationSetup { speed, ..experiment.setup.clone() }, &jobs[0], ROUND_ROBIN, 1);
-    assert!((calibrated.goodput - 0.5).abs() < 0.02, "{speed} {calibrated:?}");
+    let calibrated = figures(
+        &SimulationSetup {
+            speed,
+            ..experiment.setup.clone()
+        },
+        &jobs[0],
+        ROUND_ROBIN,
+        1,
+    );
+    assert!(
+        (calibrated.goodput - 0.5).abs() < 0.02,
+        "{speed} {calibrated:?}"
+    );
     let outcomes = experiment.run(&[ROUND_ROBIN, KV_AWARE], &|| ());
     assert_eq!(outcomes[1].policy, "kv_aware");
     assert_eq!(outcomes[0].goodputs.len(), 2);
     assert_eq!(
         outcomes[0].goodputs[0].to_bits(),
-        figures(&experiment.setup, &jobs[0], ROUND_ROBIN, 1).goodput.to_bits()
+        figures(&experiment.setup, &jobs[0], ROUND_ROBIN, 1)
+            .goodput
+            .to_bits()
     );
     assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
 }
@@ -136,17 +159,33 @@ fn the_calibration_finds_the_given_goodput() {
 fn late_turns_find_more_cached_with_kv_aware() {
     let jobs = [workload::generate(TrafficShape::Agents, 1_000, 1)];
     let setup = setup("4", 5.0);
-    let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
-        .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
+    let outcomes = Experiment {
+        setup,
+        jobs: &jobs,
+        objectives: OBJECTIVES,
+        seeds: 1,
+    }
+    .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
     let [kv_aware, round_robin] = [0, 1].map(|policy| outcomes[policy].sessions.unwrap());
-    assert!(kv_aware.late_cached > round_robin.late_cached + 0.2, "{kv_aware:?} {round_robin:?}");
-    assert!(kv_aware.goodput >= round_robin.goodput, "{kv_aware:?} {round_robin:?}");
+    assert!(
+        kv_aware.late_cached > round_robin.late_cached + 0.2,
+        "{kv_aware:?} {round_robin:?}"
+    );
+    assert!(
+        kv_aware.goodput >= round_robin.goodput,
+        "{kv_aware:?} {round_robin:?}"
+    );
     assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
 }
 
 /// Builds a prompt of this number of bytes with these blocks of 512 bytes.
 pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> PromptFingerprint {
-    PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
+    PromptFingerprint {
+        bytes,
+        blocks,
+        block_bytes: 512,
+        ..PromptFingerprint::default()
+    }
 }
 
 /// Builds a request with a prompt of 30 tokens that arrives at `at`.
@@ -155,7 +194,10 @@ pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
         at,
         prompt_tokens: 30,
         output_tokens,
-        prompt: PromptFingerprint { bytes: 120, ..PromptFingerprint::default() },
+        prompt: PromptFingerprint {
+            bytes: 120,
+            ..PromptFingerprint::default()
+        },
         ..TraceRequest::default()
     }
 }
@@ -168,8 +210,14 @@ fn sent_to_second(score: &RunResults, from: f64, to: f64) -> usize {
 
 /// Builds a setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
 fn pair(first: &str, second: &str) -> SimulationSetup {
-    let specs = [first, second].map(|text| text.parse::<EngineGroup>().unwrap().spec).to_vec();
-    SimulationSetup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
+    let specs = [first, second]
+        .map(|text| text.parse::<EngineGroup>().unwrap().spec)
+        .to_vec();
+    SimulationSetup {
+        specs,
+        spread: Duration::ZERO,
+        ..setup("2", 1.0)
+    }
 }
 
 #[test]
@@ -177,11 +225,20 @@ fn a_frozen_engine_gets_four_requests_at_most() {
     // Two requests arrive per second. The second engine is faster, so it gets most of them. It computes
     // nothing from second 60 to second 70.
     let at = |number: u32| number * Duration::from_millis(500);
-    let jobs: Vec<TraceRequest> = (0..600).map(|number| short_request(at(number), 20)).collect();
+    let jobs: Vec<TraceRequest> = (0..600)
+        .map(|number| short_request(at(number), 20))
+        .collect();
     let frozen = Some((1, Duration::from_mins(1)..Duration::from_secs(70)));
-    let setup = SimulationSetup { frozen, ..pair("1:step=60", "1:step=20") };
+    let setup = SimulationSetup {
+        frozen,
+        ..pair("1:step=60", "1:step=20")
+    };
     let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|| ());
-    assert!(sent_to_second(&score, 0.0, 60.0) > 60, "{}", sent_to_second(&score, 0.0, 60.0));
+    assert!(
+        sent_to_second(&score, 0.0, 60.0) > 60,
+        "{}",
+        sent_to_second(&score, 0.0, 60.0)
+    );
     let during = sent_to_second(&score, 60.0, 70.0);
     // A request is overdue after a quarter of a second, and an engine at a standstill after two seconds.
     assert!(during <= 4, "{during}");
@@ -193,7 +250,12 @@ fn a_frozen_engine_gets_four_requests_at_most() {
 /// prefixes. Returns the metrics of the run.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
     let jobs = workload::generate(TrafficShape::SystemPrompts, 1_500, 1);
-    let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
+    let setup = SimulationSetup {
+        gateways,
+        cache_view,
+        exchange,
+        ..setup("4:kv=60000", 25.0)
+    };
     figures(&setup, &jobs, KV_AWARE, 1)
 }
 
@@ -203,20 +265,38 @@ fn events_or_exchange_find_more_cached_tokens() {
     let one = cached(1, CacheView::Approximate);
     let approximate = cached(4, CacheView::Approximate);
     assert!(approximate < 0.9 * one, "{approximate} {one}");
-    for view in CacheView::ALL.into_iter().filter(|view| *view != CacheView::Approximate) {
-        assert!(cached(4, view) > 0.9 * one, "{view:?}: {} {one}", cached(4, view));
+    for view in CacheView::ALL
+        .into_iter()
+        .filter(|view| *view != CacheView::Approximate)
+    {
+        assert!(
+            cached(4, view) > 0.9 * one,
+            "{view:?}: {} {one}",
+            cached(4, view)
+        );
     }
 }
 
 #[test]
 fn an_exchange_adds_the_others_load() {
-    let lossy = ExchangeSettings { loss: 1.0, ..ExchangeSettings::default() };
+    let lossy = ExchangeSettings {
+        loss: 1.0,
+        ..ExchangeSettings::default()
+    };
     let views = [CacheView::Events, CacheView::EventsAndExchange];
     let exact_views = [CacheView::Exact, CacheView::ExactAndExchange];
     for [alone, joined] in [views, exact_views] {
         let events = with_view(4, alone, lossy);
-        assert_eq!(with_view(4, joined, lossy), events, "{joined:?}: all messages are lost");
-        assert_ne!(with_view(4, joined, ExchangeSettings::default()), events, "{joined:?}");
+        assert_eq!(
+            with_view(4, joined, lossy),
+            events,
+            "{joined:?}: all messages are lost"
+        );
+        assert_ne!(
+            with_view(4, joined, ExchangeSettings::default()),
+            events,
+            "{joined:?}"
+        );
     }
 }
 
@@ -235,20 +315,31 @@ fn events_alone_show_no_texts_of_others() {
     let jobs: Vec<TraceRequest> = (0..400).map(request).collect();
     let cached = |gateways, cache_view| {
         let spread = Duration::ZERO;
-        let setup = SimulationSetup { spread, gateways, cache_view, ..setup("4", 1.0) };
+        let setup = SimulationSetup {
+            spread,
+            gateways,
+            cache_view,
+            ..setup("4", 1.0)
+        };
         figures(&setup, &jobs, KV_AWARE, 1).cached
     };
     let exact = cached(4, CacheView::Exact);
     let events = cached(4, CacheView::Events);
     assert!(events < 0.8 * exact, "{events} {exact}");
     let joined = cached(4, CacheView::EventsAndExchange);
-    assert!(joined > 1.1 * events && joined > 0.85 * exact, "{joined} {events} {exact}");
+    assert!(
+        joined > 1.1 * events && joined > 0.85 * exact,
+        "{joined} {events} {exact}"
+    );
 }
 
 #[test]
 fn an_exchange_without_messages_changes_nothing() {
     let exchange = ExchangeSettings::default();
-    let lossy = ExchangeSettings { loss: 1.0, ..exchange };
+    let lossy = ExchangeSettings {
+        loss: 1.0,
+        ..exchange
+    };
     let alone = |gateways| with_view(gateways, CacheView::Approximate, exchange);
     assert_eq!(with_view(1, CacheView::Exchange, exchange), alone(1));
     assert_eq!(with_view(4, CacheView::Exchange, lossy), alone(4));
@@ -258,7 +349,10 @@ fn an_exchange_without_messages_changes_nothing() {
 #[test]
 fn longer_delays_find_fewer_cached_tokens() {
     let delayed = |millis| {
-        let exchange = ExchangeSettings { delay: Duration::from_millis(millis), loss: 0.0 };
+        let exchange = ExchangeSettings {
+            delay: Duration::from_millis(millis),
+            loss: 0.0,
+        };
         with_view(4, CacheView::Exchange, exchange).cached
     };
     assert!(delayed(5) > delayed(600_000));
@@ -267,7 +361,12 @@ fn longer_delays_find_fewer_cached_tokens() {
 /// Admission control with the default thresholds and this greatest wait.
 fn admission(max_wait: Duration) -> SimulatedAdmission {
     let thresholds = SaturationThresholds::default();
-    SimulatedAdmission { thresholds, max_wait, objective: None, has_tenants: true }
+    SimulatedAdmission {
+        thresholds,
+        max_wait,
+        objective: None,
+        has_tenants: true,
+    }
 }
 
 #[test]
@@ -297,19 +396,33 @@ fn the_queue_serves_least_work_and_refuses_late() {
     let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
     let max_wait = Duration::from_hours(1);
-    let thresholds = SaturationThresholds { waiting: Some(2), ..SaturationThresholds::default() };
-    setup.admission = Some(SimulatedAdmission { thresholds, ..admission(max_wait) });
+    let thresholds = SaturationThresholds {
+        waiting: Some(2),
+        ..SaturationThresholds::default()
+    };
+    setup.admission = Some(SimulatedAdmission {
+        thresholds,
+        ..admission(max_wait)
+    });
     let ordered = run(&setup).figures(&OBJECTIVES);
-    assert!(ordered.ttft_p50 < 0.7 * in_engines.ttft_p50, "{ordered:?} {in_engines:?}");
+    assert!(
+        ordered.ttft_p50 < 0.7 * in_engines.ttft_p50,
+        "{ordered:?} {in_engines:?}"
+    );
     let objective = Some(Duration::from_secs(2));
-    setup.admission =
-        setup.admission.map(|admission| SimulatedAdmission { objective, ..admission });
+    setup.admission = setup.admission.map(|admission| SimulatedAdmission {
+        objective,
+        ..admission
+    });
     let results = run(&setup);
     let refusing = results.figures(&OBJECTIVES);
     assert!(results.served.len() == results.placements.len() && results.served.len() < 400);
     // Refused clients repeat their requests twice, and their TTFT counts from the first try. The prediction does not
     // contain the wait for a sequence slot, so some requests that come too late are sent.
-    assert!(refusing.ttft_p99 < 0.8 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
+    assert!(
+        refusing.ttft_p99 < 0.8 * ordered.ttft_p99,
+        "{refusing:?} {ordered:?}"
+    );
 }
 
 /// Returns predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
@@ -319,9 +432,14 @@ fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let points = fs::read_to_string(path).unwrap();
     let lines = points.lines().filter(|line| line.starts_with(kind));
     let ratio = |line: &str| {
-        let fields: Vec<f64> =
-            line.split(',').skip(1).map(|field| field.parse().unwrap()).collect();
-        let [prompt, sequences, context, measured] = fields[..4] else { panic!("{line}") };
+        let fields: Vec<f64> = line
+            .split(',')
+            .skip(1)
+            .map(|field| field.parse().unwrap())
+            .collect();
+        let [prompt, sequences, context, measured] = fields[..4] else {
+            panic!("{line}")
+        };
         let step = spec.step_base.as_secs_f64();
         let predicted = if kind == "prefill" {
             let pairs = spec.cost_model.attention_pair_seconds * prompt * prompt / 2.0;

@@ -85,7 +85,10 @@ pub fn read(lines: impl BufRead) -> Result<Vec<TraceRequest>, TraceError> {
             continue;
         }
         let parsed: Result<TraceLine, _> = serde_json::from_str(&line);
-        let line = parsed.map_err(|source| TraceError::Line { line: index + 1, source })?;
+        let line = parsed.map_err(|source| TraceError::Line {
+            line: index + 1,
+            source,
+        })?;
         jobs.push(line.into_request());
     }
     if jobs.is_empty() {
@@ -129,7 +132,12 @@ impl TraceLine {
             output_tokens: self.output_length.max(1),
             prompt: PromptFingerprint {
                 bytes,
-                blocks: self.hash_ids.iter().take(full_blocks).map(|id| mix(*id, 0)).collect(),
+                blocks: self
+                    .hash_ids
+                    .iter()
+                    .take(full_blocks)
+                    .map(|id| mix(*id, 0))
+                    .collect(),
                 block_bytes,
                 ..PromptFingerprint::default()
             },
@@ -157,7 +165,11 @@ impl TraceRequest {
             let block = blocks.nth((last / block_tokens) as usize)?;
             Some(mix(*block, u64::from(index)))
         };
-        let known_outputs = if self.output_blocks.is_empty() { 0 } else { self.output_tokens };
+        let known_outputs = if self.output_blocks.is_empty() {
+            0
+        } else {
+            self.output_tokens
+        };
         let known_tokens = self.prompt_tokens + known_outputs;
         let full_blocks = known_tokens / block_size;
         SequenceRequest {
@@ -180,7 +192,10 @@ mod tests {
     fn an_invalid_line_is_reported_with_its_number() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
         assert_eq!(jobs[0].prompt_tokens, 1024);
-        assert_eq!((jobs[1].at, jobs[1].output_tokens), (Duration::from_secs(3), 5));
+        assert_eq!(
+            (jobs[1].at, jobs[1].output_tokens),
+            (Duration::from_secs(3), 5)
+        );
         let error = read(format!("{MOONCAKE}{{\"timestamp\": 1}}\n").as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "line 3 of the trace is not a request");
         assert!(matches!(read(&b"\n"[..]), Err(TraceError::Empty)));
@@ -192,9 +207,14 @@ mod tests {
             format!("{{\"timestamp\": {at}, \"input_length\": 9, \"output_length\": 1}}\n")
         };
         let since_1970 = 1_800_000_000_000.0;
-        let trace = [250.125, 0.0, 100.5].map(|after| line(since_1970 + after)).concat();
+        let trace = [250.125, 0.0, 100.5]
+            .map(|after| line(since_1970 + after))
+            .concat();
         let jobs = read(trace.as_bytes()).unwrap();
-        let at: Vec<u128> = jobs.iter().map(|job| (job.at.as_micros() + 2) / 5 * 5).collect();
+        let at: Vec<u128> = jobs
+            .iter()
+            .map(|job| (job.at.as_micros() + 2) / 5 * 5)
+            .collect();
         assert_eq!(at, [0, 100_500, 250_125]);
         assert!(!has_rounded_timestamps(&jobs));
         let rounded = [0.0, 0.0, 0.0, 3_000.0, 3_000.0].map(line).concat();

@@ -146,7 +146,10 @@ impl Generator {
 
     fn new_segment(&mut self, tokens: f64) -> Segment {
         self.next_id = mix(self.next_id, 3);
-        Segment { id: self.next_id, tokens }
+        Segment {
+            id: self.next_id,
+            tokens,
+        }
     }
 
     /// Returns a text that several sessions share. `kind` and `index` identify the text and determine its
@@ -154,13 +157,19 @@ impl Generator {
     fn shared_segment(kind: u64, index: u64, median: f64, sigma: f64) -> Segment {
         let id = mix(kind, index);
         let mut random = fastrand::Rng::with_seed(id);
-        Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
+        Segment {
+            id,
+            tokens: (median * (sigma * standard_normal(&mut random)).exp()).round(),
+        }
     }
 
     /// Draws a random number of turns from 1 to `max`, from a geometric distribution with about this mean.
     fn turns(&mut self, mean: f64, max: usize) -> usize {
         let continues = 1.0 - mean.recip();
-        (1..max).take_while(|_| self.random.f64() < continues).count() + 1
+        (1..max)
+            .take_while(|_| self.random.f64() < continues)
+            .count()
+            + 1
     }
 
     /// Returns a text that no other prompt has. Its length is from the lognormal distribution with this
@@ -180,7 +189,11 @@ impl Generator {
     /// Adds a session in which each turn repeats the history. A turn is sent some time after the end of the
     /// previous turn.
     fn turn_taking(&mut self, at: Duration, system: Segment, turns: usize, turn: TurnLengths) {
-        let TurnLengths { input, output, pause } = turn;
+        let TurnLengths {
+            input,
+            output,
+            pause,
+        } = turn;
         let mut history = vec![system];
         let mut previous = None;
         for turn in 0..turns {
@@ -190,7 +203,11 @@ impl Generator {
             }
             let output = self.lognormal(output.median, output.sigma).round();
             let pause = pause.median * (pause.sigma * standard_normal(&mut self.random)).exp();
-            let sent = if turn == 0 { at } else { Duration::from_secs_f64(pause) };
+            let sent = if turn == 0 {
+                at
+            } else {
+                Duration::from_secs_f64(pause)
+            };
             let answer = self.push(&history, output, sent, previous);
             history.push(answer);
             previous = Some(self.requests.len() - 1);
@@ -278,11 +295,16 @@ mod tests {
     #[test]
     fn a_turn_repeats_the_turn_before() {
         let requests = generate(TrafficShape::Conversation);
-        let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
+        let turns = requests
+            .iter()
+            .filter_map(|next| Some((next, &requests[next.after?])));
         let mut count = 0;
         for (next, previous) in turns {
             let text = || previous.prompt.blocks.iter().chain(&previous.output_blocks);
-            let repeated = text().zip(&next.prompt.blocks).take_while(|(a, b)| a == b).count();
+            let repeated = text()
+                .zip(&next.prompt.blocks)
+                .take_while(|(a, b)| a == b)
+                .count();
             assert_eq!(repeated, text().count());
             count += 1;
         }
@@ -293,8 +315,9 @@ mod tests {
     fn only_shapes_with_shared_texts_share_prefixes() {
         for shape in TrafficShape::ALL {
             let requests = generate(shape);
-            let shared =
-                requests.windows(50).filter(|window| common_blocks(&window[0], &window[49]) > 0);
+            let shared = requests
+                .windows(50)
+                .filter(|window| common_blocks(&window[0], &window[49]) > 0);
             let is_shared = shared.count() > 0;
             let expected = !matches!(
                 shape,
@@ -320,8 +343,11 @@ mod tests {
             (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
         };
         let chats = generate(TrafficShape::Chat);
-        let long: Vec<f64> =
-            chats.iter().filter(|request| request.prompt_tokens > 500).map(ratio).collect();
+        let long: Vec<f64> = chats
+            .iter()
+            .filter(|request| request.prompt_tokens > 500)
+            .map(ratio)
+            .collect();
         let (_, deviation) = crate::results::spread(&long);
         assert!((0.13..0.17).contains(&deviation), "{deviation}");
         let turns = generate(TrafficShape::Conversation);

@@ -8,8 +8,11 @@ use super::step_bounds::StepBounds;
 
 /// The default settings of the server of vLLM 0.32 for GPUs of different size. Each row: minimum memory of
 /// the GPU in bytes, tokens per step, requests per step. The first row whose minimum is met applies.
-const VLLM_STEP_DEFAULTS: [(u64, u64, u64); 3] =
-    [(160 << 30, 16_384, 1_024), (70 << 30, 8_192, 1_024), (0, 2_048, 256)];
+const VLLM_STEP_DEFAULTS: [(u64, u64, u64); 3] = [
+    (160 << 30, 16_384, 1_024),
+    (70 << 30, 8_192, 1_024),
+    (0, 2_048, 256),
+];
 /// The recommended number of tokens per step is rounded to a multiple of this number.
 const STEP_TOKEN_MULTIPLE: u64 = 64;
 /// Maximum recommended number of requests per step. With more, each step gets noticeably slower.
@@ -17,7 +20,9 @@ const MAX_STEP_REQUESTS: f64 = 1_024.0;
 
 /// The default tokens and requests per step of vLLM for the given GPU.
 fn step_defaults(request: &TuneRequest) -> StepSize {
-    let defaults = VLLM_STEP_DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
+    let defaults = VLLM_STEP_DEFAULTS
+        .iter()
+        .find(|(memory, ..)| request.gpu_memory >= *memory);
     let (_, tokens, requests) = defaults.copied().unwrap_or((0, 2_048, 256));
     StepSize { tokens, requests }
 }
@@ -26,7 +31,12 @@ fn step_defaults(request: &TuneRequest) -> StepSize {
 /// changed if the bounds require it.
 pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> StepSize {
     let StepSize { tokens, requests } = step_defaults(request);
-    let tokens = tokens.max(bounds.min_tokens.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
+    let tokens = tokens.max(
+        bounds
+            .min_tokens
+            .unwrap_or(0)
+            .next_multiple_of(STEP_TOKEN_MULTIPLE),
+    );
     // The upper bound has priority over the lower bound, because too long steps delay all running requests.
     let tokens = bounds.max_tokens.map_or(tokens, |max_tokens| {
         let rounded = max_tokens / STEP_TOKEN_MULTIPLE * STEP_TOKEN_MULTIPLE;
@@ -44,7 +54,11 @@ pub(super) fn advise(
     bounds: &StepBounds,
     steps: StepSize,
 ) {
-    let setting = |flag, value: String, reason: String| Advice { flag, value, reason };
+    let setting = |flag, value: String, reason: String| Advice {
+        flag,
+        value,
+        reason,
+    };
     let mut advice = Vec::new();
     advice.push(setting(
         "--gpu-memory-utilization",
@@ -67,7 +81,11 @@ pub(super) fn advise(
         }
         _ => "from the bounds above".to_owned(),
     };
-    advice.push(setting("--max-num-batched-tokens", steps.tokens.to_string(), reason));
+    advice.push(setting(
+        "--max-num-batched-tokens",
+        steps.tokens.to_string(),
+        reason,
+    ));
     advice.extend(advise_kv_cache_dtype(report, model, request, budget));
     report.advice = advice;
     add_backend_count(report, request, budget);
@@ -117,12 +135,22 @@ fn advise_max_num_seqs(
     let prompt = request.prompt;
     let output = request.output;
     let fit = budget.concurrent_requests(request.mean_tokens());
-    let formula = format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean);
+    let formula = format!(
+        "KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)",
+        prompt.mean, output.mean
+    );
     report.add_line("concurrent requests", &formula, fit, format!("{fit:.1}"));
     let long_fit = budget.concurrent_requests(prompt.p95 + output.p95);
-    let formula =
-        format!("KV cache ÷ ({:.0} prompt + {:.0} output, both p95)", prompt.p95, output.p95);
-    report.add_line("concurrent, all at p95", &formula, long_fit, format!("{long_fit:.1}"));
+    let formula = format!(
+        "KV cache ÷ ({:.0} prompt + {:.0} output, both p95)",
+        prompt.p95, output.p95
+    );
+    report.add_line(
+        "concurrent, all at p95",
+        &formula,
+        long_fit,
+        format!("{long_fit:.1}"),
+    );
     if long_fit < 2.0 {
         report.warnings.push(
             "two requests of p95 length do not fit: one of them will be \
@@ -136,7 +164,11 @@ fn advise_max_num_seqs(
     } else {
         "as many as fit; more would be preempted and computed twice, fewer would wait".to_owned()
     };
-    Advice { flag: "--max-num-seqs", value: format!("{value:.0}"), reason }
+    Advice {
+        flag: "--max-num-seqs",
+        value: format!("{value:.0}"),
+        reason,
+    }
 }
 
 /// Recommends a KV cache with 1 byte per value (fp8) if the target throughput needs more concurrent requests
@@ -182,27 +214,42 @@ fn required_concurrency(request: &TuneRequest) -> Option<f64> {
 
 /// Adds the number of backends that the target throughput needs to the report.
 fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &MemoryBudget) {
-    let Some(throughput) = request.targets.throughput else { return };
-    let (backend_rate, formula) =
-        match (request.speed.output, request.speed.step.or(request.targets.tbt)) {
-            (Some(output), _) => (output, "as measured or given".to_owned()),
-            (None, Some(step)) => {
-                let fit = budget.concurrent_requests(request.mean_tokens());
-                let fit = fit.min(MAX_STEP_REQUESTS);
-                (fit / step, format!("at most: {fit:.0} requests ÷ {:.1} ms per token", step * 1e3))
-            }
-            (None, None) => {
-                report
-                    .warnings
-                    .push("the target throughput needs --tbt, --step or --from-bench".to_owned());
-                return;
-            }
-        };
+    let Some(throughput) = request.targets.throughput else {
+        return;
+    };
+    let (backend_rate, formula) = match (
+        request.speed.output,
+        request.speed.step.or(request.targets.tbt),
+    ) {
+        (Some(output), _) => (output, "as measured or given".to_owned()),
+        (None, Some(step)) => {
+            let fit = budget.concurrent_requests(request.mean_tokens());
+            let fit = fit.min(MAX_STEP_REQUESTS);
+            (
+                fit / step,
+                format!(
+                    "at most: {fit:.0} requests ÷ {:.1} ms per token",
+                    step * 1e3
+                ),
+            )
+        }
+        (None, None) => {
+            report
+                .warnings
+                .push("the target throughput needs --tbt, --step or --from-bench".to_owned());
+            return;
+        }
+    };
     let per_second = format!("{} tokens/s", format_thousands(backend_rate as u64));
     report.add_line("output of one backend", &formula, backend_rate, per_second);
     let count = (throughput / backend_rate.max(1e-9)).ceil();
     let formula = format!("{throughput:.0} tokens/s ÷ {backend_rate:.0}");
-    report.add_line("backends for the target", &formula, count, format!("{count:.0}"));
+    report.add_line(
+        "backends for the target",
+        &formula,
+        count,
+        format!("{count:.0}"),
+    );
 }
 
 /// Cost of a million output tokens: price per GPU hour ÷ output tokens of a GPU per hour × 1,000,000. `None`:
@@ -224,6 +271,11 @@ pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64
         report.gpus,
         if report.gpus == 1 { "" } else { "s" }
     );
-    report.add_line("cost per million tokens", &formula, cost, format!("{cost:.4}"));
+    report.add_line(
+        "cost per million tokens",
+        &formula,
+        cost,
+        format!("{cost:.4}"),
+    );
     Some(cost)
 }

@@ -53,7 +53,10 @@ fn smallest_budget(
     let gpu_counts: Vec<u64> = match request.tensor_parallel {
         Some(gpus) if model.heads.is_multiple_of(gpus) => vec![gpus],
         Some(gpus) => return Err(TuneError::Heads(gpus, model.heads)),
-        None => GPU_COUNTS.into_iter().filter(|gpus| model.heads.is_multiple_of(*gpus)).collect(),
+        None => GPU_COUNTS
+            .into_iter()
+            .filter(|gpus| model.heads.is_multiple_of(*gpus))
+            .collect(),
     };
     let mut budget: Option<MemoryBudget> = None;
     for gpus in &gpu_counts {
@@ -67,11 +70,13 @@ fn smallest_budget(
     let holds_one_request = |budget: &MemoryBudget| {
         budget.concurrent_requests(request.prompt.mean + request.output.mean) >= 1.0
     };
-    budget.filter(holds_one_request).ok_or_else(|| TuneError::TooSmall {
-        weights: format_bytes(weights(model, request).unwrap_or(0) as f64),
-        gpus: gpu_counts.last().copied().unwrap_or(1),
-        memory: format_bytes(request.gpu_memory as f64),
-    })
+    budget
+        .filter(holds_one_request)
+        .ok_or_else(|| TuneError::TooSmall {
+            weights: format_bytes(weights(model, request).unwrap_or(0) as f64),
+            gpus: gpu_counts.last().copied().unwrap_or(1),
+            memory: format_bytes(request.gpu_memory as f64),
+        })
 }
 
 /// Lists the inputs of the calculation that are unknown or assumed.

@@ -23,7 +23,10 @@ pub fn from_trace(requests: &[TraceRequest]) -> Option<RequestLengths> {
     let lengths = |read_tokens: fn(&TraceRequest) -> u32| {
         let mut lengths: Vec<f64> = requests.iter().map(read_tokens).map(f64::from).collect();
         let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
-        Some(TokenLengths { mean, p95: sample_quantile(&mut lengths, 0.95)?.max(mean) })
+        Some(TokenLengths {
+            mean,
+            p95: sample_quantile(&mut lengths, 0.95)?.max(mean),
+        })
     };
     Some(RequestLengths {
         prompt: lengths(|request| request.prompt_tokens)?,
@@ -49,12 +52,18 @@ pub fn from_metrics_page(page: &[u8]) -> Option<RequestLengths> {
     }
     let lengths = |tokens: f64| {
         let mean = tokens / requests;
-        (mean >= 1.0).then_some(TokenLengths { mean, p95: mean * P95_TO_MEAN_RATIO })
+        (mean >= 1.0).then_some(TokenLengths {
+            mean,
+            p95: mean * P95_TO_MEAN_RATIO,
+        })
     };
     if requests <= 0.0 {
         return None;
     }
-    Some(RequestLengths { prompt: lengths(input)?, output: lengths(output)? })
+    Some(RequestLengths {
+        prompt: lengths(input)?,
+        output: lengths(output)?,
+    })
 }
 
 #[cfg(test)]
@@ -84,6 +93,9 @@ mod tests {
         let RequestLengths { prompt, output } = from_metrics_page(page).unwrap();
         assert_eq!((prompt.mean, prompt.p95, output.mean), (300.0, 900.0, 50.0));
         assert_eq!(from_metrics_page(b"vllm:x 1\n"), None);
-        assert_eq!(from_metrics_page(b"tokenweir_requests_total{outcome=\"ok\"} 0\n"), None);
+        assert_eq!(
+            from_metrics_page(b"tokenweir_requests_total{outcome=\"ok\"} 0\n"),
+            None
+        );
     }
 }

@@ -31,7 +31,9 @@ const FIXED_OVERHEAD_BYTES: u64 = 3 << 29;
 /// Size of all weights in bytes: the given size, or the size computed from the number of parameters. `None`:
 /// no size is given, and the number of parameters is unknown.
 pub(super) fn weights(model: &ModelShape, request: &TuneRequest) -> Option<u64> {
-    request.weights.or(model.parameters.map(|parameters| parameters * model.bytes))
+    request
+        .weights
+        .or(model.parameters.map(|parameters| parameters * model.bytes))
 }
 
 /// KV cache bytes of one token on each GPU, and the formula of this calculation as text. `kv_bytes`: number
@@ -89,11 +91,18 @@ impl MemoryBudget {
         steps: StepSize,
     ) -> Option<Self> {
         let (kv_per_token, formula) = kv_per_token(model, kv_bytes, tensor_parallel);
-        let mut lines =
-            vec![TuneReportLine::bytes("KV cache per token", &formula, kv_per_token as f64)];
+        let mut lines = vec![TuneReportLine::bytes(
+            "KV cache per token",
+            &formula,
+            kv_per_token as f64,
+        )];
         let kv_memory = if let Some(kv_memory) = request.kv_memory {
             let kv_memory = kv_memory as f64;
-            lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", kv_memory));
+            lines.push(TuneReportLine::bytes(
+                "memory for the KV cache",
+                "as given",
+                kv_memory,
+            ));
             kv_memory
         } else {
             remaining_memory(model, request, tensor_parallel, steps, &mut lines)?
@@ -101,8 +110,17 @@ impl MemoryBudget {
         let blocks = (kv_memory.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
         let kv_tokens = blocks * request.block;
         let formula = format!("{blocks} blocks of {} tokens", request.block);
-        lines.push(TuneReportLine::tokens("KV cache", &formula, kv_tokens as f64));
-        Some(Self { tensor_parallel, kv_tokens, block_tokens: request.block, lines })
+        lines.push(TuneReportLine::tokens(
+            "KV cache",
+            &formula,
+            kv_tokens as f64,
+        ));
+        Some(Self {
+            tensor_parallel,
+            kv_tokens,
+            block_tokens: request.block,
+            lines,
+        })
     }
 
     /// Maximum number of tokens of a request: the KV cache less one block, which vLLM reserves.
@@ -135,8 +153,11 @@ fn remaining_memory(
 ) -> Option<f64> {
     let weights = weights(model, request)? as f64 / tensor_parallel as f64;
     let usable = request.gpu_memory as f64 * request.utilization;
-    let formula =
-        format!("{} of memory × {}", format_bytes(request.gpu_memory as f64), request.utilization);
+    let formula = format!(
+        "{} of memory × {}",
+        format_bytes(request.gpu_memory as f64),
+        request.utilization
+    );
     lines.push(TuneReportLine::bytes("memory for vLLM", &formula, usable));
     lines.push(TuneReportLine::bytes(
         "weights",
@@ -144,11 +165,21 @@ fn remaining_memory(
         weights,
     ));
     let activations = activation_bytes(model, steps, tensor_parallel);
-    let formula =
-        format!("estimate: steps of {} tokens, {} requests", steps.tokens, steps.requests);
-    lines.push(TuneReportLine::bytes("activations", &formula, activations as f64));
+    let formula = format!(
+        "estimate: steps of {} tokens, {} requests",
+        steps.tokens, steps.requests
+    );
+    lines.push(TuneReportLine::bytes(
+        "activations",
+        &formula,
+        activations as f64,
+    ));
     let overhead = FIXED_OVERHEAD_BYTES as f64;
-    lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));
+    lines.push(TuneReportLine::bytes(
+        "CUDA context and graphs",
+        "estimate",
+        overhead,
+    ));
     let kv_memory = usable - weights - activations as f64 - overhead;
     lines.push(TuneReportLine::bytes(
         "memory for the KV cache",

@@ -79,7 +79,9 @@ impl ModelShape {
         let text_config = Some(&config["text_config"]).filter(|value| value.is_object());
         let fields = text_config.unwrap_or(&config);
         let number = |name: &'static str| {
-            let number = fields[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
+            let number = fields[name]
+                .as_u64()
+                .filter(|number| (1..=1 << 40).contains(number));
             number.ok_or(ModelShapeError::Field(name))
         };
         let layers = number("num_hidden_layers")?;
@@ -91,7 +93,10 @@ impl ModelShape {
         let dtype = dtype_keys.into_iter().find_map(text);
         let dtype = dtype.unwrap_or("bfloat16").trim_start_matches("torch.");
         let mut model = Self {
-            kind: fields["model_type"].as_str().unwrap_or("unknown").to_owned(),
+            kind: fields["model_type"]
+                .as_str()
+                .unwrap_or("unknown")
+                .to_owned(),
             layers,
             attention,
             heads,
@@ -128,13 +133,15 @@ impl ModelShape {
             self.remarks
                 .push("it is multimodal: the other parts and their memory are not counted".into());
         }
-        self.remarks.extend(partial_attention_remark(fields, self.layers));
+        self.remarks
+            .extend(partial_attention_remark(fields, self.layers));
         if !has("dtype")
             && !has("torch_dtype")
             && config["torch_dtype"].is_null()
             && config["dtype"].is_null()
         {
-            self.remarks.push("it has no dtype: bfloat16 is assumed".into());
+            self.remarks
+                .push("it has no dtype: bfloat16 is assumed".into());
         }
         if is_dense && let Attention::Heads { kv_heads, head_dim } = self.attention {
             let is_tied = fields["tie_word_embeddings"] == true;
@@ -161,7 +168,10 @@ fn is_set(fields: &Value, name: &str) -> bool {
 /// to it.
 fn partial_attention_remark(fields: &Value, layers: u64) -> Option<String> {
     if let Some(types) = fields["layer_types"].as_array() {
-        let full_layers = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
+        let full_layers = types
+            .iter()
+            .filter(|kind| *kind == "full_attention")
+            .count() as u64;
         return (full_layers > 0 && full_layers < layers).then(|| {
             format!(
                 "{} of {layers} layers do not attend to the whole context: their cache is bounded or \
@@ -231,32 +241,63 @@ pub(crate) mod tests {
         let model = ModelShape::read(LLAMA).unwrap();
         // Llama 3.1 8B has 8,030,261,248 parameters; the calculation leaves out norms.
         assert_eq!(model.parameters, Some(8_029_995_008));
-        assert_eq!(model.attention, Attention::Heads { kv_heads: 8, head_dim: 128 });
+        assert_eq!(
+            model.attention,
+            Attention::Heads {
+                kv_heads: 8,
+                head_dim: 128
+            }
+        );
         assert_eq!((model.bytes, &*model.remarks), (2, &[][..]));
     }
 
     #[test]
     fn an_incomplete_config_names_the_missing_field() {
-        for field in ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"] {
+        for field in [
+            "num_hidden_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "vocab_size",
+        ] {
             let without = LLAMA.replace(field, "another");
             let error = ModelShape::read(&without).unwrap_err();
-            assert!(error.to_string().starts_with(&format!("it has no {field}; ")), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("it has no {field}; ")),
+                "{error}"
+            );
         }
         assert_eq!(
             ModelShape::read("[]"),
             Err(ModelShapeError::Json("it has another JSON type".into()))
         );
-        assert!(matches!(ModelShape::read("{"), Err(ModelShapeError::Json(_))));
+        assert!(matches!(
+            ModelShape::read("{"),
+            Err(ModelShapeError::Json(_))
+        ));
         let invalid = LLAMA.replace("bfloat16", "int3");
-        assert_eq!(ModelShape::read(&invalid), Err(ModelShapeError::Dtype("int3".to_owned())));
+        assert_eq!(
+            ModelShape::read(&invalid),
+            Err(ModelShapeError::Dtype("int3".to_owned()))
+        );
         let invalid = LLAMA.replace("4096", "4097");
-        assert_eq!(ModelShape::read(&invalid), Err(ModelShapeError::Heads(4097, 32)));
+        assert_eq!(
+            ModelShape::read(&invalid),
+            Err(ModelShapeError::Heads(4097, 32))
+        );
     }
 
     #[test]
     fn latent_attention_is_detected() {
         let model = ModelShape::read(&deepseek()).unwrap();
-        assert_eq!(model.attention, Attention::Latent { rank: 512, rope: 64 });
+        assert_eq!(
+            model.attention,
+            Attention::Latent {
+                rank: 512,
+                rope: 64
+            }
+        );
         assert_eq!((model.parameters, model.remarks.len()), (None, 1));
     }
 
@@ -264,6 +305,9 @@ pub(crate) mod tests {
     fn multimodal_models_use_their_text_config() {
         let multimodal = format!("{{\"model_type\":\"seeing\",\"text_config\":{LLAMA}}}");
         let model = ModelShape::read(&multimodal).unwrap();
-        assert_eq!((model.layers, model.kind.as_str(), model.parameters), (32, "llama", None));
+        assert_eq!(
+            (model.layers, model.kind.as_str(), model.parameters),
+            (32, "llama", None)
+        );
     }
 }

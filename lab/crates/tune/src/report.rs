@@ -82,12 +82,22 @@ impl TuneReportLine {
 
     /// Creates a line with a result in tokens.
     pub(super) fn tokens(name: &str, formula: &str, value: f64) -> Self {
-        Self::new(name, formula, value, format!("{} tokens", format_thousands(value as u64)))
+        Self::new(
+            name,
+            formula,
+            value,
+            format!("{} tokens", format_thousands(value as u64)),
+        )
     }
 
     /// Creates a line. `shown` is the result as text.
     fn new(name: &str, formula: &str, value: f64, shown: String) -> Self {
-        Self { name: name.to_owned(), formula: formula.to_owned(), value, shown }
+        Self {
+            name: name.to_owned(),
+            formula: formula.to_owned(),
+            value,
+            shown,
+        }
     }
 }
 
@@ -96,7 +106,8 @@ impl TuneReportLine {
 impl TuneReport {
     /// Adds a line to the calculation. `shown` is the result as text.
     pub(super) fn add_line(&mut self, name: &str, formula: &str, value: f64, shown: String) {
-        self.lines.push(TuneReportLine::new(name, formula, value, shown));
+        self.lines
+            .push(TuneReportLine::new(name, formula, value, shown));
     }
 }
 
@@ -110,11 +121,22 @@ impl fmt::Display for TuneReport {
             self.gpus,
             if self.gpus > 1 { "s" } else { "" }
         )?;
-        for TuneReportLine { name, formula, shown, .. } in &self.lines {
+        for TuneReportLine {
+            name,
+            formula,
+            shown,
+            ..
+        } in &self.lines
+        {
             writeln!(out, "{name:<26}{shown:>22}   {formula}")?;
         }
         writeln!(out)?;
-        for Advice { flag, value, reason } in &self.advice {
+        for Advice {
+            flag,
+            value,
+            reason,
+        } in &self.advice
+        {
             writeln!(out, "{:<36}{reason}", format!("{flag} {value}"))?;
         }
         for warning in &self.warnings {

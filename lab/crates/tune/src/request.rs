@@ -81,8 +81,12 @@ impl FromStr for TokenLengths {
     /// for both.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (mean, p95) = text.split_once(':').unwrap_or((text, text));
-        let parse_tokens =
-            |text: &str| text.trim().parse().ok().filter(|tokens| (1.0..=1e8).contains(tokens));
+        let parse_tokens = |text: &str| {
+            text.trim()
+                .parse()
+                .ok()
+                .filter(|tokens| (1.0..=1e8).contains(tokens))
+        };
         let lengths = parse_tokens(mean).zip(parse_tokens(p95));
         let lengths = lengths.map(|(mean, p95)| Self { mean, p95 });
         let lengths = lengths.filter(|lengths| lengths.mean <= lengths.p95);
@@ -96,8 +100,20 @@ mod tests {
 
     #[test]
     fn lengths_are_a_number_or_mean_and_percentile() {
-        assert_eq!("512".parse(), Ok(TokenLengths { mean: 512.0, p95: 512.0 }));
-        assert_eq!("512:2000".parse(), Ok(TokenLengths { mean: 512.0, p95: 2000.0 }));
+        assert_eq!(
+            "512".parse(),
+            Ok(TokenLengths {
+                mean: 512.0,
+                p95: 512.0
+            })
+        );
+        assert_eq!(
+            "512:2000".parse(),
+            Ok(TokenLengths {
+                mean: 512.0,
+                p95: 2000.0
+            })
+        );
         for invalid in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {
             assert!(invalid.parse::<TokenLengths>().is_err(), "{invalid}");
         }

@@ -67,7 +67,11 @@ impl StepBounds {
             tbt * 1e3,
             step * 1e3
         );
-        self.lines.push(TuneReportLine::tokens("max tokens per step", &formula, max_tokens));
+        self.lines.push(TuneReportLine::tokens(
+            "max tokens per step",
+            &formula,
+            max_tokens,
+        ));
         self.max_tokens = Some(max_tokens as u64);
     }
 
@@ -92,7 +96,11 @@ impl StepBounds {
             ttft * 1e3,
             prompt / prefill * 1e3
         );
-        self.lines.push(TuneReportLine::tokens("min tokens per step", &formula, min_tokens));
+        self.lines.push(TuneReportLine::tokens(
+            "min tokens per step",
+            &formula,
+            min_tokens,
+        ));
         self.min_tokens = Some(min_tokens as u64);
     }
 }

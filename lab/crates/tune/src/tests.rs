@@ -14,8 +14,14 @@ fn request() -> TuneRequest {
         kv_bytes: None,
         block: 16,
         kv_memory: None,
-        prompt: TokenLengths { mean: 1_000.0, p95: 4_000.0 },
-        output: TokenLengths { mean: 200.0, p95: 500.0 },
+        prompt: TokenLengths {
+            mean: 1_000.0,
+            p95: 4_000.0,
+        },
+        output: TokenLengths {
+            mean: 200.0,
+            p95: 500.0,
+        },
         targets: TuneTargets::default(),
         speed: EngineSpeed::default(),
         price: None,
@@ -27,7 +33,11 @@ fn llama(request: &TuneRequest) -> TuneReport {
 }
 
 fn value<'a>(report: &'a TuneReport, flag: &str) -> Option<&'a str> {
-    report.advice.iter().find(|advice| advice.flag == flag).map(|advice| &*advice.value)
+    report
+        .advice
+        .iter()
+        .find(|advice| advice.flag == flag)
+        .map(|advice| &*advice.value)
 }
 
 fn line<'a>(report: &'a TuneReport, name: &str) -> &'a TuneReportLine {
@@ -46,7 +56,10 @@ fn llama_8b_takes_128_kib_per_token() {
     // 72 GiB, less 14.96 GiB of weights, 1.5 GiB of fixed overhead and the estimated activations: some
     // 440,000 tokens.
     assert!((400_000..460_000).contains(&report.kv_tokens), "{report}");
-    let fp8 = llama(&TuneRequest { kv_bytes: Some(1), ..request() });
+    let fp8 = llama(&TuneRequest {
+        kv_bytes: Some(1),
+        ..request()
+    });
     assert_eq!(rounded_value(&fp8, "KV cache per token"), 65_536);
     assert!(fp8.kv_tokens.abs_diff(2 * report.kv_tokens) <= 32);
     assert_eq!(value(&fp8, "--kv-cache-dtype"), Some("fp8"));
@@ -81,7 +94,10 @@ fn the_kv_cache_size_equals_vllms() {
         (128 << 15, 4, 32, 2_048, 128, 2.0, "4,096"),
     ] {
         let text = TINY.replace("4096", &max_model_len.to_string());
-        let length = TokenLengths { mean: 100.0, p95: 200.0 };
+        let length = TokenLengths {
+            mean: 100.0,
+            p95: 200.0,
+        };
         let inputs = TuneRequest {
             kv_memory: Some(kv_memory),
             kv_bytes: Some(kv_bytes),
@@ -94,7 +110,12 @@ fn the_kv_cache_size_equals_vllms() {
         assert_eq!(report.kv_tokens, blocks * block, "{report}");
         let longest = line(&report, "longest requests at once");
         assert!((longest.value - concurrency).abs() < 0.005, "{report}");
-        assert!(longest.formula.ends_with(&format!("a size of {size} tokens")), "{longest:?}");
+        assert!(
+            longest
+                .formula
+                .ends_with(&format!("a size of {size} tokens")),
+            "{longest:?}"
+        );
     }
 }
 
@@ -102,9 +123,18 @@ fn the_kv_cache_size_equals_vllms() {
 fn the_longest_request_is_a_block_shorter() {
     let model = ModelShape::read(TINY).unwrap();
     let report_with = |blocks: u64| {
-        let prompt = TokenLengths { mean: 100.0, p95: 100.0 };
+        let prompt = TokenLengths {
+            mean: 100.0,
+            p95: 100.0,
+        };
         let kv_memory = Some(blocks * 32 * 512);
-        let inputs = TuneRequest { kv_memory, block: 32, prompt, output: prompt, ..request() };
+        let inputs = TuneRequest {
+            kv_memory,
+            block: 32,
+            prompt,
+            output: prompt,
+            ..request()
+        };
         TuneReport::compute(&model, &inputs).unwrap()
     };
     // With 128 blocks of 32 tokens, vLLM refuses a length of 4,096 and starts with 4,064.
@@ -114,14 +144,31 @@ fn the_longest_request_is_a_block_shorter() {
 
 #[test]
 fn too_large_a_model_gets_more_gpus() {
-    let inputs = TuneRequest { gpu_memory: 24 << 30, weights: Some(60 << 30), ..request() };
+    let inputs = TuneRequest {
+        gpu_memory: 24 << 30,
+        weights: Some(60 << 30),
+        ..request()
+    };
     let report = llama(&inputs);
-    assert_eq!((report.gpus, value(&report, "--tensor-parallel-size")), (4, Some("4")));
+    assert_eq!(
+        (report.gpus, value(&report, "--tensor-parallel-size")),
+        (4, Some("4"))
+    );
     assert_eq!(rounded_value(&report, "KV cache per token"), 32_768);
-    let too_large = TuneRequest { gpu_memory: 8 << 30, weights: Some(600 << 30), ..request() };
+    let too_large = TuneRequest {
+        gpu_memory: 8 << 30,
+        weights: Some(600 << 30),
+        ..request()
+    };
     let error = TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &too_large).unwrap_err();
-    assert!(error.to_string().contains("600.00 GiB of weights"), "{error}");
-    let invalid = TuneRequest { tensor_parallel: Some(3), ..request() };
+    assert!(
+        error.to_string().contains("600.00 GiB of weights"),
+        "{error}"
+    );
+    let invalid = TuneRequest {
+        tensor_parallel: Some(3),
+        ..request()
+    };
     assert_eq!(
         TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &invalid),
         Err(TuneError::Heads(3, 32))
@@ -136,53 +183,129 @@ fn latent_attention_is_not_divided_among_gpus() {
         error.to_string().contains("experts") && error.to_string().contains("--weights"),
         "{error}"
     );
-    let inputs = TuneRequest { weights: Some(40 << 30), tensor_parallel: Some(4), ..request() };
+    let inputs = TuneRequest {
+        weights: Some(40 << 30),
+        tensor_parallel: Some(4),
+        ..request()
+    };
     let report = TuneReport::compute(&model, &inputs).unwrap();
-    assert_eq!(rounded_value(&report, "KV cache per token"), 32 * (512 + 64) * 2);
+    assert_eq!(
+        rounded_value(&report, "KV cache per token"),
+        32 * (512 + 64) * 2
+    );
 }
 
 #[test]
 fn tokens_per_step_are_between_both_bounds() {
-    let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
-    let targets = TuneTargets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
-    let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
+    let speed = EngineSpeed {
+        prefill: Some(20_000.0),
+        step: Some(0.01),
+        ..EngineSpeed::default()
+    };
+    let targets = TuneTargets {
+        ttft: Some(0.4),
+        tbt: Some(0.05),
+        throughput: None,
+    };
+    let report = llama(&TuneRequest {
+        targets,
+        speed: speed.clone(),
+        ..request()
+    });
     // Upper bound: (50 − 10 ms) × 20,000 tokens per second = 800, rounded down to a multiple of 64. Lower
     // bound: 4,000 × 10 ÷ (400 − 200) = 200.
     assert_eq!(rounded_value(&report, "max tokens per step"), 800);
     assert_eq!(rounded_value(&report, "min tokens per step"), 200);
     assert_eq!(value(&report, "--max-num-batched-tokens"), Some("768"));
-    let targets = TuneTargets { ttft: Some(0.21), tbt: Some(0.012), throughput: None };
-    let report = llama(&TuneRequest { targets, speed, ..request() });
-    assert!(report.warnings[0].contains("one of both is missed"), "{:?}", report.warnings);
+    let targets = TuneTargets {
+        ttft: Some(0.21),
+        tbt: Some(0.012),
+        throughput: None,
+    };
+    let report = llama(&TuneRequest {
+        targets,
+        speed,
+        ..request()
+    });
+    assert!(
+        report.warnings[0].contains("one of both is missed"),
+        "{:?}",
+        report.warnings
+    );
 }
 
 #[test]
 fn unreachable_targets_are_warned_about() {
-    let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
-    let targets = TuneTargets { ttft: Some(0.1), tbt: Some(0.005), throughput: None };
-    let report = llama(&TuneRequest { targets, speed, ..request() });
+    let speed = EngineSpeed {
+        prefill: Some(20_000.0),
+        step: Some(0.01),
+        ..EngineSpeed::default()
+    };
+    let targets = TuneTargets {
+        ttft: Some(0.1),
+        tbt: Some(0.005),
+        throughput: None,
+    };
+    let report = llama(&TuneRequest {
+        targets,
+        speed,
+        ..request()
+    });
     assert_eq!(report.warnings.len(), 2, "{:?}", report.warnings);
-    assert!(report.warnings.iter().all(|warning| warning.contains("out of reach")));
+    assert!(
+        report
+            .warnings
+            .iter()
+            .all(|warning| warning.contains("out of reach"))
+    );
 }
 
 #[test]
 fn the_cost_is_price_by_output() {
-    let speed = EngineSpeed { output: Some(1_000.0), ..EngineSpeed::default() };
-    let report = llama(&TuneRequest { speed, price: Some(3.6), ..request() });
+    let speed = EngineSpeed {
+        output: Some(1_000.0),
+        ..EngineSpeed::default()
+    };
+    let report = llama(&TuneRequest {
+        speed,
+        price: Some(3.6),
+        ..request()
+    });
     assert!((report.cost.unwrap() - 1.0).abs() < 1e-9);
-    let without = llama(&TuneRequest { price: Some(3.6), ..request() });
+    let without = llama(&TuneRequest {
+        price: Some(3.6),
+        ..request()
+    });
     assert_eq!(without.cost, None);
     assert!(without.warnings[0].contains("--output-rate"));
 }
 
 #[test]
 fn fp8_is_suggested_if_the_cache_limits() {
-    let speed = EngineSpeed { output: Some(1_000.0), step: Some(0.02), ..EngineSpeed::default() };
-    let targets = TuneTargets { throughput: Some(2_500.0), ..TuneTargets::default() };
-    let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
+    let speed = EngineSpeed {
+        output: Some(1_000.0),
+        step: Some(0.02),
+        ..EngineSpeed::default()
+    };
+    let targets = TuneTargets {
+        throughput: Some(2_500.0),
+        ..TuneTargets::default()
+    };
+    let report = llama(&TuneRequest {
+        targets,
+        speed: speed.clone(),
+        ..request()
+    });
     assert_eq!(rounded_value(&report, "backends for the target"), 3);
     assert_eq!(value(&report, "--kv-cache-dtype"), None);
-    let targets = TuneTargets { throughput: Some(50_000.0), ..TuneTargets::default() };
-    let report = llama(&TuneRequest { targets, speed, ..request() });
+    let targets = TuneTargets {
+        throughput: Some(50_000.0),
+        ..TuneTargets::default()
+    };
+    let report = llama(&TuneRequest {
+        targets,
+        speed,
+        ..request()
+    });
     assert_eq!(value(&report, "--kv-cache-dtype"), Some("fp8"));
 }

@@ -21,10 +21,17 @@ pub(in crate::config) fn check(
     sample_share("log.payloads.sample", payloads.sample)?;
     file_path("log.payloads.file", payloads.file.as_deref())?;
     let is_length = (1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes);
-    require(is_length, "log.payloads.max_bytes", "this must be between 1 and 1MiB")?;
+    require(
+        is_length,
+        "log.payloads.max_bytes",
+        "this must be between 1 and 1MiB",
+    )?;
     if max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
         let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";
-        return Err(violation_of(["log.max_file_bytes", "log.payloads.max_bytes"], problem));
+        return Err(violation_of(
+            ["log.max_file_bytes", "log.payloads.max_bytes"],
+            problem,
+        ));
     }
     Ok(())
 }

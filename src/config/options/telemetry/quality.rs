@@ -26,8 +26,16 @@ impl<C: AsRef<PayloadLogSettings>> ConfigSection<C> for Section {
         let problem = "log.payloads.file is the same file: write another path";
         require(is_other, "quality.file", problem)?;
         let is_judge = quality.judge.as_deref().is_none_or(is_http);
-        require(is_judge, "quality.judge", "write http://host:port/path, without a user name")?;
-        require(!quality.window.is_zero(), "quality.window", "this must be more than 0s")?;
+        require(
+            is_judge,
+            "quality.judge",
+            "write http://host:port/path, without a user name",
+        )?;
+        require(
+            !quality.window.is_zero(),
+            "quality.window",
+            "this must be more than 0s",
+        )?;
         let is_redacted = quality.share() <= 0.0 || !payloads.redact.is_empty();
         let problem = "quality samples need redaction: set log.payloads.redact";
         require(is_redacted, "log.payloads.redact", problem)
@@ -43,8 +51,12 @@ impl<C: AsRef<PayloadLogSettings>> ConfigSection<C> for Section {
 
 /// Whether the text is an `http://` URL without a user name.
 fn is_http(url: &str) -> bool {
-    let Ok(uri) = url.parse::<Uri>() else { return false };
-    let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));
+    let Ok(uri) = url.parse::<Uri>() else {
+        return false;
+    };
+    let has_user = uri
+        .authority()
+        .is_none_or(|authority| authority.as_str().contains('@'));
     uri.scheme_str() == Some("http") && !has_user
 }
 
@@ -54,7 +66,9 @@ mod tests {
 
     /// The problem of a configuration with these keys. `None`: the configuration is valid.
     fn problem(quality: &str, log: &str) -> Option<String> {
-        tests::problem(&format!("quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n"))
+        tests::problem(&format!(
+            "quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n"
+        ))
     }
 
     #[test]
@@ -70,9 +84,21 @@ mod tests {
             ("sample: -0.01", "", SAMPLE),
             ("sample: .nan", "", SAMPLE),
             ("file: ''", "", "write the path of a file, or null"),
-            ("file: a", "file: a", "log.payloads.file is the same file: write another path"),
-            ("judge: 'https://a'", "", "write http://host:port/path, without a user name"),
-            ("judge: 'http://u:p@a'", "", "write http://host:port/path, without a user name"),
+            (
+                "file: a",
+                "file: a",
+                "log.payloads.file is the same file: write another path",
+            ),
+            (
+                "judge: 'https://a'",
+                "",
+                "write http://host:port/path, without a user name",
+            ),
+            (
+                "judge: 'http://u:p@a'",
+                "",
+                "write http://host:port/path, without a user name",
+            ),
             ("window: 0s", "", "this must be more than 0s"),
             (
                 "enabled: true, judge: 'http://a'",
@@ -80,8 +106,16 @@ mod tests {
                 "quality samples need redaction: set log.payloads.redact",
             ),
         ] {
-            assert_eq!(problem(quality, log).as_deref(), Some(expected), "{quality} {log}");
+            assert_eq!(
+                problem(quality, log).as_deref(),
+                Some(expected),
+                "{quality} {log}"
+            );
         }
-        assert_eq!(problem("enabled: true", "redact: []"), None, "no destination gets any text");
+        assert_eq!(
+            problem("enabled: true", "redact: []"),
+            None,
+            "no destination gets any text"
+        );
     }
 }

@@ -21,7 +21,10 @@ pub struct TraceCaptureConfig {
 impl Default for TraceCaptureConfig {
     /// The default: requests are not captured. With a file, all are.
     fn default() -> Self {
-        Self { file: None, sample: 1.0 }
+        Self {
+            file: None,
+            sample: 1.0,
+        }
     }
 }
 

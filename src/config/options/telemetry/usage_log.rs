@@ -32,7 +32,11 @@ const RECEIVER: &str = "usage_log.push";
 impl Default for UsageLogConfig {
     /// The default: no records. With a file, it has up to 1 GiB.
     fn default() -> Self {
-        Self { file: None, max_bytes: 1 << 30, push: None }
+        Self {
+            file: None,
+            max_bytes: 1 << 30,
+            push: None,
+        }
     }
 }
 
@@ -43,10 +47,21 @@ impl UsageLogConfig {
         gateway: &str,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<UsageLogSettings>, WebhooksError> {
-        let Some(file) = self.file.clone() else { return Ok(None) };
-        let push = self.push.as_ref().map(|push| push.endpoint(RECEIVER, env)).transpose()?;
+        let Some(file) = self.file.clone() else {
+            return Ok(None);
+        };
+        let push = self
+            .push
+            .as_ref()
+            .map(|push| push.endpoint(RECEIVER, env))
+            .transpose()?;
         let max_bytes = self.max_bytes as u64;
-        Ok(Some(UsageLogSettings { file, max_bytes, gateway: gateway.to_owned(), push }))
+        Ok(Some(UsageLogSettings {
+            file,
+            max_bytes,
+            gateway: gateway.to_owned(),
+            push,
+        }))
     }
 }
 

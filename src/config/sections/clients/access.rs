@@ -58,22 +58,35 @@ impl AccessConfig {
         file_path("access.keys_file", self.keys_file.as_deref())?;
         if self.cache_salt_secret.is_some() && self.keys_file.is_none() {
             let problem = "salts are derived from tenants, which need access.keys_file: set it";
-            return Err(violation_of(["access.cache_salt_secret", "access.keys_file"], problem));
+            return Err(violation_of(
+                ["access.cache_salt_secret", "access.keys_file"],
+                problem,
+            ));
         }
         for (index, name) in self.admin_hosts.iter().enumerate() {
             let problem =
                 "write a host name without a scheme and port, such as gateway.example.com";
-            require(is_host_name(name), &format!("access.admin_hosts.{index}"), problem)?;
+            require(
+                is_host_name(name),
+                &format!("access.admin_hosts.{index}"),
+                problem,
+            )?;
         }
         if let Some(index) = self.cors.stray() {
             let problem = "write `*` or an origin as browsers send it, such as https://example.com";
-            return Err(violation_at(&format!("access.cors.origins.{index}"), problem));
+            return Err(violation_at(
+                &format!("access.cors.origins.{index}"),
+                problem,
+            ));
         }
         Ok(())
     }
 
     fn admin_token_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        ConfiguredSecret::new("the admin token (access.admin_token)", self.admin_token.as_ref())
+        ConfiguredSecret::new(
+            "the admin token (access.admin_token)",
+            self.admin_token.as_ref(),
+        )
     }
 
     fn salt_secret(&self) -> Option<ConfiguredSecret<'_>> {

@@ -60,14 +60,19 @@ impl Default for IdentitiesConfig {
 
 impl IdentitiesConfig {
     fn hash_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        ConfiguredSecret::new("the secret of identities (identities.secret)", self.secret.as_ref())
+        ConfiguredSecret::new(
+            "the secret of identities (identities.secret)",
+            self.secret.as_ref(),
+        )
     }
 
     /// Builds the reader of the user, session and conversation of requests. `env` returns the value of an
     /// environment variable.
     pub fn reader(&self, env: impl Environment) -> Result<IdentityReader, UnreadableSecret> {
         let secret = ConfiguredSecret::resolve_any(self.hash_secret(), env)?;
-        let secret = secret.as_ref().map_or_else(process_secret, SecretValue::digest);
+        let secret = secret
+            .as_ref()
+            .map_or_else(process_secret, SecretValue::digest);
         Ok(IdentityReader {
             mode: self.mode,
             key: PseudonymKey::new(secret),
@@ -112,7 +117,10 @@ impl<C> ConfigSection<C> for Section {
     fn check(identities: &IdentitiesConfig, _: &C) -> CheckResult {
         check_names("identities.user_headers", &identities.user_headers)?;
         check_names("identities.session_headers", &identities.session_headers)?;
-        check_names("identities.conversation_headers", &identities.conversation_headers)
+        check_names(
+            "identities.conversation_headers",
+            &identities.conversation_headers,
+        )
     }
 
     fn list_secrets<'a>(identities: &'a IdentitiesConfig, list: &mut SecretList<'a>) {
@@ -122,8 +130,14 @@ impl<C> ConfigSection<C> for Section {
 
 /// Checks that the names of headers are valid.
 fn check_names(path: &str, names: &[String]) -> CheckResult {
-    match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
-        Some(name) => Err(violation_at(path, format!("`{name}` is not a valid header name"))),
+    match names
+        .iter()
+        .find(|name| name.parse::<HeaderName>().is_err())
+    {
+        Some(name) => Err(violation_at(
+            path,
+            format!("`{name}` is not a valid header name"),
+        )),
         None => Ok(()),
     }
 }

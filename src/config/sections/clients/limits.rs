@@ -61,10 +61,12 @@ impl LimitsConfig {
     /// Maximum memory for the bodies of all requests together, in bytes. `available_bytes`: the
     /// memory that the process may use. `None`: unknown.
     pub fn body_memory(&self, available_bytes: Option<usize>) -> usize {
-        let default_bytes = available_bytes
-            .map_or(DEFAULT_BODY_MEMORY_BYTES, |available| available / BODY_MEMORY_DIVISOR);
+        let default_bytes = available_bytes.map_or(DEFAULT_BODY_MEMORY_BYTES, |available| {
+            available / BODY_MEMORY_DIVISOR
+        });
         let min_bytes = self.body.saturating_mul(MIN_BUFFERED_BODIES);
-        self.body_memory.unwrap_or_else(|| default_bytes.max(min_bytes))
+        self.body_memory
+            .unwrap_or_else(|| default_bytes.max(min_bytes))
     }
 }
 
@@ -107,13 +109,22 @@ impl<C> ConfigSection<C> for Section {
         let per_client = limits.requests_per_client.map(|max| max as usize);
         more_than_0("limits.requests_per_client", per_client)?;
         let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
-        if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
+        if limits
+            .body_memory
+            .is_some_and(|bytes| bytes < min_body_memory)
+        {
             let problem =
                 "this must be at least twice limits.body, because an edited body is held twice";
             return Err(violation_of(["limits.body_memory", "limits.body"], problem));
         }
-        let is_limit = limits.memory.is_none_or(|bytes| bytes >= MIN_MEMORY_LIMIT_BYTES);
-        require(is_limit, "limits.memory", "this must be 64MiB or more, or null for no limit")
+        let is_limit = limits
+            .memory
+            .is_none_or(|bytes| bytes >= MIN_MEMORY_LIMIT_BYTES);
+        require(
+            is_limit,
+            "limits.memory",
+            "this must be 64MiB or more, or null for no limit",
+        )
     }
 
     // These limits are fixed with the file descriptor budget at the start.

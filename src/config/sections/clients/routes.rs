@@ -58,11 +58,19 @@ impl RouteConfig {
     /// Checks the keys of the entry at `index` without its path.
     fn check(&self, index: usize) -> CheckResult {
         let methods = format!("routes.{index}.methods");
-        require(!self.methods.is_empty(), &methods, "write at least one method")?;
+        require(
+            !self.methods.is_empty(),
+            &methods,
+            "write at least one method",
+        )?;
         at_least_1ms(&format!("routes.{index}.total"), self.total)?;
         let model = format!("routes.{index}.model");
         let has_name = self.model.as_ref().is_none_or(|model| !model.is_empty());
-        require(has_name, &model, "write the name of a model, or remove the key")?;
+        require(
+            has_name,
+            &model,
+            "write the name of a model, or remove the key",
+        )?;
         if self.max_body.is_some() && self.model.is_none() {
             let max_body = format!("routes.{index}.max_body");
             let problem = "this applies to routes with a `model` only: use limits.body";
@@ -109,7 +117,10 @@ impl<C> ConfigSection<C> for Section {
 /// Checks that each path is plain, is configured once and is none of the gateway's own paths.
 fn check(routes: &[RouteConfig]) -> CheckResult {
     if routes.len() > MAX_ROUTES {
-        return Err(violation_at("routes", format!("too many paths: at most {MAX_ROUTES}")));
+        return Err(violation_at(
+            "routes",
+            format!("too many paths: at most {MAX_ROUTES}"),
+        ));
     }
     let mut seen = HashSet::new();
     for (index, route) in routes.iter().enumerate() {
@@ -120,7 +131,11 @@ fn check(routes: &[RouteConfig]) -> CheckResult {
         let known = ApiRoute::lookup(&Method::POST, &route.path);
         let is_free = known == Err(RouteError::NotFound);
         require(is_free, &path, "the gateway serves this path already")?;
-        require(seen.insert(&route.path), &path, "this path is configured twice")?;
+        require(
+            seen.insert(&route.path),
+            &path,
+            "this path is configured twice",
+        )?;
         route.check(index)?;
     }
     Ok(())
@@ -133,7 +148,9 @@ fn is_plain_path(path: &str) -> bool {
         !segment.is_empty() && !matches!(segment, "." | "..") && segment.bytes().all(is_plain)
     };
     path.len() <= MAX_PATH_BYTES
-        && path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_segment))
+        && path
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.split('/').all(is_segment))
 }
 
 fn default_methods() -> Vec<RouteMethod> {
@@ -177,6 +194,12 @@ mod tests {
             assert!(check(&[route(path)]).is_err(), "{path}");
         }
         assert!(check(&[route("/a"), route("/a")]).is_err());
-        assert!(check(&[RouteConfig { methods: Vec::new(), ..route("/a") }]).is_err());
+        assert!(
+            check(&[RouteConfig {
+                methods: Vec::new(),
+                ..route("/a")
+            }])
+            .is_err()
+        );
     }
 }

@@ -50,7 +50,11 @@ impl<C> ConfigSection<C> for Section {
         }
         for name in tiers.priorities.keys() {
             let path = format!("tiers.priorities.{name}");
-            require(tiers.names.contains(name), &path, "this is not a name of `tiers.names`")?;
+            require(
+                tiers.names.contains(name),
+                &path,
+                "this is not a name of `tiers.names`",
+            )?;
         }
         let problem = "too many tiers: at most 20, because each adds time series";
         require(tiers.names.len() <= MAX_TIERS, "tiers.names", problem)

@@ -21,7 +21,10 @@ pub struct DrainConfig {
 impl Default for DrainConfig {
     /// No delay, and a timeout of 30 s, which is the default grace period of Kubernetes.
     fn default() -> Self {
-        Self { delay: Duration::ZERO, timeout: Duration::from_secs(30) }
+        Self {
+            delay: Duration::ZERO,
+            timeout: Duration::from_secs(30),
+        }
     }
 }
 

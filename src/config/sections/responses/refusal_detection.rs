@@ -22,7 +22,11 @@ impl<C> ConfigSection<C> for Section {
     fn check(detection: &RefusalDetectionConfig, _: &C) -> CheckResult {
         for (index, phrase) in detection.refusal_phrases.iter().enumerate() {
             let path = format!("refusal_detection.refusal_phrases.{index}");
-            require(phrase.trim().len() >= 3, &path, "a phrase has at least 3 characters")?;
+            require(
+                phrase.trim().len() >= 3,
+                &path,
+                "a phrase has at least 3 characters",
+            )?;
         }
         Ok(())
     }

@@ -12,9 +12,15 @@ impl<C> ConfigSection<C> for Section {
 
     fn check(stalls: &StallLimits, _: &C) -> CheckResult {
         at_least_1ms("stalls.min_gap", stalls.min_gap)?;
-        if stalls.abort_after.is_some_and(|limit| limit < stalls.min_gap) {
+        if stalls
+            .abort_after
+            .is_some_and(|limit| limit < stalls.min_gap)
+        {
             let paths = ["stalls.abort_after", "stalls.min_gap"];
-            return Err(violation_of(paths, "this must not be less than stalls.min_gap"));
+            return Err(violation_of(
+                paths,
+                "this must not be less than stalls.min_gap",
+            ));
         }
         Ok(())
     }

@@ -35,7 +35,10 @@ const MIN_RESUME_MEMORY: usize = 1 << 20;
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
     pub(in crate::config) fn rules(&self) -> StreamRules {
-        StreamRules { on_truncation: self.on_truncation, keep_alive: self.keep_alive }
+        StreamRules {
+            on_truncation: self.on_truncation,
+            keep_alive: self.keep_alive,
+        }
     }
 }
 
@@ -49,6 +52,10 @@ impl<C> ConfigSection<C> for Section {
     fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
         at_least_1ms("streams.resume.for", streams.resume.window)?;
         let has_memory = streams.resume.memory >= MIN_RESUME_MEMORY;
-        require(has_memory, "streams.resume.memory", "this must be 1MiB or more")
+        require(
+            has_memory,
+            "streams.resume.memory",
+            "this must be 1MiB or more",
+        )
     }
 }

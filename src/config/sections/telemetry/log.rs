@@ -96,7 +96,10 @@ impl<C> ConfigSection<C> for Section {
     }
 
     fn reloaded(old: &LogConfig, new: &LogConfig) -> LogConfig {
-        LogConfig { level: new.level, ..old.clone() }
+        LogConfig {
+            level: new.level,
+            ..old.clone()
+        }
     }
 
     fn output_file(log: &LogConfig) -> Option<OutputFile<'_>> {

@@ -54,7 +54,9 @@ impl MetricsConfig {
         &self,
         objectives: &[Objective],
     ) -> Result<ResponseBuckets, BucketOverridesError> {
-        Ok(self.histogram_buckets(objectives)?.scales(self.native_histograms))
+        Ok(self
+            .histogram_buckets(objectives)?
+            .scales(self.native_histograms))
     }
 }
 

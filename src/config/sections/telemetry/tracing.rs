@@ -14,7 +14,11 @@ impl<C> ConfigSection<C> for Section {
     fn check(tracing: &TracingConfig, _: &C) -> CheckResult {
         share("tracing.ratio", tracing.ratio)?;
         let problem = "write an http:// or https:// URL with {trace_id} and without a password";
-        require(tracing.ui.as_deref().is_none_or(is_trace_link), "tracing.ui", problem)?;
+        require(
+            tracing.ui.as_deref().is_none_or(is_trace_link),
+            "tracing.ui",
+            problem,
+        )?;
         match tracing.endpoint.as_deref().map(check_collector_url) {
             Some(Err(problem)) => Err(violation_at("tracing.endpoint", problem)),
             _ => Ok(()),
@@ -32,8 +36,10 @@ fn check_collector_url(endpoint: &str) -> Result<(), &'static str> {
     let uri: Uri = endpoint.parse().map_err(|_| NOT_URL)?;
     let authority = uri.authority().ok_or(NOT_URL)?;
     if authority.as_str().contains('@') {
-        return Err("remove the user name and password, because the URL is shown: use \
-             OTEL_EXPORTER_OTLP_HEADERS");
+        return Err(
+            "remove the user name and password, because the URL is shown: use \
+             OTEL_EXPORTER_OTLP_HEADERS",
+        );
     }
     match uri.scheme_str() {
         None | Some("http" | "https") => Ok(()),

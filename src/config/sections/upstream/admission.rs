@@ -60,7 +60,10 @@ impl AdmissionConfig {
             waiting: self.max_waiting,
             kv_usage: self.max_kv_usage,
             in_flight: self.max_in_flight,
-            limits: LatencyLimits { ttft: None, tpot: None },
+            limits: LatencyLimits {
+                ttft: None,
+                tpot: None,
+            },
         }
     }
 
@@ -80,7 +83,10 @@ impl AdmissionConfig {
             objectives: objectives.to_vec(),
             classes: self.classes(),
             // The rules have checked that the name parses.
-            tenant_header: self.tenant_header.as_ref().and_then(|name| name.parse().ok()),
+            tenant_header: self
+                .tenant_header
+                .as_ref()
+                .and_then(|name| name.parse().ok()),
         })
     }
 
@@ -89,7 +95,10 @@ impl AdmissionConfig {
         for (index, class) in self.classes.iter().enumerate() {
             let path = format!("admission.classes.{index}");
             if self.classes[..index].contains(class) {
-                return Err(violation_at(&path, format!("`{class}` is listed twice: remove one")));
+                return Err(violation_at(
+                    &path,
+                    format!("`{class}` is listed twice: remove one"),
+                ));
             }
             if !tiers.contains(class) && class != DEFAULT_CLASS {
                 let problem =
@@ -130,11 +139,23 @@ impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
         at_least_1ms("admission.max_wait", admission.max_wait)?;
         header_name("admission.tenant_header", admission.tenant_header.as_ref())?;
         let problem = "this must be 1 or more, or null for no threshold";
-        require(admission.max_waiting != Some(0), "admission.max_waiting", problem)?;
-        require(admission.max_in_flight != Some(0), "admission.max_in_flight", problem)?;
+        require(
+            admission.max_waiting != Some(0),
+            "admission.max_waiting",
+            problem,
+        )?;
+        require(
+            admission.max_in_flight != Some(0),
+            "admission.max_in_flight",
+            problem,
+        )?;
         let is_usage = |usage: f64| (0.01..=MAX_KV_USAGE).contains(&usage);
         let problem = "this must be between 0.01 and 0.99, or null for no threshold";
-        require(admission.max_kv_usage.is_none_or(is_usage), "admission.max_kv_usage", problem)?;
+        require(
+            admission.max_kv_usage.is_none_or(is_usage),
+            "admission.max_kv_usage",
+            problem,
+        )?;
         admission.check_classes(&config.as_ref().names)
     }
 }

@@ -11,7 +11,10 @@ impl<C> ConfigSection<C> for Section {
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(breaker: &CircuitBreakerSettings, _: &C) -> CheckResult {
-        at_least_1ms("circuit_breaker.base_ejection_time", breaker.base_ejection_time)?;
+        at_least_1ms(
+            "circuit_breaker.base_ejection_time",
+            breaker.base_ejection_time,
+        )?;
         at_least_1ms("circuit_breaker.stuck_after", breaker.stuck_after)?;
         share("circuit_breaker.failure_ratio", breaker.failure_ratio)?;
         share("circuit_breaker.panic_threshold", breaker.panic_threshold)

@@ -48,11 +48,17 @@ fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> Che
     if let Some(target) = &model.served_as {
         check_name(&served_as_path, target)?;
     }
-    if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
+    if let Some(earlier) = models
+        .iter()
+        .take(index)
+        .position(|other| other.name == *name)
+    {
         let problem = format!("`{name}` is already the name of models[{earlier}]");
         return Err(violation_at(&name_path, problem));
     }
-    let Some(target) = &model.served_as else { return Ok(()) };
+    let Some(target) = &model.served_as else {
+        return Ok(());
+    };
     let target_model = models.iter().find(|other| other.name == *target);
     if let Some(served) = target_model.and_then(ModelConfig::alias_of) {
         let problem = format!("`{target}` is itself an alias of `{served}`; write `{served}` here");
@@ -64,7 +70,11 @@ fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> Che
 fn check_name(path: &str, name: &str) -> CheckResult {
     let has_length = (1..=MAX_MODEL_NAME_BYTES).contains(&name.len());
     let is_valid = has_length && !name.chars().any(char::is_control);
-    require(is_valid, path, "a model name has 1 to 256 bytes and no control characters")
+    require(
+        is_valid,
+        path,
+        "a model name has 1 to 256 bytes and no control characters",
+    )
 }
 
 /// Checks that the `backends` of the model at `index` are not empty and are configured.

@@ -15,6 +15,10 @@ impl<C> ConfigSection<C> for Section {
 
     fn check(retry: &RetrySettings, _: &C) -> CheckResult {
         share("retry.budget_ratio", f64::from(retry.budget_ratio))?;
-        require(retry.attempts <= MAX_ATTEMPTS, "retry.attempts", "this must be 10 or less")
+        require(
+            retry.attempts <= MAX_ATTEMPTS,
+            "retry.attempts",
+            "this must be 10 or less",
+        )
     }
 }

@@ -26,7 +26,10 @@ const MAX_DECISION_LOG_SIZE: usize = 16_384;
 impl RoutingConfig {
     /// The policy with its settings.
     pub fn policy(&self) -> Policy {
-        Policy { kind: self.policy, kv_aware: self.kv_aware }
+        Policy {
+            kind: self.policy,
+            kv_aware: self.kv_aware,
+        }
     }
 }
 
@@ -54,7 +57,11 @@ impl<C> ConfigSection<C> for Section {
         check_weight("routing.kv_aware.session", routing.kv_aware.session)?;
         let horizon = routing.kv_aware.horizon_seconds;
         let is_positive = horizon.is_finite() && horizon > 0.0;
-        require(is_positive, "routing.kv_aware.horizon_seconds", "this must be more than 0")?;
+        require(
+            is_positive,
+            "routing.kv_aware.horizon_seconds",
+            "this must be more than 0",
+        )?;
         if routing.decision_log_size > MAX_DECISION_LOG_SIZE {
             let problem = format!("this must be at most {MAX_DECISION_LOG_SIZE}");
             return Err(violation_at("routing.decision_log_size", problem));
@@ -64,10 +71,17 @@ impl<C> ConfigSection<C> for Section {
 
     // The decision log is allocated at the start.
     fn reloaded(old: &RoutingConfig, new: &RoutingConfig) -> RoutingConfig {
-        RoutingConfig { decision_log_size: old.decision_log_size, ..new.clone() }
+        RoutingConfig {
+            decision_log_size: old.decision_log_size,
+            ..new.clone()
+        }
     }
 }
 
 fn check_weight(path: &str, weight: f64) -> CheckResult {
-    require(weight.is_finite() && weight >= 0.0, path, "a weight must be 0 or more")
+    require(
+        weight.is_finite() && weight >= 0.0,
+        path,
+        "a weight must be 0 or more",
+    )
 }

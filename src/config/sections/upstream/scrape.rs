@@ -19,7 +19,10 @@ impl<C> ConfigSection<C> for Section {
         more_than_0("scrape.max_page", scrape.max_page)?;
         if scrape.max_interval < scrape.min_interval {
             let problem = "scrape.max_interval must not be less than scrape.min_interval";
-            return Err(violation_of(["scrape.max_interval", "scrape.min_interval"], problem));
+            return Err(violation_of(
+                ["scrape.max_interval", "scrape.min_interval"],
+                problem,
+            ));
         }
         Ok(())
     }

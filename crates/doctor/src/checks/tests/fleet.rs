@@ -18,34 +18,65 @@ fn backends_that_differ_are_reported() {
         other("c", &adapter, "0.32.0"),
     ]));
     let differences = findings_of(&findings, "fleet");
-    let texts: Vec<&str> = differences.iter().map(|it| it.observation.as_str()).collect();
+    let texts: Vec<&str> = differences
+        .iter()
+        .map(|it| it.observation.as_str())
+        .collect();
     assert_eq!(texts.len(), 3, "{findings:#?}");
-    assert!(texts.contains(&"max_model_len of tiny differs: 2048 (a, c), 4096 (b)"), "{texts:?}");
+    assert!(
+        texts.contains(&"max_model_len of tiny differs: 2048 (a, c), 4096 (b)"),
+        "{texts:?}"
+    );
     let has = |words| texts.iter().any(|text| text.contains(words));
-    assert!(has("0.32.0 (a, c), 0.33.0 (b)") && has("sql is on 1 of 3"), "{texts:?}");
+    assert!(
+        has("0.32.0 (a, c), 0.33.0 (b)") && has("sql is on 1 of 3"),
+        "{texts:?}"
+    );
     let same = examine(&facts(vec![backend("a"), backend("b")]));
     assert!(findings_of(&same, "fleet").is_empty());
-    let queue_limit = same.iter().find(|finding| finding.check == "queue_limit").unwrap();
+    let queue_limit = same
+        .iter()
+        .find(|finding| finding.check == "queue_limit")
+        .unwrap();
     assert_eq!(queue_limit.backends, ["a", "b"], "one finding for both");
-    assert_eq!(severity_of(&examine(&facts(Vec::new())), "fleet"), FindingSeverity::Error);
+    assert_eq!(
+        severity_of(&examine(&facts(Vec::new())), "fleet"),
+        FindingSeverity::Error
+    );
 }
 
 #[test]
 fn unserved_models_and_open_ports_are_reported() {
     let models = vec![model("gpt", "large", None), model("small", "tiny", None)];
-    let named = GatewaySettings { models, ..GatewaySettings::default() };
+    let named = GatewaySettings {
+        models,
+        ..GatewaySettings::default()
+    };
     let findings = findings_with_config(named, vec![backend("a")]);
     let observation = &only_finding(&findings, "named_models").observation;
     assert!(observation.contains("gpt leads to large"), "{observation}");
     let models = vec![model("gpt", "tiny", Some(&["b"]))];
     let objective_models = vec![("chat".to_owned(), "none".to_owned())];
-    let objective = GatewaySettings { objective_models, ..GatewaySettings::default() };
+    let objective = GatewaySettings {
+        objective_models,
+        ..GatewaySettings::default()
+    };
     let findings = findings_with_config(objective, vec![backend("a")]);
     let observation = &only_finding(&findings, "named_models").observation;
-    assert_eq!(observation, "the objective chat is for none, which no backend serves");
-    let elsewhere = GatewaySettings { models, ..GatewaySettings::default() };
+    assert_eq!(
+        observation,
+        "the objective chat is for none, which no backend serves"
+    );
+    let elsewhere = GatewaySettings {
+        models,
+        ..GatewaySettings::default()
+    };
     let findings = findings_with_config(elsewhere, vec![backend("a")]);
-    assert!(only_finding(&findings, "named_models").observation.contains("none of b"));
+    assert!(
+        only_finding(&findings, "named_models")
+            .observation
+            .contains("none of b")
+    );
     let open = findings_with_config(
         GatewaySettings {
             listen: "0.0.0.0:8080".parse().unwrap(),
@@ -105,7 +136,11 @@ fn a_webhook_that_refuses_messages_is_reported() {
     let failed = reported(Some("cannot connect: refused"));
     let finding = only_finding(&failed, "gateway");
     assert_eq!(finding.severity, FindingSeverity::Warning);
-    assert!(finding.observation.contains("the webhook hook:80 has not accepted"));
+    assert!(
+        finding
+            .observation
+            .contains("the webhook hook:80 has not accepted")
+    );
 }
 
 #[test]
@@ -139,9 +174,13 @@ fn status_faults_and_a_faulty_collector_are_reported() {
         backends: vec![backend("a")],
         ..DoctorFacts::default()
     };
-    for (problem, severity) in
-        [(Some("refused"), FindingSeverity::Error), (None, FindingSeverity::Note)]
-    {
-        assert_eq!(severity_of(&examine(&collector(problem)), "traces"), severity);
+    for (problem, severity) in [
+        (Some("refused"), FindingSeverity::Error),
+        (None, FindingSeverity::Note),
+    ] {
+        assert_eq!(
+            severity_of(&examine(&collector(problem)), "traces"),
+            severity
+        );
     }
 }

@@ -57,10 +57,15 @@ fn answer(status: u16, body: &str) -> GatheredResponse {
 fn recorded(recording: &str) -> GatheredResponse {
     let (head, body) = recording.split_once("\r\n\r\n").unwrap();
     let mut answer = answer(200, body);
-    for (name, value) in head.lines().skip(1).filter_map(|line| line.split_once(": ")) {
-        answer
-            .headers
-            .insert(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+    for (name, value) in head
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_once(": "))
+    {
+        answer.headers.insert(
+            HeaderName::try_from(name).unwrap(),
+            HeaderValue::try_from(value).unwrap(),
+        );
     }
     answer
 }
@@ -77,7 +82,9 @@ fn backend(id: &str) -> BackendFacts {
         models: Ok(answer(200, MODELS)),
         models_without_key: None,
         metrics: Ok(recorded(PYTHON)),
-        options: paths.map(|path| (path, Some(StatusCode::NOT_FOUND))).collect(),
+        options: paths
+            .map(|path| (path, Some(StatusCode::NOT_FOUND)))
+            .collect(),
         event_sources: Ok(answer(200, "{}")),
         publisher_answers: None,
         idle: Some(IdleConnection::Open(Duration::from_secs(6))),
@@ -113,7 +120,10 @@ fn probe(recording: &str, gap: Duration) -> StreamProbe {
 }
 
 fn facts(backends: Vec<BackendFacts>) -> DoctorFacts {
-    DoctorFacts { backends, ..DoctorFacts::default() }
+    DoctorFacts {
+        backends,
+        ..DoctorFacts::default()
+    }
 }
 
 /// The findings about one healthy backend after `change` has modified its facts.
@@ -162,12 +172,25 @@ fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredMo
 /// The findings about a gateway with this status document.
 fn findings_of_gateway(status: Value, backends: Vec<BackendFacts>) -> Vec<Finding> {
     let url = BackendAddress::parse("http://admin:9090").unwrap();
-    let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
-    examine(&DoctorFacts { backends, gateway, ..DoctorFacts::default() })
+    let gateway = Some(Ok(GatewayFacts {
+        url,
+        status: Ok(status),
+        config_problem: None,
+    }));
+    examine(&DoctorFacts {
+        backends,
+        gateway,
+        ..DoctorFacts::default()
+    })
 }
 
 fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
-    examine(&DoctorFacts { config, is_configured: true, backends, ..DoctorFacts::default() })
+    examine(&DoctorFacts {
+        config,
+        is_configured: true,
+        backends,
+        ..DoctorFacts::default()
+    })
 }
 
 /// Settings that a gateway without a configuration could have.

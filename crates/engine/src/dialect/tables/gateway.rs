@@ -15,7 +15,9 @@ pub(super) const ROWS: &[MetricRow] = &[
     // Requests in the admission queue of that gateway wait, too. At the end of the page, their number is
     // added to `waiting`.
     MetricRow::sum(&["_queue_requests"], |load| &mut load.waiting_deferred),
-    MetricRow::sum(&["_backend_preemptions_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["_backend_preemptions_total"], |load| {
+        &mut load.preemptions
+    }),
     MetricRow::sum_with(TOKENS, "type", "input", |load| &mut load.prompt_tokens),
     MetricRow::sum_with(TOKENS, "type", "output", |load| &mut load.generation_tokens),
 ];

@@ -13,5 +13,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["requests_deferred"], |load| &mut load.waiting),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
-    MetricRow::sum(&["tokens_predicted_total"], |load| &mut load.generation_tokens),
+    MetricRow::sum(&["tokens_predicted_total"], |load| {
+        &mut load.generation_tokens
+    }),
 ];

@@ -3,5 +3,6 @@
 
 use crate::dialect::table::MetricRow;
 
-pub(super) const ROWS: &[MetricRow] =
-    &[MetricRow::max(&["start_time_seconds"], |load| &mut load.started)];
+pub(super) const ROWS: &[MetricRow] = &[MetricRow::max(&["start_time_seconds"], |load| {
+    &mut load.started
+})];

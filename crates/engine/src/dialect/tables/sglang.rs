@@ -15,9 +15,13 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::running(RUNNING),
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_queue_reqs"], |load| &mut load.waiting),
-    MetricRow::sum(&["num_retracted_requests_total"], |load| &mut load.preemptions),
+    MetricRow::sum(&["num_retracted_requests_total"], |load| {
+        &mut load.preemptions
+    }),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
-    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| {
+        &mut load.generation_tokens
+    }),
     MetricRow::max(&["page_size"], |load| &mut load.block_size),
     // SGLang until 0.5.9 has the block size only as the label `page_size` of this metric.
     MetricRow::number(

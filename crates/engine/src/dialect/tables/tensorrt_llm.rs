@@ -12,9 +12,15 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
-    MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
+    MetricRow::sum(&["generation_tokens_total"], |load| {
+        &mut load.generation_tokens
+    }),
     MetricRow::max(&["kv_cache_tokens_per_block"], |load| &mut load.block_size),
     MetricRow::sum(&["kv_cache_max_blocks"], |load| &mut load.blocks),
-    MetricRow::sum(&["request_queue_time_seconds_sum"], |load| &mut load.queue_seconds),
-    MetricRow::sum(&["request_queue_time_seconds_count"], |load| &mut load.queued),
+    MetricRow::sum(&["request_queue_time_seconds_sum"], |load| {
+        &mut load.queue_seconds
+    }),
+    MetricRow::sum(&["request_queue_time_seconds_count"], |load| {
+        &mut load.queued
+    }),
 ];

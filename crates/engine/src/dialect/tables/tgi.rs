@@ -9,8 +9,14 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::running(RUNNING),
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["queue_size"], |load| &mut load.waiting),
-    MetricRow::sum(&["request_input_length_sum"], |load| &mut load.prompt_tokens),
-    MetricRow::sum(&["request_generated_tokens_sum"], |load| &mut load.generation_tokens),
-    MetricRow::sum(&["request_queue_duration_sum"], |load| &mut load.queue_seconds),
+    MetricRow::sum(&["request_input_length_sum"], |load| {
+        &mut load.prompt_tokens
+    }),
+    MetricRow::sum(&["request_generated_tokens_sum"], |load| {
+        &mut load.generation_tokens
+    }),
+    MetricRow::sum(&["request_queue_duration_sum"], |load| {
+        &mut load.queue_seconds
+    }),
     MetricRow::sum(&["request_queue_duration_count"], |load| &mut load.queued),
 ];

@@ -55,8 +55,17 @@ impl HealthCheckSupervisor {
         drivers: BackendDrivers,
     ) -> Self {
         let alignment_origin = clock::now();
-        let option_tasks = drivers.iter().filter_map(|driver| driver.start(&pool)).collect();
-        let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
+        let option_tasks = drivers
+            .iter()
+            .filter_map(|driver| driver.start(&pool))
+            .collect();
+        let context = CheckContext {
+            pool,
+            client,
+            settings,
+            scrape_observer,
+            alignment_origin,
+        };
         let mut supervisor = Self {
             _option_tasks: option_tasks,
             context: Arc::new(context),
@@ -100,7 +109,9 @@ impl HealthCheckSupervisor {
         let is_member =
             |backend: &Arc<Backend>| backends.iter().any(|other| Arc::ptr_eq(other, backend));
         while self.retiring.try_join_next().is_some() {}
-        for removed in self.checked_backends.extract_if(.., |checked| !is_member(&checked.backend))
+        for removed in self
+            .checked_backends
+            .extract_if(.., |checked| !is_member(&checked.backend))
         {
             self.retiring.spawn(removed.retire());
         }
@@ -109,7 +120,11 @@ impl HealthCheckSupervisor {
     /// Restarts all health checkers with another HTTP client and other settings.
     pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
         let previous = CheckContext::clone(&self.context);
-        self.context = Arc::new(CheckContext { client, settings, ..previous });
+        self.context = Arc::new(CheckContext {
+            client,
+            settings,
+            ..previous
+        });
         self.checked_backends.clear();
         self.start_all_checkers();
     }
@@ -132,6 +147,9 @@ impl HealthCheckSupervisor {
         for driver in &self.drivers {
             tasks.extend(driver.start_for(&backend, &self.context));
         }
-        self.checked_backends.push(CheckedBackend { backend, _tasks: tasks });
+        self.checked_backends.push(CheckedBackend {
+            backend,
+            _tasks: tasks,
+        });
     }
 }

@@ -28,9 +28,17 @@ impl LeasedTarget {
     ) -> Option<Self> {
         let number = candidate.part?;
         let parts = targets.parts()?;
-        let index = parts.iter().position(|target| target.part.number == number)?;
-        let reservation = parts[index].estimator.reserve(candidate, prompt, is_stream, now);
-        Some(Self { parts, index, reservation: Mutex::new(reservation) })
+        let index = parts
+            .iter()
+            .position(|target| target.part.number == number)?;
+        let reservation = parts[index]
+            .estimator
+            .reserve(candidate, prompt, is_stream, now);
+        Some(Self {
+            parts,
+            index,
+            reservation: Mutex::new(reservation),
+        })
     }
 
     fn target(&self) -> &PartialTarget {

@@ -65,12 +65,16 @@ impl PoolFacets {
     /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, by which all gateways hash
     /// prompts equally. `None`: this gateway shares no prompts.
     pub(crate) fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> Option<u64> {
-        self.0.iter().find_map(|option| option.prompt_seed(model, salt))
+        self.0
+            .iter()
+            .find_map(|option| option.prompt_seed(model, salt))
     }
 
     /// Whether a request can make a backend with this availability available.
     pub(crate) fn can_activate(&self, availability: Availability) -> bool {
-        self.0.iter().any(|option| option.can_activate(availability))
+        self.0
+            .iter()
+            .any(|option| option.can_activate(availability))
     }
 }
 
@@ -89,12 +93,17 @@ impl BackendFacets {
     /// Whether the facets can stay if a reload builds them as `other`.
     pub(crate) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.options.len() == other.options.len()
-            && self.each().zip(other.each()).all(|(facet, other)| facet.is_same_endpoint(other))
+            && self
+                .each()
+                .zip(other.each())
+                .all(|(facet, other)| facet.is_same_endpoint(other))
     }
 
     /// Takes over the settings that a reload can change.
     pub(crate) fn adopt_settings(&self, other: &Self) {
-        self.each().zip(other.each()).for_each(|(facet, other)| facet.adopt_settings(other));
+        self.each()
+            .zip(other.each())
+            .for_each(|(facet, other)| facet.adopt_settings(other));
     }
 
     /// Forgets what the next start of the server can change: the backend is down, or has restarted.
@@ -109,7 +118,9 @@ impl BackendFacets {
         if kind == FailureKind::TargetRefused {
             self.targets.clear();
         }
-        self.each().fold(false, |is_handled, facet| is_handled | facet.on_failure(kind, id))
+        self.each().fold(false, |is_handled, facet| {
+            is_handled | facet.on_failure(kind, id)
+        })
     }
 
     /// Whether the backend may get this part of a request.
@@ -126,7 +137,9 @@ impl BackendFacets {
     /// Returns the status of the facets.
     pub fn status(&self) -> StatusBlocks {
         let mut blocks = StatusBlocks::default();
-        self.options.iter().for_each(|facet| facet.add_status(&self.targets, &mut blocks));
+        self.options
+            .iter()
+            .for_each(|facet| facet.add_status(&self.targets, &mut blocks));
         blocks
     }
 }
@@ -134,7 +147,11 @@ impl BackendFacets {
 impl<'a> PromptKnowledge<'a> {
     /// The knowledge before the first candidate.
     pub fn new(prompt: &'a PromptFingerprint) -> Self {
-        Self { prompt, memo: None, cached_blocks: 0 }
+        Self {
+            prompt,
+            memo: None,
+            cached_blocks: 0,
+        }
     }
 
     /// How much of the prompt is known to be in the cache of a target of the backend with these facets. `None`:
@@ -159,7 +176,10 @@ impl LeaseFacets {
         now: Instant,
     ) -> Self {
         let target = LeasedTarget::new(&facets.targets, candidate, prompt, is_stream, now);
-        Self { followed: OnceLock::new(), target }
+        Self {
+            followed: OnceLock::new(),
+            target,
+        }
     }
 
     /// Applies an observation of the response to the load of the target inside the backend, if there is one.
@@ -202,6 +222,10 @@ impl LeaseFacets {
     /// concerns none.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
         let target = self.target.as_ref()?;
-        if target.is_refused(says) { Some(FailureKind::TargetRefused) } else { None }
+        if target.is_refused(says) {
+            Some(FailureKind::TargetRefused)
+        } else {
+            None
+        }
     }
 }

@@ -77,7 +77,11 @@ impl BackendFacet for RoleFacet {
             RequestPart::Prefill => {
                 let is_for_others = role.is_some_and(Role::computes_for_others);
                 let is_suitable = is_for_others && !self.lacks_blocks.get();
-                if is_suitable { Suitability::Suitable } else { Suitability::Unsuitable }
+                if is_suitable {
+                    Suitability::Suitable
+                } else {
+                    Suitability::Unsuitable
+                }
             }
         }
     }
@@ -90,13 +94,22 @@ mod tests {
     #[test]
     fn a_role_decides_which_parts_a_backend_gets() {
         let facet = RoleFacet::default();
-        for role in [None, Some(Role::Prefill), Some(Role::Decode), Some(Role::Both)] {
+        for role in [
+            None,
+            Some(Role::Prefill),
+            Some(Role::Decode),
+            Some(Role::Both),
+        ] {
             facet.set(role);
             assert_eq!(facet.get(), role);
             let is_last_choice = facet.suitability(RequestPart::Whole) != Suitability::Suitable;
             assert_eq!(is_last_choice, role == Some(Role::Prefill), "{role:?}");
             let gets_legs = facet.suitability(RequestPart::Prefill) == Suitability::Suitable;
-            assert_eq!(gets_legs, role.is_some_and(Role::computes_for_others), "{role:?}");
+            assert_eq!(
+                gets_legs,
+                role.is_some_and(Role::computes_for_others),
+                "{role:?}"
+            );
         }
     }
 
@@ -105,8 +118,14 @@ mod tests {
         let facet = RoleFacet::default();
         facet.set(Some(Role::Both));
         facet.on_prefill_without_blocks(&BackendId::new("a"));
-        assert_eq!(facet.suitability(RequestPart::Prefill), Suitability::Unsuitable);
+        assert_eq!(
+            facet.suitability(RequestPart::Prefill),
+            Suitability::Unsuitable
+        );
         facet.on_restart();
-        assert_eq!(facet.suitability(RequestPart::Prefill), Suitability::Suitable);
+        assert_eq!(
+            facet.suitability(RequestPart::Prefill),
+            Suitability::Suitable
+        );
     }
 }

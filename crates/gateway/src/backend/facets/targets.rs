@@ -87,9 +87,15 @@ impl BackendTargets {
 
     /// Passes the targets to `visit`: the parts, or else the `whole` backend.
     pub(crate) fn visit(&self, whole: &Target<'_>, mut visit: impl FnMut(&Target<'_>)) {
-        let Some(parts) = self.parts() else { return visit(whole) };
+        let Some(parts) = self.parts() else {
+            return visit(whole);
+        };
         for part in parts.iter() {
-            visit(&Target { estimator: &part.estimator, key: part.key, part: Some(part.part) });
+            visit(&Target {
+                estimator: &part.estimator,
+                key: part.key,
+                part: Some(part.part),
+            });
         }
     }
 }

@@ -45,12 +45,20 @@ impl EngineProgress {
     ) {
         self.standstill = load.token_counts_if_busy().map(|token_counts| {
             let is_same = |previous: &Standstill| {
-                let moved = previous.values.zip(values).is_some_and(|(before, now)| before != now);
+                let moved = previous
+                    .values
+                    .zip(values)
+                    .is_some_and(|(before, now)| before != now);
                 previous.token_counts == token_counts && !moved && !has_output
             };
             let previous = self.standstill.filter(is_same);
             let first_scrape_at = previous.map_or(scraped_at, |previous| previous.first_scrape_at);
-            Standstill { token_counts, values, first_scrape_at, last_scrape_at: scraped_at }
+            Standstill {
+                token_counts,
+                values,
+                first_scrape_at,
+                last_scrape_at: scraped_at,
+            }
         });
     }
 
@@ -58,7 +66,9 @@ impl EngineProgress {
     /// scrape of the standstill. Zero if the engine does not stand still.
     pub(super) fn standstill_duration(&self) -> Duration {
         let duration = |standstill: Standstill| {
-            standstill.last_scrape_at.saturating_duration_since(standstill.first_scrape_at)
+            standstill
+                .last_scrape_at
+                .saturating_duration_since(standstill.first_scrape_at)
         };
         self.standstill.map(duration).unwrap_or_default()
     }
@@ -94,13 +104,22 @@ mod tests {
     fn unchanged_metrics_and_output_are_a_standstill() {
         let same = (Some(7.0), Some(1), false);
         assert_eq!(standstill(3.0, &[(Some(7.0), None, false), same, same]), 2);
-        for moved in
-            [(Some(8.0), None, false), (Some(7.0), Some(2), false), (Some(7.0), Some(1), true)]
-        {
+        for moved in [
+            (Some(8.0), None, false),
+            (Some(7.0), Some(2), false),
+            (Some(7.0), Some(1), true),
+        ] {
             assert_eq!(standstill(3.0, &[same, same, moved]), 0, "{moved:?}");
         }
-        assert_eq!(standstill(3.0, &[same, (Some(7.0), Some(1), true), same, same]), 2);
+        assert_eq!(
+            standstill(3.0, &[same, (Some(7.0), Some(1), true), same, same]),
+            2
+        );
         assert_eq!(standstill(0.0, &[same, same]), 0, "it is idle");
-        assert_eq!(standstill(3.0, &[(None, None, false); 3]), 0, "it reports no token counts");
+        assert_eq!(
+            standstill(3.0, &[(None, None, false); 3]),
+            0,
+            "it reports no token counts"
+        );
     }
 }

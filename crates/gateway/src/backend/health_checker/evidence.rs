@@ -69,7 +69,11 @@ impl HealthAnswer {
             Ok(status) => {
                 let reason = format!("{path} answered {}", status.as_u16());
                 let is_failing = matches!(status.as_u16(), 500 | 502 | 503);
-                if is_failing { Self::Failing(reason) } else { Self::Unclear(reason) }
+                if is_failing {
+                    Self::Failing(reason)
+                } else {
+                    Self::Unclear(reason)
+                }
             }
             Err(FetchError::Exhausted(problem)) => Self::NotSent(problem),
             Err(FetchError::Connect(reason)) if client::is_connect_timeout(&reason) => {
@@ -79,7 +83,11 @@ impl HealthAnswer {
             Err(error) => {
                 let reason = format!("{path}: {}", error.describe());
                 let is_late = matches!(error, FetchError::Timeout);
-                if is_late { Self::Silent(reason) } else { Self::Unclear(reason) }
+                if is_late {
+                    Self::Silent(reason)
+                } else {
+                    Self::Unclear(reason)
+                }
             }
         }
     }
@@ -98,8 +106,14 @@ impl Silence {
             *self = Self::default();
             return;
         }
-        if self.since.is_none_or(|since| last_output_at.is_some_and(|at| at > since)) {
-            *self = Self { since: Some(sent_at), ..Self::default() };
+        if self
+            .since
+            .is_none_or(|since| last_output_at.is_some_and(|at| at > since))
+        {
+            *self = Self {
+                since: Some(sent_at),
+                ..Self::default()
+            };
         }
         self.unanswered = self.unanswered.saturating_add(1);
         let silence = self.since.map(|since| now.saturating_duration_since(since));
@@ -140,7 +154,11 @@ mod tests {
         let mut silence = Silence::default();
         for probe in 0..probes {
             let sent = 2 * probe;
-            let last_output = outputs.iter().copied().filter(|output| *output <= sent + 2).max();
+            let last_output = outputs
+                .iter()
+                .copied()
+                .filter(|output| *output <= sent + 2)
+                .max();
             silence.on_unanswered(at(sent), last_output.map(at), at(sent + 2));
         }
         silence.is_down()
@@ -154,7 +172,10 @@ mod tests {
         assert!(!is_down_after(3, &[6]), "an output during the last probe");
         let each_five_seconds: Vec<u64> = (0..=24).map(|index| 5 * index).collect();
         assert!(!is_down_after(60, &each_five_seconds));
-        assert!(is_down_after(5, &[3]), "the output was before the last three probes");
+        assert!(
+            is_down_after(5, &[3]),
+            "the output was before the last three probes"
+        );
     }
 
     #[test]
@@ -166,7 +187,11 @@ mod tests {
             silence.on_unanswered(now, None, now);
             assert_eq!(silence.is_down(), tenth >= 50, "{tenth}");
         }
-        silence.on_unanswered(start + MIN_SILENCE, Some(start + MIN_SILENCE), start + MIN_SILENCE);
+        silence.on_unanswered(
+            start + MIN_SILENCE,
+            Some(start + MIN_SILENCE),
+            start + MIN_SILENCE,
+        );
         assert!(!silence.is_down() && !silence.has_begun());
         silence.set_down();
         assert!(silence.is_down());
@@ -179,17 +204,29 @@ mod tests {
             assert_eq!(of_status(code), HealthAnswer::Healthy, "{code}");
         }
         for code in [500, 502, 503] {
-            assert!(matches!(of_status(code), HealthAnswer::Failing(_)), "{code}");
+            assert!(
+                matches!(of_status(code), HealthAnswer::Failing(_)),
+                "{code}"
+            );
         }
         for code in [302, 401, 404, 405, 429, 501, 504] {
-            assert!(matches!(of_status(code), HealthAnswer::Unclear(_)), "{code}");
+            assert!(
+                matches!(of_status(code), HealthAnswer::Unclear(_)),
+                "{code}"
+            );
         }
         let refused = FetchError::Connect("Connection refused (os error 111)".into());
-        assert!(matches!(HealthAnswer::of("/health", Err(refused)), HealthAnswer::Refused(_)));
+        assert!(matches!(
+            HealthAnswer::of("/health", Err(refused)),
+            HealthAnswer::Refused(_)
+        ));
         let late = HealthAnswer::of("/health", Err(FetchError::Timeout));
         assert!(matches!(late, HealthAnswer::Silent(_)));
         for error in [FetchError::Closed, FetchError::Truncated] {
-            assert!(matches!(HealthAnswer::of("/health", Err(error)), HealthAnswer::Unclear(_)));
+            assert!(matches!(
+                HealthAnswer::of("/health", Err(error)),
+                HealthAnswer::Unclear(_)
+            ));
         }
     }
 }

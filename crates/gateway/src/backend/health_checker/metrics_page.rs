@@ -55,9 +55,16 @@ impl MetricsPage {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The API key of the backend is not sent to another host or port.
             let is_backend = url.address.is_same_server(&identity.address);
-            let key = if is_backend { identity.authorization.as_ref() } else { None };
+            let key = if is_backend {
+                identity.authorization.as_ref()
+            } else {
+                None
+            };
             let address = url.address.clone();
-            (PageFetcher::new(client.clone(), address, key, timeout, max_page), url.path.clone())
+            (
+                PageFetcher::new(client.clone(), address, key, timeout, max_page),
+                url.path.clone(),
+            )
         });
         Self {
             configured,
@@ -70,7 +77,11 @@ impl MetricsPage {
     /// Returns why the backend answered the last request for the metrics page with 503. `None`: the
     /// response had another status, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<DownCause> {
-        if self.configured.is_some() { None } else { self.last.unavailable }
+        if self.configured.is_some() {
+            None
+        } else {
+            self.last.unavailable
+        }
     }
 
     /// Whether the backend itself serves the page.
@@ -119,7 +130,10 @@ fn read_load(
             () => DownCause::Other,
         });
         read(page, None);
-        *last = LastPage { unavailable, ..LastPage::default() };
+        *last = LastPage {
+            unavailable,
+            ..LastPage::default()
+        };
         return Err(ScrapeError::Status);
     }
     let load = EngineLoad::read(page);
@@ -128,6 +142,15 @@ fn read_load(
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
     let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");
     read(page, Some(&load));
-    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics };
-    if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
+    *last = LastPage {
+        token_counts,
+        engine_values,
+        unavailable: None,
+        is_openmetrics,
+    };
+    if load.is_understood() {
+        Ok(load)
+    } else {
+        Err(ScrapeError::NotUnderstood)
+    }
 }

@@ -138,10 +138,16 @@ impl HealthChecker {
         backend: Arc<Backend>,
         steps: impl Iterator<Item = Box<dyn CheckStep>>,
     ) -> Self {
-        let BackendIdentity { address, authorization: key, .. } = &backend.identity;
+        let BackendIdentity {
+            address,
+            authorization: key,
+            ..
+        } = &backend.identity;
         let client = context.client.clone();
         let settings = context.settings;
-        let ScrapeSettings { timeout, max_page, .. } = settings;
+        let ScrapeSettings {
+            timeout, max_page, ..
+        } = settings;
         let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
         let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();
@@ -191,7 +197,11 @@ impl HealthChecker {
     /// backend gets a request or a request to the backend fails.
     async fn wait_until_next_check(&mut self) {
         let started_at = clock::now();
-        let ScrapeSettings { min_interval, max_interval, .. } = self.context.settings;
+        let ScrapeSettings {
+            min_interval,
+            max_interval,
+            ..
+        } = self.context.settings;
         let min_interval =
             scrape_interval::min_interval_for_pool(min_interval, self.context.pool.backend_count());
         self.interval = scrape_interval::next_interval(
@@ -240,7 +250,9 @@ impl HealthChecker {
     /// Scrapes the metrics. Requests `/health` unless it passed recently and the scrape worked.
     async fn check(&mut self) {
         let now = clock::now();
-        self.backend.idle_pool.close_expired(self.context.client.timeouts.idle_connection, now);
+        self.backend
+            .idle_pool
+            .close_expired(self.context.client.timeouts.idle_connection, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         let is_up = self.backend.health.state().health == Health::Up;
@@ -279,7 +291,9 @@ impl HealthChecker {
     async fn check_service(&mut self) {
         // While the backend is silent, each further page would only delay the next probe.
         if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
-            self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
+            self.models
+                .refresh(&self.context.pool, &self.backend, &mut self.fetcher)
+                .await;
         }
         self.run_steps(StepTime::Check).await;
         if self.is_pause_likely() {
@@ -299,7 +313,11 @@ impl HealthChecker {
             return health;
         }
         let of_proxy = status_of(dialect::RAY_SERVE_HEALTH_PATH).await;
-        if is_missing(&of_proxy) { health } else { of_proxy }
+        if is_missing(&of_proxy) {
+            health
+        } else {
+            of_proxy
+        }
     }
 
     /// Scrapes a backend whose `/health` passed, and marks it up unless its engine is stuck.
@@ -308,7 +326,9 @@ impl HealthChecker {
         self.has_refused = false;
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
-        self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
+        self.models
+            .refresh(&self.context.pool, &self.backend, &mut self.fetcher)
+            .await;
         self.run_steps(StepTime::Check).await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
@@ -336,7 +356,8 @@ impl HealthChecker {
     /// Records that a probe of `sent_at` got no usable answer.
     fn on_unanswered(&mut self, sent_at: Instant) {
         let last_output_at = self.backend.load.last_output_at.get();
-        self.silence.on_unanswered(sent_at, last_output_at, clock::now());
+        self.silence
+            .on_unanswered(sent_at, last_output_at, clock::now());
     }
 
     /// Handles a request for `/health` that was sent at `sent_at` and got no usable answer. `first_cause`:

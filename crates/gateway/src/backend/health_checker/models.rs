@@ -72,14 +72,20 @@ impl ModelListRefresh {
             _ => (None, false),
         };
         let has_key = backend.identity.authorization.is_some();
-        let mut problem =
-            model_list.is_none().then(|| ModelListProblem::of_response(&response, has_key));
+        let mut problem = model_list
+            .is_none()
+            .then(|| ModelListProblem::of_response(&response, has_key));
         let version = match fetcher.get("/version").await {
             Ok((StatusCode::OK, body)) => parse_version(body),
             _ => None,
         };
         self.failed_at = model_list.is_none().then(clock::now);
-        if let Some(ModelList { models, excess_models, too_long }) = model_list {
+        if let Some(ModelList {
+            models,
+            excess_models,
+            too_long,
+        }) = model_list
+        {
             self.fetched_at = Some(clock::now());
             pool.set_models(backend, &models);
             let excess = excess_models + too_long;
@@ -127,9 +133,10 @@ impl ModelListProblem {
         const UNREADABLE: &str = "until it is readable, models that the gateway does not know \
                                   otherwise are sent to this backend; `tokenweir doctor` checks it";
         let (text, help) = match response {
-            Ok((StatusCode::OK, _)) => {
-                ("/v1/models answers no list of models".to_owned(), UNREADABLE)
-            }
+            Ok((StatusCode::OK, _)) => (
+                "/v1/models answers no list of models".to_owned(),
+                UNREADABLE,
+            ),
             Ok((status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _)) => {
                 let help = if has_key {
                     "give the key that vLLM was started with (--api-key) as `api_key` of this backend"
@@ -137,9 +144,15 @@ impl ModelListProblem {
                     "set `api_key: { env: VLLM_API_KEY }` of this backend in the configuration"
                 };
                 let status = status.as_u16();
-                (format!("the backend requires a key: /v1/models answers {status}"), help)
+                (
+                    format!("the backend requires a key: /v1/models answers {status}"),
+                    help,
+                )
             }
-            Ok((status, _)) => (format!("/v1/models answers {}", status.as_u16()), UNREADABLE),
+            Ok((status, _)) => (
+                format!("/v1/models answers {}", status.as_u16()),
+                UNREADABLE,
+            ),
             Err(FetchError::TooLarge) => (
                 "it is longer than scrape.max_page".to_owned(),
                 "raise scrape.max_page, or configure the backend to list fewer models",
@@ -157,7 +170,10 @@ impl ModelListProblem {
         let text = format!(
             "{models} models are not served: a list has at most {most} models, and an id {bytes} bytes"
         );
-        Self { text, help: "configure the backend to list fewer models, or shorter ids" }
+        Self {
+            text,
+            help: "configure the backend to list fewer models, or shorter ids",
+        }
     }
 }
 
@@ -174,8 +190,12 @@ fn refresh_interval(backend: &Backend, backends: usize) -> Duration {
 
 fn parse_version(body: &[u8]) -> Option<Arc<str>> {
     let version: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let version: String =
-        version.get("version")?.as_str()?.chars().take(MAX_VERSION_CHARS).collect();
+    let version: String = version
+        .get("version")?
+        .as_str()?
+        .chars()
+        .take(MAX_VERSION_CHARS)
+        .collect();
     Some(version.into())
 }
 
@@ -185,7 +205,10 @@ mod tests {
 
     #[test]
     fn a_long_server_version_is_truncated() {
-        assert_eq!(parse_version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
+        assert_eq!(
+            parse_version(br#"{"version":"0.32.0"}"#).as_deref(),
+            Some("0.32.0")
+        );
         let long = format!(r#"{{"version":"{}"}}"#, "9".repeat(1 << 20));
         let length = parse_version(long.as_bytes()).map(|version| version.len());
         assert_eq!(length, Some(MAX_VERSION_CHARS));
@@ -196,13 +219,28 @@ mod tests {
     fn each_problem_states_response_and_remedy() {
         let status = |code| Ok((StatusCode::from_u16(code).unwrap(), &b"[]"[..]));
         for (response, has_key, seen, remedy) in [
-            (status(401), false, "requires a key: /v1/models answers 401", "api_key"),
-            (status(403), true, "requires a key: /v1/models answers 403", "--api-key"),
+            (
+                status(401),
+                false,
+                "requires a key: /v1/models answers 401",
+                "api_key",
+            ),
+            (
+                status(403),
+                true,
+                "requires a key: /v1/models answers 403",
+                "--api-key",
+            ),
             (status(404), false, "/v1/models answers 404", "doctor"),
             (status(500), false, "/v1/models answers 500", "doctor"),
             (status(200), false, "no list of models", "doctor"),
             (Err(FetchError::Timeout), false, "timeout", "doctor"),
-            (Err(FetchError::TooLarge), false, "scrape.max_page", "raise scrape.max_page"),
+            (
+                Err(FetchError::TooLarge),
+                false,
+                "scrape.max_page",
+                "raise scrape.max_page",
+            ),
         ] {
             let problem = ModelListProblem::of_response(&response, has_key);
             assert!(problem.text.contains(seen), "{problem:?}");

@@ -24,17 +24,25 @@ impl HealthChecker {
         self.each_step(|step| step.before_scrape(&backend));
         let steps = &mut self.steps;
         let read = |page: &[u8], load: Option<&EngineLoad>| {
-            steps.iter_mut().flatten().for_each(|step| step.read_page(page, load));
+            steps
+                .iter_mut()
+                .flatten()
+                .for_each(|step| step.read_page(page, load));
         };
         let load = self.metrics_page.fetch(&mut self.fetcher, read).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
-        self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
+        self.context
+            .scrape_observer
+            .on_scrape(&self.backend, took, load.err());
         let last_output = self.backend.load.last_output_at.get();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
         // The duration of a failed scrape does not show how long the backend renders the page.
-        let max_backoff =
-            if load.is_ok() { Duration::MAX } else { self.context.settings.max_interval };
+        let max_backoff = if load.is_ok() {
+            Duration::MAX
+        } else {
+            self.context.settings.max_interval
+        };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
         let state = self.backend.health.state();
         let is_new = |load: EngineLoad| state.sample.is_none_or(|previous| previous.load != load);
@@ -42,7 +50,8 @@ impl HealthChecker {
         match load {
             Ok(load) => {
                 let values = self.metrics_page.last.engine_values;
-                self.engine_progress.record_load(&load, values, has_output, scraped_at);
+                self.engine_progress
+                    .record_load(&load, values, has_output, scraped_at);
                 self.backend.record_load(&load, &local_load, scraped_at);
                 self.each_step(|step| step.after_scrape(&backend, scraped_at));
                 self.record_front_end();
@@ -52,7 +61,8 @@ impl HealthChecker {
                 // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
                 // alone decides.
                 self.engine_progress = EngineProgress::default();
-                self.backend.update_state(|state| state.metrics_error = Some(error));
+                self.backend
+                    .update_state(|state| state.metrics_error = Some(error));
                 if state.metrics_error != Some(error) {
                     self.log_scrape_error(error);
                 }
@@ -78,7 +88,8 @@ impl HealthChecker {
             _ => None,
         };
         if front_end != state.front_end {
-            self.backend.update_state(|state| state.front_end = front_end);
+            self.backend
+                .update_state(|state| state.front_end = front_end);
         }
     }
 
@@ -88,7 +99,10 @@ impl HealthChecker {
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
             tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
             self.backend.load.on_restart();
-            self.backend.facets.each().for_each(BackendFacet::on_restart);
+            self.backend
+                .facets
+                .each()
+                .for_each(BackendFacet::on_restart);
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }
@@ -122,11 +136,16 @@ impl Backend {
     /// this gateway put on the backend at that time.
     pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
         if let Some(report) = LoadReport::of(load) {
-            self.load.estimator.on_report(&report, local_load, scraped_at);
+            self.load
+                .estimator
+                .on_report(&report, local_load, scraped_at);
         }
         self.update_state(|state| {
             state.metrics_error = None;
-            state.sample = Some(LoadSample { load: *load, scraped_at });
+            state.sample = Some(LoadSample {
+                load: *load,
+                scraped_at,
+            });
             state.mean_prefill.record_load(load, scraped_at);
         });
     }

@@ -55,8 +55,16 @@ impl BackendActivity {
         let is_working = self.in_flight > 0 || self.has_changed;
         let fullness = (self.kv_usage - KV_USAGE_URGENCY_RANGE.0)
             / (KV_USAGE_URGENCY_RANGE.1 - KV_USAGE_URGENCY_RANGE.0);
-        let kv_usage_urgency = if is_working { fullness.clamp(0.0, 1.0) } else { 0.0 };
-        let change_urgency = if self.has_changed || self.is_down { 0.5 } else { 0.0 };
+        let kv_usage_urgency = if is_working {
+            fullness.clamp(0.0, 1.0)
+        } else {
+            0.0
+        };
+        let change_urgency = if self.has_changed || self.is_down {
+            0.5
+        } else {
+            0.0
+        };
         in_flight_urgency.max(kv_usage_urgency).max(change_urgency)
     }
 }
@@ -92,7 +100,9 @@ pub(super) fn min_interval_for_pool(min_interval: Duration, backend_count: usize
 
 /// The time in which a backend is not scraped again after a scrape of this duration.
 pub(super) fn backoff(scrape_duration: Duration) -> Duration {
-    scrape_duration.saturating_mul(BACKOFF_FACTOR).min(MAX_BACKOFF)
+    scrape_duration
+        .saturating_mul(BACKOFF_FACTOR)
+        .min(MAX_BACKOFF)
 }
 
 /// The interval, changed at random by up to ±10 %, so that several gateways do not scrape at the
@@ -107,7 +117,9 @@ pub(super) fn with_jitter(interval: Duration, random: f64) -> Duration {
 /// of two, in milliseconds. `since_origin` is the time from the origin to the start of the
 /// interval.
 pub(super) fn align_to_grid(since_origin: Duration, interval: Duration) -> Duration {
-    let Some(step_exponent) = (interval.as_millis() / 4).checked_ilog2() else { return interval };
+    let Some(step_exponent) = (interval.as_millis() / 4).checked_ilog2() else {
+        return interval;
+    };
     let step = Duration::from_millis(1 << step_exponent).as_nanos();
     let end = (since_origin + interval).as_nanos();
     let end = u64::try_from((end + step / 2) / step * step).unwrap_or(u64::MAX);
@@ -124,16 +136,27 @@ mod tests {
 
     fn converged_interval(activity: BackendActivity) -> Duration {
         (0..40).fold(Duration::from_secs(1), |previous, _| {
-            next_interval(previous, activity.scrape_urgency(), MIN_INTERVAL, MAX_INTERVAL)
+            next_interval(
+                previous,
+                activity.scrape_urgency(),
+                MIN_INTERVAL,
+                MAX_INTERVAL,
+            )
         })
     }
 
     #[test]
     fn a_pool_has_a_thousand_scrapes_per_second() {
         for backend_count in [0, 1, 16, 100] {
-            assert_eq!(min_interval_for_pool(MIN_INTERVAL, backend_count), MIN_INTERVAL);
+            assert_eq!(
+                min_interval_for_pool(MIN_INTERVAL, backend_count),
+                MIN_INTERVAL
+            );
         }
-        assert_eq!(min_interval_for_pool(MIN_INTERVAL, 1_000), Duration::from_secs(1));
+        assert_eq!(
+            min_interval_for_pool(MIN_INTERVAL, 1_000),
+            Duration::from_secs(1)
+        );
         assert_eq!(
             min_interval_for_pool(MAX_INTERVAL, 1_000),
             MAX_INTERVAL,
@@ -146,14 +169,36 @@ mod tests {
         let idle = BackendActivity::default();
         for (activity, expected) in [
             (idle, MAX_INTERVAL),
-            (BackendActivity { has_waiting_requests: true, ..idle }, MIN_INTERVAL),
-            (BackendActivity { kv_usage: 0.95, has_changed: true, ..idle }, MIN_INTERVAL),
+            (
+                BackendActivity {
+                    has_waiting_requests: true,
+                    ..idle
+                },
+                MIN_INTERVAL,
+            ),
+            (
+                BackendActivity {
+                    kv_usage: 0.95,
+                    has_changed: true,
+                    ..idle
+                },
+                MIN_INTERVAL,
+            ),
             // A full cache of an idle engine is no load.
-            (BackendActivity { kv_usage: 1.0, ..idle }, MAX_INTERVAL),
+            (
+                BackendActivity {
+                    kv_usage: 1.0,
+                    ..idle
+                },
+                MAX_INTERVAL,
+            ),
         ] {
             assert_eq!(converged_interval(activity), expected, "{activity:?}");
         }
-        let busy = BackendActivity { in_flight: 100, ..idle };
+        let busy = BackendActivity {
+            in_flight: 100,
+            ..idle
+        };
         assert!(converged_interval(busy) < MIN_INTERVAL.mul_f64(1.1));
     }
 
@@ -161,13 +206,23 @@ mod tests {
     fn more_requests_never_lengthen_the_interval() {
         let intervals: Vec<Duration> = (0..50)
             .map(|in_flight| {
-                converged_interval(BackendActivity { in_flight, ..BackendActivity::default() })
+                converged_interval(BackendActivity {
+                    in_flight,
+                    ..BackendActivity::default()
+                })
             })
             .collect();
-        assert!(intervals.windows(2).all(|pair| pair[0] >= pair[1]), "{intervals:?}");
+        assert!(
+            intervals.windows(2).all(|pair| pair[0] >= pair[1]),
+            "{intervals:?}"
+        );
         // One request has urgency 0.5. This gives the geometric mean of the minimum and the maximum
         // interval.
-        assert!((intervals[1].as_secs_f64() - 0.707).abs() < 0.001, "{:?}", intervals[1]);
+        assert!(
+            (intervals[1].as_secs_f64() - 0.707).abs() < 0.001,
+            "{:?}",
+            intervals[1]
+        );
     }
 
     #[test]
@@ -179,7 +234,10 @@ mod tests {
         assert_eq!(next_when_idle(MIN_INTERVAL), Duration::from_millis(150));
         assert_eq!(next_when_idle(MAX_INTERVAL), MAX_INTERVAL);
         // From the longest to the shortest interval in six scrapes.
-        assert_eq!((0..6).fold(MAX_INTERVAL, |previous, _| next_when_busy(previous)), MIN_INTERVAL);
+        assert_eq!(
+            (0..6).fold(MAX_INTERVAL, |previous, _| next_when_busy(previous)),
+            MIN_INTERVAL
+        );
     }
 
     #[test]

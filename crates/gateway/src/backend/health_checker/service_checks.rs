@@ -24,7 +24,9 @@ impl HealthChecker {
     /// suspicion: a long prefill may look the same. So the open requests stay at the backend, and
     /// may fail over only after [`FAILOVER_STANDSTILL_FACTOR`] times the limit.
     pub(super) fn check_engine_progress(&mut self) {
-        let Some((standstill, limit)) = self.excessive_standstill() else { return };
+        let Some((standstill, limit)) = self.excessive_standstill() else {
+            return;
+        };
         self.last_healthy_at = None;
         let seconds = limit.as_secs_f64();
         let reason = format!("engine has requests and showed no progress for {seconds} s");
@@ -67,22 +69,31 @@ impl HealthChecker {
     /// is not asked: it could take the unknown path for an inference request.
     pub(super) async fn check_pause(&mut self) {
         let state = self.backend.health.state();
-        let reports_awake = state.sample.is_some_and(|sample| sample.load.awake.is_some());
+        let reports_awake = state
+            .sample
+            .is_some_and(|sample| sample.load.awake.is_some());
         if self.findings.hides_pause || !reports_awake {
             return;
         }
         let (path, field) = PAUSE_PATH;
-        let Ok((status, body)) = self.fetcher.get(path).await else { return };
+        let Ok((status, body)) = self.fetcher.get(path).await else {
+            return;
+        };
         if status.is_server_error() {
             return;
         }
-        let answer = if status == StatusCode::OK { body } else { b"null" };
+        let answer = if status == StatusCode::OK {
+            body
+        } else {
+            b"null"
+        };
         let answer = serde_json::from_slice::<serde_json::Value>(answer).unwrap_or_default();
         let is_paused = answer.get(field).and_then(serde_json::Value::as_bool);
         self.findings.hides_pause = is_paused.is_none();
         let is_paused = is_paused == Some(true);
         if is_paused != state.is_paused {
-            self.backend.update_state(|state| state.is_paused = is_paused);
+            self.backend
+                .update_state(|state| state.is_paused = is_paused);
         }
     }
 

@@ -46,7 +46,11 @@ mod tests {
     const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);
 
     fn backend(name: &str) -> Backend {
-        Backend::new(BackendId::new(name), BackendAddress::parse("http://a:1").unwrap(), None)
+        Backend::new(
+            BackendId::new(name),
+            BackendAddress::parse("http://a:1").unwrap(),
+            None,
+        )
     }
 
     fn lease(backend: &Arc<Backend>) -> Lease {
@@ -65,16 +69,27 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             event(&backend);
         };
-        let (reason, ()) =
-            tokio::join!(wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY), delayed_event);
+        let (reason, ()) = tokio::join!(
+            wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY),
+            delayed_event
+        );
         (reason, clock::now() - started_at)
     }
 
     #[tokio::test(start_paused = true)]
     async fn first_and_failed_requests_cause_checks() {
-        assert_eq!(measure_wait(|_| {}).await, (WakeReason::IntervalElapsed, INTERVAL));
+        assert_eq!(
+            measure_wait(|_| {}).await,
+            (WakeReason::IntervalElapsed, INTERVAL)
+        );
         let first = measure_wait(|backend| drop(lease(backend))).await;
-        assert_eq!(first, (WakeReason::FirstRequest, Duration::from_secs(1) + FIRST_REQUEST_DELAY));
+        assert_eq!(
+            first,
+            (
+                WakeReason::FirstRequest,
+                Duration::from_secs(1) + FIRST_REQUEST_DELAY
+            )
+        );
         let failed = measure_wait(|backend| backend.mark_down("refused")).await;
         assert_eq!(failed, (WakeReason::RequestFailed, Duration::from_secs(1)));
     }

@@ -154,10 +154,14 @@ impl BackendPool {
             .iter()
             .find(|existing| existing.is_same_endpoint(&backend))
         {
-            Some(existing) => {
-                PlannedBackend { backend: existing.clone(), updated: Some(Box::new(backend)) }
-            }
-            None => PlannedBackend { backend: self.register(backend), updated: None },
+            Some(existing) => PlannedBackend {
+                backend: existing.clone(),
+                updated: Some(Box::new(backend)),
+            },
+            None => PlannedBackend {
+                backend: self.register(backend),
+                updated: None,
+            },
         };
         PoolUpdate(backends.into_iter().map(plan_backend).collect())
     }
@@ -185,11 +189,19 @@ impl BackendPool {
         }
         let next = planned.into_iter().map(|planned| planned.backend).collect();
         let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
-        let ids: Arc<[BackendId]> =
-            backends.iter().map(|backend| backend.identity.id.clone()).collect();
-        let rules: Arc<[RouteRule]> =
-            settings.models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
-        let removed = previous.backends.iter().filter(|backend| !contains(&backends, backend));
+        let ids: Arc<[BackendId]> = backends
+            .iter()
+            .map(|backend| backend.identity.id.clone())
+            .collect();
+        let rules: Arc<[RouteRule]> = settings
+            .models
+            .iter()
+            .map(|model| RouteRule::resolve(model, &ids))
+            .collect();
+        let removed = previous
+            .backends
+            .iter()
+            .filter(|backend| !contains(&backends, backend));
         let mut backends_left = false;
         for backend in removed {
             backends_left = true;
@@ -230,10 +242,18 @@ impl BackendPool {
             let models = state.model_lists.intern(models);
             backend.update_state(|next| next.models = Some(models.clone()));
             let previous = self.snapshot();
-            let PoolSnapshot { route_rules, backends, routes, .. } = &**previous;
+            let PoolSnapshot {
+                route_rules,
+                backends,
+                routes,
+                ..
+            } = &**previous;
             let labels = &mut state.model_labels;
             let routes = build_routes(route_rules, backends, labels, routes, false);
-            let next = PoolSnapshot { routes, ..PoolSnapshot::clone(&previous) };
+            let next = PoolSnapshot {
+                routes,
+                ..PoolSnapshot::clone(&previous)
+            };
             self.snapshot.store(Arc::new(next));
         }
         // Queued requests may have a backend now, or their model may have become unknown.
@@ -259,7 +279,10 @@ impl BackendPool {
                 return;
             }
             unread.for_each(|backend| backend.health.mark_models_stale());
-            if tokio::time::timeout_at(until.into(), was_read).await.is_err() {
+            if tokio::time::timeout_at(until.into(), was_read)
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -287,7 +310,9 @@ fn build_routes(
     previous: &RouteTable,
     backends_left: bool,
 ) -> RouteTable {
-    let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
+    let advertised = backends
+        .iter()
+        .map(|backend| backend.health.load_state().models.clone());
     let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
     labels.update(
         rules.iter().map(|rule| &rule.name),
@@ -309,10 +334,13 @@ fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<A
     let next_set: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
     let previous_set: HashSet<*const Backend> = previous.iter().map(Arc::as_ptr).collect();
     let is_retained = |backend: &Arc<Backend>| next_set.contains(&Arc::as_ptr(backend));
-    let by_position = previous.iter().map(|backend| Some(backend.clone()).filter(is_retained));
+    let by_position = previous
+        .iter()
+        .map(|backend| Some(backend.clone()).filter(is_retained));
     let mut by_position: Vec<Option<Arc<Backend>>> = by_position.collect();
-    let mut free_positions =
-        (0..by_position.len()).filter(|index| by_position[*index].is_none()).collect::<Vec<_>>();
+    let mut free_positions = (0..by_position.len())
+        .filter(|index| by_position[*index].is_none())
+        .collect::<Vec<_>>();
     free_positions.reverse();
     let is_added = |backend: &Arc<Backend>| !previous_set.contains(&Arc::as_ptr(backend));
     for added in next.into_iter().filter(is_added) {
@@ -344,6 +372,9 @@ impl PoolUpdate {
     /// The planned backends that are not in the pool yet. Their health checks may start before the
     /// update is applied.
     pub fn added_backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.0.iter().filter(|planned| planned.updated.is_none()).map(|planned| &planned.backend)
+        self.0
+            .iter()
+            .filter(|planned| planned.updated.is_none())
+            .map(|planned| &planned.backend)
     }
 }

@@ -53,8 +53,12 @@ impl PoolSnapshot {
     ) {
         self.retain_able(up, route, search, is_sample);
         let whole = search.requirements.prompt.whole;
-        let has_cut =
-            |position: &usize| self.backends[*position].health.recent_cuts.has(whole, search.now);
+        let has_cut = |position: &usize| {
+            self.backends[*position]
+                .health
+                .recent_cuts
+                .has(whole, search.now)
+        };
         if !up.iter().all(has_cut) {
             up.retain(|position| !has_cut(position));
         }
@@ -74,13 +78,21 @@ impl PoolSnapshot {
         search: &BackendSearch<'_>,
         is_sample: bool,
     ) {
-        let BackendSearch { requirements, tried, now, .. } = *search;
+        let BackendSearch {
+            requirements,
+            tried,
+            now,
+            ..
+        } = *search;
         if requirements.longer_than.is_some() {
             return retain_longer(up, route, requirements, is_sample);
         }
         let needs = self.needs(up, route, requirements, now);
         let is_able = |position: &usize| needs.are_met_by(&self.backends[*position], *position);
-        let is_learned = needs.length.as_ref().is_some_and(|length| length.is_learned);
+        let is_learned = needs
+            .length
+            .as_ref()
+            .is_some_and(|length| length.is_learned);
         if is_sample || !tried.is_empty() && is_learned || up.iter().any(is_able) {
             return up.retain(is_able);
         }
@@ -141,8 +153,12 @@ impl PoolSnapshot {
         now: Instant,
     ) -> bool {
         let backend = &self.backends[position];
-        requirements.backend.is_none_or(|only| *only == backend.identity.id)
-            && self.needs(&[], route, requirements, now).may_be_met_by(backend, position)
+        requirements
+            .backend
+            .is_none_or(|only| *only == backend.identity.id)
+            && self
+                .needs(&[], route, requirements, now)
+                .may_be_met_by(backend, position)
     }
 
     /// A hash of the backends of the route that can serve the request when they are available. 0: all of
@@ -172,8 +188,16 @@ impl PoolSnapshot {
         requirements: &'a BackendRequirements<'a>,
         now: Instant,
     ) -> RequestNeeds<'a> {
-        let length = route.lengths.is_uneven.then(|| self.request_length(positions, requirements));
-        RequestNeeds { requirements, lengths: &route.lengths, length: length.flatten(), now }
+        let length = route
+            .lengths
+            .is_uneven
+            .then(|| self.request_length(positions, requirements));
+        RequestNeeds {
+            requirements,
+            lengths: &route.lengths,
+            length: length.flatten(),
+            now,
+        }
     }
 
     /// The estimated length of a request. `None`: it cannot be estimated.
@@ -192,8 +216,11 @@ impl PoolSnapshot {
             tokens += text.tokens;
         }
         let is_learned = bytes > 0.0;
-        let tokens_per_byte =
-            if is_learned { tokens / bytes * LEARNED_MARGIN } else { LEAST_TOKENS_PER_BYTE };
+        let tokens_per_byte = if is_learned {
+            tokens / bytes * LEARNED_MARGIN
+        } else {
+            LEAST_TOKENS_PER_BYTE
+        };
         let text_bytes = prompt.bytes.saturating_sub(prompt.media) as f64;
         Some(RequestLength {
             tokens: prompt.tokens(tokens_per_byte) + max_tokens,
@@ -277,8 +304,12 @@ impl RequestNeeds<'_> {
     /// Whether the estimated length of the request exceeds the context of the backend, or the backend
     /// refused a prompt that was not longer.
     pub(super) fn is_too_long_for(&self, backend: &Backend, position: usize) -> bool {
-        let Some(context) = self.lengths.at(position).map(f64::from) else { return false };
-        let Some(length) = &self.length else { return false };
+        let Some(context) = self.lengths.at(position).map(f64::from) else {
+            return false;
+        };
+        let Some(length) = &self.length else {
+            return false;
+        };
         let prompt = self.requirements.prompt;
         let learned = backend.load.estimator.learned();
         let shown = || learned.least_tokens(prompt.bytes, self.now) + length.output;

@@ -123,7 +123,8 @@ impl<'a> BackendRequirements<'a> {
 
     /// The expected output tokens, but at most the limit that the request states.
     pub(super) fn bounded_output(&self, expected: f64) -> f64 {
-        self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
+        self.output_limit()
+            .map_or(expected, |limit| expected.min(limit as f64))
     }
 }
 
@@ -206,6 +207,9 @@ impl EligibleBackends {
 pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
     supervise::catch_panic(BackgroundTask::Routing, || context.pick()).unwrap_or_else(|| {
         let kind = PolicyKind::LeastRequests;
-        context.pick_with(&Policy { kind, ..*context.policy() })
+        context.pick_with(&Policy {
+            kind,
+            ..*context.policy()
+        })
     })
 }

@@ -52,16 +52,24 @@ impl PoolSnapshot {
         candidates: &[Candidate],
         search: &BackendSearch<'_>,
     ) -> Box<[(usize, &'static str)]> {
-        let BackendSearch { requirements, now, .. } = *search;
+        let BackendSearch {
+            requirements, now, ..
+        } = *search;
         let total = route.backends.len();
         // A backend whose ranks are targets of routing has one candidate for each rank.
         let backends = candidates.chunk_by(|a, b| a.position == b.position).count();
         if backends >= total || CandidateSampler::is_large(total) {
             return Box::default();
         }
-        let is_candidate =
-            |position: &usize| candidates.iter().any(|candidate| candidate.position == *position);
-        let positions = route.backends.iter().filter(|position| !is_candidate(position));
+        let is_candidate = |position: &usize| {
+            candidates
+                .iter()
+                .any(|candidate| candidate.position == *position)
+        };
+        let positions = route
+            .backends
+            .iter()
+            .filter(|position| !is_candidate(position));
         let needs = self.needs(&route.backends, route, requirements, now);
         let reason = |position: &usize| {
             let backend = &self.backends[*position];
@@ -74,7 +82,11 @@ impl PoolSnapshot {
                 _ if needs.is_too_long_for(backend, *position) => {
                     "its context is too short for the request"
                 }
-                _ if backend.health.recent_cuts.has(requirements.prompt.whole, now) => {
+                _ if backend
+                    .health
+                    .recent_cuts
+                    .has(requirements.prompt.whole, now) =>
+                {
                     "it has just cut the stream of an equal request"
                 }
                 Suitability::LastChoice(reason) => reason,
@@ -83,14 +95,21 @@ impl PoolSnapshot {
             };
             (*position, reason)
         };
-        positions.take(RoutingDecision::MAX_RECORDED_CANDIDATES).map(reason).collect()
+        positions
+            .take(RoutingDecision::MAX_RECORDED_CANDIDATES)
+            .map(reason)
+            .collect()
     }
 }
 
 /// Why a backend of the route is no candidate, whatever the length, path and media of the request are.
 /// `None`: the backend is available.
 fn exclusion_reason(backend: &Arc<Backend>, search: &BackendSearch<'_>) -> Option<&'static str> {
-    if search.requirements.backend.is_some_and(|only| *only != backend.identity.id) {
+    if search
+        .requirements
+        .backend
+        .is_some_and(|only| *only != backend.identity.id)
+    {
         return Some("another backend has the stored response");
     }
     if search.has_tried(backend) {

@@ -66,7 +66,10 @@ impl BackendPool {
     /// An engine whose kind is not known counts as vLLM.
     pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
         let snapshot = self.snapshot();
-        let mut backends = route.backends.iter().filter_map(|at| snapshot.backends.get(*at));
+        let mut backends = route
+            .backends
+            .iter()
+            .filter_map(|at| snapshot.backends.get(*at));
         let keeps = |kind| !matches!(kind, EngineKind::Vllm | EngineKind::Gateway);
         !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
@@ -93,7 +96,9 @@ impl BackendPool {
         // The search starts at a random backend, so that no backend loses all its connections
         // first.
         let (head, tail) = backends.split_at(fastrand::usize(..=backends.len()));
-        tail.iter().chain(head).any(|backend| backend.idle_pool.close_oldest())
+        tail.iter()
+            .chain(head)
+            .any(|backend| backend.idle_pool.close_oldest())
     }
 
     /// Whether any backend may be sent requests: the value of [`Readiness::is_ready`] at lower cost.
@@ -117,18 +122,26 @@ impl BackendPool {
     /// Ends the drain of the backend of this name. Returns whether the backend was drained. `None`:
     /// the pool has no backend of this name.
     pub fn undrain(&self, name: &str, initiator: DrainInitiator) -> Option<bool> {
-        self.find_backend(name).map(|backend| backend.undrain(initiator))
+        self.find_backend(name)
+            .map(|backend| backend.undrain(initiator))
     }
 
     /// Ends the drains whose duration is over.
     pub fn end_expired_drains(&self, now: Instant) {
-        self.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
+        self.snapshot()
+            .backends
+            .iter()
+            .for_each(|backend| backend.end_expired_drain(now));
     }
 
     /// The backend of this name. `None`: the pool has no backend of this name.
     pub(crate) fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
         let snapshot = self.snapshot();
-        snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name).cloned()
+        snapshot
+            .backends
+            .iter()
+            .find(|backend| backend.identity.id.as_str() == name)
+            .cloned()
     }
 
     /// Leases the backend that the policy picks among all backends that may serve the request,
@@ -141,7 +154,9 @@ impl BackendPool {
         now: Instant,
     ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
         let offer = self.offer_within(&BackendSearch::new(&requirements, tried, None, now))?;
-        Ok(offer.ok_or(GatewayError::NoBackend)?.accept(requirements, now))
+        Ok(offer
+            .ok_or(GatewayError::NoBackend)?
+            .accept(requirements, now))
     }
 
     /// Offers the backend that the policy picks. `None`: at least one backend could serve the request, and all
@@ -173,9 +188,14 @@ impl BackendPool {
     pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
         let snapshot = self.snapshot();
         let positions = &snapshot.routes.lookup(requirements.model).backends;
-        let mut backends = positions.iter().filter_map(|position| snapshot.backends.get(*position));
+        let mut backends = positions
+            .iter()
+            .filter_map(|position| snapshot.backends.get(*position));
         backends.any(|backend| {
-            let is_excluded = requirements.excluded.iter().any(|it| Arc::ptr_eq(it, backend));
+            let is_excluded = requirements
+                .excluded
+                .iter()
+                .any(|it| Arc::ptr_eq(it, backend));
             backend.weight() > 0 && !is_excluded
         })
     }
@@ -196,7 +216,10 @@ impl BackendPool {
         now: Instant,
     ) -> CapacityGroup {
         let backends = self.snapshot().able_backends(requirements, now);
-        CapacityGroup { model: requirements.model.map(Into::into), backends }
+        CapacityGroup {
+            model: requirements.model.map(Into::into),
+            backends,
+        }
     }
 
     /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
@@ -231,7 +254,12 @@ impl BackendPool {
         let positions = snapshot.routes.lookup(Some(model)).backends.iter();
         let backends = positions.filter_map(|position| snapshot.backends.get(*position));
         let count = |backend: &Arc<Backend>| {
-            let load = backend.health.state().sample.map(|sample| sample.load).unwrap_or_default();
+            let load = backend
+                .health
+                .state()
+                .sample
+                .map(|sample| sample.load)
+                .unwrap_or_default();
             let counted = load.running.unwrap_or_default() + load.waiting.unwrap_or_default();
             (counted as u64).max(backend.load.in_flight().into())
         };
@@ -248,7 +276,10 @@ impl BackendPool {
     pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
         let snapshot = self.snapshot();
         let mut total = 0;
-        for backend in positions.iter().filter_map(|position| snapshot.backends.get(*position)) {
+        for backend in positions
+            .iter()
+            .filter_map(|position| snapshot.backends.get(*position))
+        {
             let suitability = backend.facets.suitability(RequestPart::Whole);
             let is_whole = suitability == Suitability::Suitable;
             if is_whole && backend.weight() > 0 && backend.health.is_serving() {
@@ -260,7 +291,9 @@ impl BackendPool {
 
     /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
-        self.snapshot.map(|snapshot: &PoolSnapshot| &snapshot.routes).load()
+        self.snapshot
+            .map(|snapshot: &PoolSnapshot| &snapshot.routes)
+            .load()
     }
 }
 
@@ -308,7 +341,9 @@ impl Sink for BackendPool {
             if !is_read && !is_cut {
                 continue;
             }
-            let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
+            let backend = record
+                .backend()
+                .and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
             for facet in backend.facets.each() {
                 facet.on_finished(record, &backend.load.estimator);
@@ -323,7 +358,11 @@ impl Sink for BackendPool {
             // A failure before the first output was already applied when its attempt failed.
             if is_fault && has_output {
                 let is_aborted = record.outcome == Outcome::Aborted;
-                let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
+                let failure = if is_aborted {
+                    FailureKind::Draining
+                } else {
+                    FailureKind::Died
+                };
                 backend.on_failure(failure, failure.as_str(), None, clock::now());
             }
         }

@@ -19,13 +19,26 @@ fn lost_tokens_are_cached_at_full_backends() {
         in_flight: Some(1),
         ..SaturationThresholds::default()
     };
-    let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
+    let (pool, known, new) = (
+        pool(&[None, None]),
+        long_prompt("known "),
+        long_prompt("new "),
+    );
     let lost_tokens = |prompt| {
-        let requirements = BackendRequirements { prompt, ..requirements(None) };
-        pool.offer(Some(&thresholds), requirements, clock::now()).unwrap().unwrap().lost_tokens()
+        let requirements = BackendRequirements {
+            prompt,
+            ..requirements(None)
+        };
+        pool.offer(Some(&thresholds), requirements, clock::now())
+            .unwrap()
+            .unwrap()
+            .lost_tokens()
     };
     assert!(lost_tokens(&known) <= 0.0);
-    let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
+    let requirements = BackendRequirements {
+        prompt: &known,
+        ..requirements(None)
+    };
     let _lease = lease_offered(&pool, &thresholds, requirements, clock::now()).unwrap();
     assert!(lost_tokens(&known) > 10_000.0, "{}", lost_tokens(&known));
     assert!(lost_tokens(&new) <= 0.0);
@@ -35,22 +48,41 @@ fn lost_tokens_are_cached_at_full_backends() {
 fn a_request_stays_with_its_prefix() {
     use tokenweir_routing::LoadReport;
     let (pool, known, now) = (pool(&[None, None]), long_prompt("known "), clock::now());
-    let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
+    let requirements = BackendRequirements {
+        prompt: &known,
+        ..requirements(None)
+    };
     let (lease, _) = pool.lease(requirements, &[], now).unwrap();
     let holder = lease.backend().clone();
     drop(lease);
     let report = |backend: &Backend, waiting: f64| {
-        let report = LoadReport { waiting, running: 8.0, ..LoadReport::default() };
-        backend.load.estimator.on_report(&report, &backend.load.estimator.local_load(), now);
+        let report = LoadReport {
+            waiting,
+            running: 8.0,
+            ..LoadReport::default()
+        };
+        backend
+            .load
+            .estimator
+            .on_report(&report, &backend.load.estimator.local_load(), now);
     };
     let thresholds = SaturationThresholds::default();
     let lease = || lease_offered(&pool, &thresholds, requirements, now).unwrap();
     for backend in pool.backends().iter() {
-        report(backend, if Arc::ptr_eq(backend, &holder) { 16.0 } else { 0.0 });
+        report(
+            backend,
+            if Arc::ptr_eq(backend, &holder) {
+                16.0
+            } else {
+                0.0
+            },
+        );
     }
     let (leased, _) = lease().unwrap();
     assert!(Arc::ptr_eq(leased.backend(), &holder));
-    pool.backends().iter().for_each(|backend| report(backend, 17.0));
+    pool.backends()
+        .iter()
+        .for_each(|backend| report(backend, 17.0));
     assert!(lease().is_none(), "all are full");
 }
 
@@ -66,20 +98,31 @@ fn unusable_numbers_fail_no_request() {
             running: number,
             capacity: Some(u64::MAX),
             tokens: Some(number),
-            token_gaps: Some(TokenGapSum { seconds: number, count: number }),
+            token_gaps: Some(TokenGapSum {
+                seconds: number,
+                count: number,
+            }),
         };
         let estimator = &bad.load.estimator;
         estimator.on_report(&report, &estimator.local_load(), now);
         for _ in 0..10 {
             lease(&pool, None).unwrap();
         }
-        let sound = LoadReport { kv_usage: Some(0.1), ..LoadReport::default() };
+        let sound = LoadReport {
+            kv_usage: Some(0.1),
+            ..LoadReport::default()
+        };
         for backend in pool.backends().iter() {
             let estimator = &backend.load.estimator;
             estimator.on_report(&sound, &estimator.local_load(), now);
         }
         let leases: Vec<_> = (0..10).map(|_| lease(&pool, None).unwrap()).collect();
-        assert!(leases.iter().any(|lease| Arc::ptr_eq(lease.backend(), &bad)), "{number}");
+        assert!(
+            leases
+                .iter()
+                .any(|lease| Arc::ptr_eq(lease.backend(), &bad)),
+            "{number}"
+        );
     }
 }
 
@@ -89,8 +132,14 @@ fn a_stuck_backend_is_the_last_resort() {
     let suspected = pool.backends()[1].clone();
     suspected.update_state(|state| state.set_down(DownCause::Stuck, &"no progress".into()));
     for _ in 0..4 {
-        assert!(!Arc::ptr_eq(lease(&pool, Some("a")).unwrap().backend(), &suspected));
-        assert!(Arc::ptr_eq(lease(&pool, Some("b")).unwrap().backend(), &suspected));
+        assert!(!Arc::ptr_eq(
+            lease(&pool, Some("a")).unwrap().backend(),
+            &suspected
+        ));
+        assert!(Arc::ptr_eq(
+            lease(&pool, Some("b")).unwrap().backend(),
+            &suspected
+        ));
     }
     assert!(pool.readiness(clock::now()).backends[1].is_up);
     suspected.mark_down("refused");
@@ -114,12 +163,22 @@ fn named_models_are_expected() {
     assert!(!is_expected(&listed, "b"));
     // Both backends leave the pool. The model of the first one stays expected.
     let (name, served_as) = ("alias".to_owned(), Some("a2".to_owned()));
-    let models = vec![ModelConfig { name, served_as, ..ModelConfig::default() }];
-    let settings = PoolSettings { models, ..PoolSettings::default() };
+    let models = vec![ModelConfig {
+        name,
+        served_as,
+        ..ModelConfig::default()
+    }];
+    let settings = PoolSettings {
+        models,
+        ..PoolSettings::default()
+    };
     listed.apply_update(listed.plan_update(Vec::new()), &settings);
     assert_eq!(listed.backends().len(), 0);
     assert!(is_expected(&listed, "a") && !is_expected(&listed, "b"));
-    assert!(is_expected(&listed, "alias") && is_expected(&listed, "a2"), "configured");
+    assert!(
+        is_expected(&listed, "alias") && is_expected(&listed, "a2"),
+        "configured"
+    );
     assert!(!is_expected(&listed, "any"));
     drop(first);
 }
@@ -128,8 +187,15 @@ fn named_models_are_expected() {
 fn the_token_limit_bounds_expected_output() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
-        let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
-        let work = pool.expected_work(requirements, clock::now()).unwrap().tokens;
+        let requirements = BackendRequirements {
+            max_tokens,
+            choices,
+            ..requirements(None)
+        };
+        let work = pool
+            .expected_work(requirements, clock::now())
+            .unwrap()
+            .tokens;
         let (_lease, _) = pool.lease(requirements, &[], clock::now()).unwrap();
         (work, pool.backends()[0].load.estimator.local_load().tokens)
     };
@@ -184,11 +250,19 @@ fn short_output(
     longer_than: Option<u32>,
 ) -> BackendRequirements<'_> {
     let max_tokens = Some(8);
-    BackendRequirements { prompt, max_tokens, longer_than, ..requirements(Some("a")) }
+    BackendRequirements {
+        prompt,
+        max_tokens,
+        longer_than,
+        ..requirements(Some("a"))
+    }
 }
 
 fn prompt_of(bytes: u64) -> Arc<PromptFingerprint> {
-    Arc::new(PromptFingerprint { bytes, ..PromptFingerprint::default() })
+    Arc::new(PromptFingerprint {
+        bytes,
+        ..PromptFingerprint::default()
+    })
 }
 
 /// Leases a backend for a request with a prompt of this many bytes. Returns its position, too.
@@ -225,13 +299,21 @@ fn a_long_request_waits_for_enough_context() {
     let asleep = |backend: &Arc<Backend>| {
         backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
     };
-    for rest in [&down as &dyn Fn(&Arc<Backend>), &starting, &drained, &asleep] {
+    for rest in [
+        &down as &dyn Fn(&Arc<Backend>),
+        &starting,
+        &drained,
+        &asleep,
+    ] {
         let pool = uneven_pool();
         assert_eq!(position(&pool, LONG, None), Ok(1));
         rest(&pool.backends()[1]);
         assert_eq!(position(&pool, LONG, None), Err(GatewayError::NoBackend));
         assert_eq!(position(&pool, 1_000, None), Ok(0));
-        assert_eq!(position(&pool, 1_000, Some(2_048)), Err(GatewayError::NoBackend));
+        assert_eq!(
+            position(&pool, 1_000, Some(2_048)),
+            Err(GatewayError::NoBackend)
+        );
         assert_eq!(position(&pool, 1_000_000, None), Ok(0), "too long for all");
     }
     let retired = uneven_pool();
@@ -263,7 +345,8 @@ fn long_requests_wait_in_their_own_group() {
     let pool = uneven_pool();
     let group = |bytes, longer_than| {
         let prompt = prompt_of(bytes);
-        pool.capacity_group(&short_output(&prompt, longer_than), clock::now()).backends
+        pool.capacity_group(&short_output(&prompt, longer_than), clock::now())
+            .backends
     };
     assert_eq!((group(1_000, None), group(1_000_000, None)), (0, 0));
     assert!(group(30_000, None) != 0 && group(30_000, None) == group(50_000, None));
@@ -274,8 +357,15 @@ fn long_requests_wait_in_their_own_group() {
 fn a_refused_length_is_not_sent_again() {
     let (pool, now) = (uneven_pool(), clock::now());
     let short = pool.backends()[0].clone();
-    short.load.estimator.learned().on_too_long(33_000, 2_049, now);
-    let usage = Usage { input: Some(9), ..Usage::default() };
+    short
+        .load
+        .estimator
+        .learned()
+        .on_too_long(33_000, 2_049, now);
+    let usage = Usage {
+        input: Some(9),
+        ..Usage::default()
+    };
     for _ in 0..50 {
         let (position, lease) = lease_for(&pool, 33_000, None).unwrap();
         assert_eq!(position, 1);

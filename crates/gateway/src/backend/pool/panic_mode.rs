@@ -23,11 +23,14 @@ pub(super) fn is_panic(up: usize, ejected: usize, threshold: f64) -> bool {
 pub(super) fn count_eligible_and_ejected(
     availabilities: impl Iterator<Item = Availability>,
 ) -> (usize, usize) {
-    availabilities.fold((0, 0), |(eligible, ejected), availability| match availability {
-        Availability::Available => (eligible + 1, ejected),
-        Availability::Ejected => (eligible + 1, ejected + 1),
-        _ => (eligible, ejected),
-    })
+    availabilities.fold(
+        (0, 0),
+        |(eligible, ejected), availability| match availability {
+            Availability::Available => (eligible + 1, ejected),
+            Availability::Ejected => (eligible + 1, ejected + 1),
+            _ => (eligible, ejected),
+        },
+    )
 }
 
 // === impl PanicModeLog ===
@@ -56,10 +59,16 @@ impl PanicModeLog {
     pub(super) fn end(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let (period, requests) = &mut *state;
-        let Some(duration) = period.end(now) else { return false };
+        let Some(duration) = period.end(now) else {
+            return false;
+        };
         let seconds = duration.as_secs();
         let requests = std::mem::take(requests);
-        tracing::info!(seconds, requests, "panic mode ended: ejected backends get no requests");
+        tracing::info!(
+            seconds,
+            requests,
+            "panic mode ended: ejected backends get no requests"
+        );
         true
     }
 }
@@ -85,6 +94,9 @@ mod tests {
         assert!(!log.end(last_request_at + Duration::from_secs(5)));
         assert!(log.end(last_request_at + Duration::from_secs(10)));
         assert!(!log.end(last_request_at + Duration::from_secs(20)));
-        assert!(log.begin(2, 2, last_request_at + Duration::from_secs(30)), "a new panic mode");
+        assert!(
+            log.begin(2, 2, last_request_at + Duration::from_secs(30)),
+            "a new panic mode"
+        );
     }
 }

@@ -41,12 +41,14 @@ impl PoolSnapshot {
     /// this is true only with a panic threshold above 0, because panic mode then ignores the
     /// ejections.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
-        self.backends.iter().any(|backend| match backend.availability(now) {
-            Availability::Available => true,
-            Availability::Ejected => self.panic_threshold > 0.0,
-            Availability::Down => backend.is_last_resort(),
-            other => self.facets.can_activate(other),
-        })
+        self.backends
+            .iter()
+            .any(|backend| match backend.availability(now) {
+                Availability::Available => true,
+                Availability::Ejected => self.panic_threshold > 0.0,
+                Availability::Down => backend.is_last_resort(),
+                other => self.facets.can_activate(other),
+            })
     }
 
     /// Computes the availability of each backend. Logs the end of panic mode when no backends are
@@ -55,14 +57,22 @@ impl PoolSnapshot {
         let evaluate = |backend: &Arc<Backend>| {
             let availability = backend.availability(now);
             let is_up = availability == Availability::Available;
-            BackendAvailability { backend: backend.clone(), availability, is_up }
+            BackendAvailability {
+                backend: backend.clone(),
+                availability,
+                is_up,
+            }
         };
         let mut backends: Vec<BackendAvailability> = self.backends.iter().map(evaluate).collect();
         let mut is_in_panic = false;
-        if backends.iter().any(|backend| backend.availability == Availability::Ejected) {
+        if backends
+            .iter()
+            .any(|backend| backend.availability == Availability::Ejected)
+        {
             for positions in self.routes.backend_sets() {
-                let availabilities =
-                    positions.iter().map(|position| backends[*position].availability);
+                let availabilities = positions
+                    .iter()
+                    .map(|position| backends[*position].availability);
                 let (eligible, ejected) = count_eligible_and_ejected(availabilities);
                 if is_panic(eligible, ejected, self.panic_threshold) {
                     is_in_panic = true;
@@ -84,7 +94,11 @@ impl PoolSnapshot {
                 }
             }
         }
-        let readiness = Readiness { backends, is_panic: is_in_panic, is_ready: self.is_ready(now) };
+        let readiness = Readiness {
+            backends,
+            is_panic: is_in_panic,
+            is_ready: self.is_ready(now),
+        };
         readiness.log_change(&self.readiness_log, now);
         readiness
     }

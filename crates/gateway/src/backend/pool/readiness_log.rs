@@ -69,7 +69,11 @@ impl ReadinessLog {
         self.is_unready.set(false);
         let seconds = ready_since.saturating_duration_since(began_at).as_secs();
         let states = states();
-        tracing::info!(seconds, states, "a backend is available again: requests are served");
+        tracing::info!(
+            seconds,
+            states,
+            "a backend is available again: requests are served"
+        );
         Some(false)
     }
 }

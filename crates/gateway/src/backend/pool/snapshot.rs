@@ -74,7 +74,10 @@ pub struct ExpectedWork {
 
 impl ExpectedWork {
     fn min(self, other: Self) -> Self {
-        Self { tokens: self.tokens.min(other.tokens), ttft: self.ttft.min(other.ttft) }
+        Self {
+            tokens: self.tokens.min(other.tokens),
+            ttft: self.ttft.min(other.ttft),
+        }
     }
 }
 
@@ -89,12 +92,22 @@ impl PoolSnapshot {
         search: &BackendSearch<'_>,
         sequence: u64,
     ) -> Result<Option<PickedBackend>, GatewayError> {
-        let BackendSearch { requirements, now, .. } = *search;
+        let BackendSearch {
+            requirements, now, ..
+        } = *search;
         let BackendRequirements { seed, session, .. } = *requirements;
-        let request = RoutingRequest { sequence, seed, session };
+        let request = RoutingRequest {
+            sequence,
+            seed,
+            session,
+        };
         let route = self.routes.lookup(requirements.model);
         let eligible = self.eligible_backends(route, &request, search);
-        let EligibleBackends { candidates, most_cached, .. } = eligible;
+        let EligibleBackends {
+            candidates,
+            most_cached,
+            ..
+        } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
         let excluded = self.exclusions(route, &candidates, search);
         let context = RoutingContext::new(self.policy, candidates, request);
@@ -103,7 +116,12 @@ impl PoolSnapshot {
                 if is_panic {
                     choice.reason = tokenweir_routing::PANIC;
                 }
-                Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
+                Ok(Some(PickedBackend {
+                    context,
+                    choice,
+                    most_cached,
+                    excluded,
+                }))
             }
             None if search.part != RequestPart::Whole => Ok(None),
             None if eligible.are_full => {
@@ -140,12 +158,18 @@ impl PoolSnapshot {
         let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
         // The backend is picked at random, because the first one may not become available.
         let is_requested = |backend: &&Arc<Backend>| {
-            backend.facets.each().any(BackendFacet::is_activation_requested)
+            backend
+                .facets
+                .each()
+                .any(BackendFacet::is_activation_requested)
         };
         if !backends.iter().any(is_requested)
             && let Some(backend) = fastrand::choice(backends)
         {
-            backend.facets.each().for_each(BackendFacet::request_activation);
+            backend
+                .facets
+                .each()
+                .for_each(BackendFacet::request_activation);
             backend.health.request_check();
         }
     }
@@ -159,7 +183,10 @@ impl PoolSnapshot {
         let mut known = PromptKnowledge::new(requirements.prompt);
         let now = clock::nanos(now);
         let route = self.routes.lookup(requirements.model);
-        let backends = route.backends.iter().map(|position| &self.backends[*position]);
+        let backends = route
+            .backends
+            .iter()
+            .map(|position| &self.backends[*position]);
         let serving = backends.filter(|backend| backend.health.is_serving());
         let mut least = None;
         for backend in serving.take(MAX_COMPARED_CACHES) {
@@ -181,12 +208,19 @@ impl PoolSnapshot {
         requirements: &BackendRequirements<'_>,
         now: Instant,
     ) -> (Lease, Arc<RoutingDecision>) {
-        let PickedBackend { context, choice, excluded, .. } = picked;
+        let PickedBackend {
+            context,
+            choice,
+            excluded,
+            ..
+        } = picked;
         let candidate = &context.candidates()[choice.index];
         let backend = &self.backends[candidate.position];
         backend.health.breaker.on_pick(now);
         self.add_credits(context.candidates(), choice.index);
-        let BackendRequirements { prompt, is_stream, .. } = *requirements;
+        let BackendRequirements {
+            prompt, is_stream, ..
+        } = *requirements;
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
         let condition = backend.condition(now);
@@ -200,7 +234,10 @@ impl PoolSnapshot {
     fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
         let changes = shares::credit_changes(candidates, chosen);
         for (candidate, change) in candidates.iter().zip(changes) {
-            self.backends[candidate.position].load.estimator.add_credit(change);
+            self.backends[candidate.position]
+                .load
+                .estimator
+                .add_credit(change);
         }
     }
 
@@ -209,8 +246,9 @@ impl PoolSnapshot {
     /// mode: ejections are also ignored after attempts on all other backends, or while backends
     /// report overload for a moment.
     fn check_panic_mode(&self, positions: &[usize], now: Instant) -> bool {
-        let availabilities =
-            positions.iter().map(|position| self.backends[*position].availability(now));
+        let availabilities = positions
+            .iter()
+            .map(|position| self.backends[*position].availability(now));
         let (eligible, ejected) = panic_mode::count_eligible_and_ejected(availabilities);
         let is_panic = panic_mode::is_panic(eligible, ejected, self.panic_threshold);
         if is_panic {
@@ -230,12 +268,22 @@ impl PoolSnapshot {
     ) -> EligibleBackends {
         let prompt = search.requirements.prompt;
         let sample =
-            self.candidate_sampler.sample(self.policy.kind, &route.backends, prompt, request);
+            self.candidate_sampler
+                .sample(self.policy.kind, &route.backends, prompt, request);
         let filter_positions = |positions: &[usize], breaker_mode| {
-            self.filter_eligible(positions, route, &BackendSearch { breaker_mode, ..*search })
+            self.filter_eligible(
+                positions,
+                route,
+                &BackendSearch {
+                    breaker_mode,
+                    ..*search
+                },
+            )
         };
         let filter_sample_first = |breaker_mode| {
-            let sampled = sample.as_deref().map(|sample| filter_positions(sample, breaker_mode));
+            let sampled = sample
+                .as_deref()
+                .map(|sample| filter_positions(sample, breaker_mode));
             let sampled = sampled.filter(|sampled| !sampled.candidates.is_empty());
             sampled.unwrap_or_else(|| filter_positions(&route.backends, breaker_mode))
         };
@@ -259,7 +307,10 @@ impl PoolSnapshot {
             return eligible;
         }
         self.request_activation(route, search.requirements, search.now);
-        let search = BackendSearch { allows_suspected: true, ..*search };
+        let search = BackendSearch {
+            allows_suspected: true,
+            ..*search
+        };
         self.eligible_backends(route, request, &search)
     }
 
@@ -270,7 +321,9 @@ impl PoolSnapshot {
         route: &ModelRoute,
         search: &BackendSearch<'_>,
     ) -> EligibleBackends {
-        let BackendSearch { requirements, now, .. } = *search;
+        let BackendSearch {
+            requirements, now, ..
+        } = *search;
         let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
         if self.has_unsuitable || search.part != RequestPart::Whole {

@@ -37,41 +37,63 @@ fn drain(duration: Option<Duration>) -> Drain {
     Drain::begin(DrainInitiator::Configuration, None, duration)
 }
 
-static PROMPT: LazyLock<Arc<PromptFingerprint>> =
-    LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
+static PROMPT: LazyLock<Arc<PromptFingerprint>> = LazyLock::new(|| {
+    Arc::new(PromptFingerprint {
+        bytes: 40,
+        ..PromptFingerprint::default()
+    })
+});
 
 pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
-    BackendRequirements { model, is_stream: true, ..BackendRequirements::none(&PROMPT, 0) }
+    BackendRequirements {
+        model,
+        is_stream: true,
+        ..BackendRequirements::none(&PROMPT, 0)
+    }
 }
 
 pub(super) fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {
-    pool.lease(requirements(model), &[], clock::now()).map(|(lease, _)| lease)
+    pool.lease(requirements(model), &[], clock::now())
+        .map(|(lease, _)| lease)
 }
 
 #[test]
 fn unknown_models_need_complete_lists() {
     let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
     let error = lease(&all_known, Some("c")).unwrap_err();
-    assert_eq!(error, GatewayError::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
+    assert_eq!(
+        error,
+        GatewayError::UnknownModel {
+            model: "c".into(),
+            known: "`a`, `b`".into()
+        }
+    );
     let one_unlisted = pool(&[Some(&["a"]), None]);
     assert!(lease(&one_unlisted, Some("c")).is_ok());
     one_unlisted.backends()[1].mark_down("gone");
-    assert_eq!(lease(&one_unlisted, Some("c")).unwrap_err(), GatewayError::NoBackend);
+    assert_eq!(
+        lease(&one_unlisted, Some("c")).unwrap_err(),
+        GatewayError::NoBackend
+    );
 }
 
 #[test]
 fn down_and_tried_backends_are_not_picked() {
     let pool = pool(&[None, None]);
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
-    let (second, _) =
-        pool.lease(requirements(None), &[first.backend().clone()], clock::now()).unwrap();
+    let (second, _) = pool
+        .lease(requirements(None), &[first.backend().clone()], clock::now())
+        .unwrap();
     assert_ne!(first.backend().identity.id, second.backend().identity.id);
     let tried = [first.backend().clone(), second.backend().clone()];
     assert_eq!(
-        pool.lease(requirements(None), &tried, clock::now()).unwrap_err(),
+        pool.lease(requirements(None), &tried, clock::now())
+            .unwrap_err(),
         GatewayError::NoBackend
     );
-    pool.backends().iter().for_each(|backend| backend.mark_down("refused"));
+    pool.backends()
+        .iter()
+        .for_each(|backend| backend.mark_down("refused"));
     assert!(!pool.is_ready());
     assert_eq!(lease(&pool, None).unwrap_err(), GatewayError::NoBackend);
 }
@@ -100,10 +122,15 @@ fn backends_at_their_limit_are_not_leased() {
     let (first, _) = lease(None).unwrap().unwrap();
     let (second, _) = lease(None).unwrap().unwrap();
     assert_ne!(first.backend().identity.id, second.backend().identity.id);
-    assert!(lease(None).unwrap().is_none(), "all backends are at their limit");
+    assert!(
+        lease(None).unwrap().is_none(),
+        "all backends are at their limit"
+    );
     drop(second);
     assert!(lease(None).unwrap().is_some());
-    pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
+    pool.backends()
+        .iter()
+        .for_each(|backend| backend.mark_down("gone"));
     assert_eq!(lease(None).unwrap_err(), GatewayError::NoBackend);
 }
 
@@ -121,7 +148,11 @@ pub(super) fn pick(
     prompt: &Arc<PromptFingerprint>,
     seed: u64,
 ) -> (BackendId, Arc<RoutingDecision>) {
-    let requirements = BackendRequirements { prompt, seed, ..requirements(None) };
+    let requirements = BackendRequirements {
+        prompt,
+        seed,
+        ..requirements(None)
+    };
     let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
     (lease.backend().identity.id.clone(), decision)
 }
@@ -143,10 +174,20 @@ fn a_full_backend_precedes_a_stuck_one() {
     };
     let stuck = lease_at(start).unwrap();
     let others = [lease_at(later).unwrap(), lease_at(later).unwrap()];
-    assert!(others.iter().all(|other| other.backend().identity.id != stuck.backend().identity.id));
-    assert!(lease_at(later).is_none(), "one is full, the other one is stuck");
+    assert!(
+        others
+            .iter()
+            .all(|other| other.backend().identity.id != stuck.backend().identity.id)
+    );
+    assert!(
+        lease_at(later).is_none(),
+        "one is full, the other one is stuck"
+    );
     stuck.backend_feedback().on_first_output(later);
-    assert_eq!(lease_at(later).unwrap().backend().identity.id, stuck.backend().identity.id);
+    assert_eq!(
+        lease_at(later).unwrap().backend().identity.id,
+        stuck.backend().identity.id
+    );
 }
 
 #[test]
@@ -162,11 +203,21 @@ fn a_large_pool_has_prefix_affinity() {
     }
     let backends = pool.backends();
     for backend in backends.iter().skip(1).step_by(2) {
-        assert_eq!(pool.drain(backend.identity.id.as_str(), drain(None)), Some(true));
+        assert_eq!(
+            pool.drain(backend.identity.id.as_str(), drain(None)),
+            Some(true)
+        );
     }
     for seed in 1..50 {
         let (lease, decision) = pool
-            .lease(BackendRequirements { seed, ..requirements(None) }, &[], clock::now())
+            .lease(
+                BackendRequirements {
+                    seed,
+                    ..requirements(None)
+                },
+                &[],
+                clock::now(),
+            )
             .unwrap();
         assert_eq!(
             (lease.backend().weight(), decision.candidate_count()),
@@ -198,7 +249,10 @@ async fn only_waiting_requests_are_notified() {
     drop(lease(&pool, None).unwrap());
     assert!(is_notified());
     pool.backends()[0].mark_down("gone");
-    assert!(is_notified() && !is_notified(), "one notification per change");
+    assert!(
+        is_notified() && !is_notified(),
+        "one notification per change"
+    );
     pool.first_output(&tokenweir_request::record::fixtures::streamed());
     assert!(is_notified(), "a prefill has ended");
     let update = pool.plan_update(vec![backend_at(8000), backend_at(8001)]);
@@ -222,7 +276,10 @@ fn set_backends(pool: &BackendPool, backends: Vec<Backend>) {
 }
 
 fn ports(pool: &BackendPool) -> Vec<u16> {
-    pool.backends().iter().map(|backend| backend.identity.address.host_and_port().1).collect()
+    pool.backends()
+        .iter()
+        .map(|backend| backend.identity.address.host_and_port().1)
+        .collect()
 }
 
 #[test]
@@ -231,7 +288,10 @@ fn an_update_keeps_the_state_of_backends() {
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
     assert!(before[0].load.estimator.local_load().backlog > 0);
-    let settings = BackendSettings { weight: 7, ..Default::default() };
+    let settings = BackendSettings {
+        weight: 7,
+        ..Default::default()
+    };
     let changed = backend_at(8000).with_settings(settings);
     changed.load.set_horizon(Duration::from_secs(9));
     set_backends(&pool, vec![backend_at(8001), changed]);
@@ -239,7 +299,11 @@ fn an_update_keeps_the_state_of_backends() {
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
     assert_eq!((after[0].weight(), after[0].load.in_flight()), (7, 1));
     assert_eq!(after[0].load.estimator.horizon(), Duration::from_secs(9));
-    assert_eq!(pool.routes().lookup(Some("a")).backends[..], [0], "its models stay known");
+    assert_eq!(
+        pool.routes().lookup(Some("a")).backends[..],
+        [0],
+        "its models stay known"
+    );
     drop(lease);
     assert_eq!(after[0].load.estimator.local_load(), LocalLoad::default());
 }
@@ -249,11 +313,20 @@ fn a_second_drain_replaces_the_duration() {
     let pool = pool(&[None, None]);
     let (backend, now) = (pool.backends()[0].clone(), clock::now());
     let name = backend.identity.id.as_str();
-    assert_eq!(pool.drain(name, drain(Some(Duration::from_mins(10)))), Some(true));
+    assert_eq!(
+        pool.drain(name, drain(Some(Duration::from_mins(10)))),
+        Some(true)
+    );
     let first = backend.health.drain().unwrap();
-    assert_eq!(pool.drain(name, drain(Some(Duration::from_mins(30)))), Some(false));
+    assert_eq!(
+        pool.drain(name, drain(Some(Duration::from_mins(30)))),
+        Some(false)
+    );
     let second = backend.health.drain().unwrap();
-    assert_eq!((second.began_at, second.started), (first.began_at, first.started));
+    assert_eq!(
+        (second.began_at, second.started),
+        (first.began_at, first.started)
+    );
     pool.end_expired_drains(now + Duration::from_mins(20));
     assert!(backend.health.is_drained(), "the second duration counts");
     pool.end_expired_drains(now + Duration::from_mins(31));
@@ -269,7 +342,10 @@ fn a_second_drain_replaces_the_duration() {
 fn a_configured_drain_follows_its_setting() {
     let pool = pool(&[]);
     let set = |is_drained| {
-        let settings = BackendSettings { is_drained, ..Default::default() };
+        let settings = BackendSettings {
+            is_drained,
+            ..Default::default()
+        };
         set_backends(&pool, vec![backend_at(8000).with_settings(settings)]);
         pool.backends()[0].health.is_drained()
     };
@@ -279,9 +355,15 @@ fn a_configured_drain_follows_its_setting() {
     assert!(!set(true), "a reload without a change does not repeat it");
     assert!(!set(false) && set(true), "a change is applied");
     assert!(!set(false));
-    let by = DrainInitiator::Operator { peer: None, has_token: false };
+    let by = DrainInitiator::Operator {
+        peer: None,
+        has_token: false,
+    };
     pool.drain(name.as_str(), Drain::begin(by, None, None));
-    assert!(set(true) && !set(false), "the last drain was that of the configuration");
+    assert!(
+        set(true) && !set(false),
+        "the last drain was that of the configuration"
+    );
     pool.drain(name.as_str(), Drain::begin(by, None, None));
     assert!(set(false), "a reload does not end the drain of an operator");
     let names = [by, DrainInitiator::Configuration].map(|by| by.to_string());
@@ -297,7 +379,11 @@ fn another_name_or_key_makes_a_new_backend() {
     for other in [
         Backend::new(BackendId::new("named"), address.clone(), None),
         Backend::new(id.clone(), backend_at(8001).identity.address, None),
-        Backend::new(id.clone(), address.clone(), Some("Bearer a".parse().unwrap())),
+        Backend::new(
+            id.clone(),
+            address.clone(),
+            Some("Bearer a".parse().unwrap()),
+        ),
         other_metrics,
     ] {
         let pool = pool(&[None]);
@@ -313,11 +399,20 @@ fn a_removed_backend_retires_after_its_last_request() {
     let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
     set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
     for _ in 0..10 {
-        let port = lease(&pool, None).unwrap().backend().identity.address.host_and_port().1;
+        let port = lease(&pool, None)
+            .unwrap()
+            .backend()
+            .identity
+            .address
+            .host_and_port()
+            .1;
         assert_ne!(port, 8000);
     }
     let retiring = || {
-        pool.retiring_backends().iter().map(|backend| backend.load.in_flight()).collect::<Vec<_>>()
+        pool.retiring_backends()
+            .iter()
+            .map(|backend| backend.load.in_flight())
+            .collect::<Vec<_>>()
     };
     assert_eq!(retiring(), [1]);
     drop(leases);
@@ -334,16 +429,34 @@ fn an_update_changes_models_and_policy() {
         backends: Some(backends.iter().map(|name| (*name).to_owned()).collect()),
         ..ModelConfig::default()
     };
-    let policy = Policy { kind: PolicyKind::P2c, ..Policy::default() };
+    let policy = Policy {
+        kind: PolicyKind::P2c,
+        ..Policy::default()
+    };
     let models = vec![model(&["127.0.0.1:8001"])];
-    let settings = PoolSettings { models, policy, ..PoolSettings::default() };
-    pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
+    let settings = PoolSettings {
+        models,
+        policy,
+        ..PoolSettings::default()
+    };
+    pool.apply_update(
+        pool.plan_update(vec![backend_at(8001), backend_at(8002)]),
+        &settings,
+    );
     assert_eq!(ports(&pool), [8002, 8001]);
     pool.set_models(&pool.backends()[0], &model_list(&["a"]));
-    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [1], "only 8001 may serve it");
+    assert_eq!(
+        pool.routes().lookup(Some("gpt")).backends[..],
+        [1],
+        "only 8001 may serve it"
+    );
     assert_eq!(pool.policy().kind, PolicyKind::P2c);
     set_backends(&pool, vec![backend_at(8001)]);
-    assert_eq!(pool.routes().lookup(Some("gpt")).backends[..], [0; 0], "the alias is removed");
+    assert_eq!(
+        pool.routes().lookup(Some("gpt")).backends[..],
+        [0; 0],
+        "the alias is removed"
+    );
 }
 
 #[test]
@@ -354,7 +467,14 @@ fn affinity_survives_changes_of_other_backends() {
     let first = pick(1);
     let is_kept =
         |port: &usize| port.is_multiple_of(2) || first.as_str().ends_with(&port.to_string());
-    set_backends(&pool, (8000..8100).filter(is_kept).chain(9000..9060).map(backend_at).collect());
+    set_backends(
+        &pool,
+        (8000..8100)
+            .filter(is_kept)
+            .chain(9000..9060)
+            .map(backend_at)
+            .collect(),
+    );
     for seed in 2..50 {
         assert_eq!(pick(seed), first);
     }

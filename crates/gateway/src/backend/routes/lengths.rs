@@ -32,13 +32,18 @@ impl ModelLengths {
                 }
             }
         }
-        let mut lengths = positions.iter().filter_map(|position| by_position.get(*position));
+        let mut lengths = positions
+            .iter()
+            .filter_map(|position| by_position.get(*position));
         let first = lengths.next().copied().unwrap_or(0);
         let is_uneven = lengths.any(|length| *length != first);
         if first == 0 && !is_uneven {
             return Self::default();
         }
-        let lengths = Self { by_position: by_position.into(), is_uneven };
+        let lengths = Self {
+            by_position: by_position.into(),
+            is_uneven,
+        };
         sets.get(&lengths).cloned().unwrap_or_else(|| {
             sets.insert(lengths.clone());
             lengths
@@ -47,7 +52,10 @@ impl ModelLengths {
 
     /// The context length at the backend at this position. `None`: not known.
     pub(in crate::backend) fn at(&self, position: usize) -> Option<u32> {
-        self.by_position.get(position).copied().filter(|length| *length > 0)
+        self.by_position
+            .get(position)
+            .copied()
+            .filter(|length| *length > 0)
     }
 
     /// The greatest context length at the backends `positions`. `None`: no length is known.

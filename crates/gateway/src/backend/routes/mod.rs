@@ -114,7 +114,9 @@ impl RouteTable {
     /// for a name that neither the configuration nor a present or former backend has named. While the
     /// gateway knows no model name, every name is expected.
     pub fn is_expected(&self, model: Option<&str>) -> bool {
-        let Some(name) = model.filter(|name| !name.is_empty()) else { return true };
+        let Some(name) = model.filter(|name| !name.is_empty()) else {
+            return true;
+        };
         let is_target = |route: &ModelRoute| route.served_as.as_deref() == Some(name);
         match self.by_name.get(name) {
             Some(route) => route.is_expected || !route.backends.is_empty(),
@@ -134,8 +136,11 @@ impl RouteTable {
     pub fn default_model(&self) -> Option<&str> {
         let label = &self.default_route.label;
         let is_known = label.is_known() && !self.has_unlisted_backend;
-        let is_no_alias =
-            |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
+        let is_no_alias = |name: &&str| {
+            self.by_name
+                .get(*name)
+                .is_none_or(|route| route.served_as.is_none())
+        };
         is_known.then(|| label.name()).filter(is_no_alias)
     }
 
@@ -148,10 +153,15 @@ impl RouteTable {
     /// The names that requests can have although no backend lists the model: the configuration names it,
     /// or its backends left the pool.
     pub(crate) fn unlisted_names(&self) -> impl Iterator<Item = &Arc<str>> {
-        let is_listed =
-            |name: &str| self.models.binary_search_by(|model| (*model.id).cmp(name)).is_ok();
+        let is_listed = |name: &str| {
+            self.models
+                .binary_search_by(|model| (*model.id).cmp(name))
+                .is_ok()
+        };
         let expected = self.by_name.iter().filter(|(_, route)| route.is_expected);
-        expected.map(|(name, _)| name).filter(move |name| !is_listed(name))
+        expected
+            .map(|(name, _)| name)
+            .filter(move |name| !is_listed(name))
     }
 
     /// The distinct sets of backends among which requests are routed. Each set is a list of
@@ -190,9 +200,14 @@ impl RouteTable {
         // A request that names no model must not escape the caps of the model that it gets.
         let is_default = |rule: &&RouteRule| {
             let first_names = groups.iter().filter_map(|group| group.models.first());
-            first_names.map(|model| &model.id).any(|id| id == rule.target())
+            first_names
+                .map(|model| &model.id)
+                .any(|id| id == rule.target())
         };
-        default_route.caps = rules.iter().filter(is_default).find_map(|rule| rule.caps.clone());
+        default_route.caps = rules
+            .iter()
+            .filter(is_default)
+            .find_map(|rule| rule.caps.clone());
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
             shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
@@ -201,7 +216,14 @@ impl RouteTable {
             // Requests for a model that is no longer listed keep its label, if it has one.
             let label = labels.label_for(&name);
             let backends = unknown_model_route.backends.clone();
-            by_name.insert(name, ModelRoute { label, backends, ..absent });
+            by_name.insert(
+                name,
+                ModelRoute {
+                    label,
+                    backends,
+                    ..absent
+                },
+            );
         }
         Self {
             by_name,
@@ -221,15 +243,26 @@ impl RouteTable {
         backends_left: bool,
         now: Instant,
     ) -> impl Iterator<Item = (Arc<str>, ModelRoute)> + use<'a> {
-        let gone = self.by_name.iter().filter(|(name, _)| !current.contains_key(*name));
+        let gone = self
+            .by_name
+            .iter()
+            .filter(|(name, _)| !current.contains_key(*name));
         let gone: Vec<_> = gone.collect();
         gone.into_iter().filter_map(move |(name, route)| {
             let since = route.absent_since.unwrap_or(now);
             let was_absent = route.absent_since.is_some();
-            let is_expected = if was_absent { route.is_expected } else { backends_left };
+            let is_expected = if was_absent {
+                route.is_expected
+            } else {
+                backends_left
+            };
             let absent_since = Some(since);
             let is_recent = now.saturating_duration_since(since) < LABEL_RETENTION;
-            let absent = ModelRoute { is_expected, absent_since, ..ModelRoute::default() };
+            let absent = ModelRoute {
+                is_expected,
+                absent_since,
+                ..ModelRoute::default()
+            };
             is_recent.then(|| (name.clone(), absent))
         })
     }
@@ -250,8 +283,9 @@ fn default_route(
         }
         _ => ModelLabel::Unknown,
     };
-    let listed =
-        groups.iter().filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
+    let listed = groups
+        .iter()
+        .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
     shared.route(label, 0..count, listed)
 }
 
@@ -274,7 +308,12 @@ impl SharedLists {
             self.positions.insert(backends.clone());
             backends
         });
-        ModelRoute { label, backends, lengths, ..ModelRoute::default() }
+        ModelRoute {
+            label,
+            backends,
+            lengths,
+            ..ModelRoute::default()
+        }
     }
 }
 
@@ -306,7 +345,12 @@ impl RouteRule {
     ) -> Vec<Self> {
         let configured: HashSet<&Arc<str>> = configured.iter().map(|rule| &rule.name).collect();
         let discovered = listed.filter(|name| !configured.contains(name));
-        discovered.map(|name| Self { name: name.clone(), ..Self::default() }).collect()
+        discovered
+            .map(|name| Self {
+                name: name.clone(),
+                ..Self::default()
+            })
+            .collect()
     }
 
     /// The model name that the backends use.
@@ -323,9 +367,16 @@ impl RouteRule {
         unlisted: &[usize],
         shared: &mut SharedLists,
     ) -> ModelRoute {
-        let serving = entries.iter().flat_map(|(group, _)| &group.positions).chain(unlisted);
-        let eligible = serving.copied().filter(|position| self.is_eligible(*position));
-        let listed = entries.iter().map(|(group, model)| (&*group.positions, model.max_len));
+        let serving = entries
+            .iter()
+            .flat_map(|(group, _)| &group.positions)
+            .chain(unlisted);
+        let eligible = serving
+            .copied()
+            .filter(|position| self.is_eligible(*position));
+        let listed = entries
+            .iter()
+            .map(|(group, model)| (&*group.positions, model.max_len));
         let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
         ModelRoute {
             served_as: self.served_as.clone(),
@@ -342,17 +393,24 @@ impl RouteRule {
     /// the model. `None`: no eligible backend lists the model.
     fn model_entry(&self, entries: &[(&BackendGroup<'_>, &ServedModel)]) -> Option<ServedModel> {
         let first_position = |group: &BackendGroup<'_>| {
-            group.positions.iter().copied().find(|position| self.is_eligible(*position))
+            group
+                .positions
+                .iter()
+                .copied()
+                .find(|position| self.is_eligible(*position))
         };
-        let eligible =
-            entries.iter().filter_map(|(group, model)| Some((first_position(group)?, model)));
+        let eligible = entries
+            .iter()
+            .filter_map(|(group, model)| Some((first_position(group)?, model)));
         let (_, model) = eligible.min_by_key(|(position, _)| *position)?;
         Some(model.called(&self.name))
     }
 
     /// Whether the backend at `position` may serve the model.
     fn is_eligible(&self, position: usize) -> bool {
-        self.eligible_positions.as_ref().is_none_or(|eligible| eligible[position])
+        self.eligible_positions
+            .as_ref()
+            .is_none_or(|eligible| eligible[position])
     }
 }
 

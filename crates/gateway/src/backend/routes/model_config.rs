@@ -58,6 +58,8 @@ pub struct RoutePolicy {
 impl ModelConfig {
     /// The model name that the backends use, if it differs from `name`.
     pub fn alias_of(&self) -> Option<&str> {
-        self.served_as.as_deref().filter(|target| *target != self.name)
+        self.served_as
+            .as_deref()
+            .filter(|target| *target != self.name)
     }
 }

@@ -49,7 +49,11 @@ const MAX_SEEDED_MODELS: usize = 16;
 impl ModelLabelTable {
     /// An empty table. `max_labels` limits the label values of models that only backends list.
     pub(in crate::backend) fn new(max_labels: usize) -> Self {
-        Self { max_labels, assigned_count: 0, by_name: HashMap::new() }
+        Self {
+            max_labels,
+            assigned_count: 0,
+            by_name: HashMap::new(),
+        }
     }
 
     /// Assigns label values to the models that the configuration names (`configured`) and that backends
@@ -96,7 +100,10 @@ impl ModelLabelTable {
     /// The models with a label value of their own, in the order of assignment. Includes the models
     /// that were removed within the last [`LABEL_RETENTION`].
     pub(in crate::backend) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
-        let current = self.by_name.iter().filter(|(_, label)| !label.is_expired(now));
+        let current = self
+            .by_name
+            .iter()
+            .filter(|(_, label)| !label.is_expired(now));
         let mut all: Vec<_> = current.collect();
         all.sort_unstable_by_key(|(_, label)| label.sequence);
         let mut base_count = 0;
@@ -104,7 +111,10 @@ impl ModelLabelTable {
             let is_base = label.absent_since.is_none() && !label.is_configured && !label.is_adapter;
             base_count += usize::from(is_base);
             let is_seeded = label.is_configured || (is_base && base_count <= MAX_SEEDED_MODELS);
-            LabelledModel { name: name.clone(), is_seeded }
+            LabelledModel {
+                name: name.clone(),
+                is_seeded,
+            }
         });
         labelled.collect()
     }
@@ -112,7 +122,10 @@ impl ModelLabelTable {
     /// Number of label values that count towards `max_labels`: those of models that the
     /// configuration does not name.
     fn discovered_count(&self) -> usize {
-        self.by_name.values().filter(|label| !label.is_configured).count()
+        self.by_name
+            .values()
+            .filter(|label| !label.is_configured)
+            .count()
     }
 
     /// Assigns a label value to a model that has none. Returns whether a label value was assigned.
@@ -161,7 +174,11 @@ mod tests {
     }
 
     fn label_names(labels: &ModelLabelTable, now: Instant) -> Vec<String> {
-        labels.labelled_models(now).iter().map(|label| label.name.to_string()).collect()
+        labels
+            .labelled_models(now)
+            .iter()
+            .map(|label| label.name.to_string())
+            .collect()
     }
 
     #[test]
@@ -173,7 +190,10 @@ mod tests {
             assert_eq!(label_names(&labels, now), ["a", "b"]);
         }
         let other = labels.label_for(&"c".into());
-        assert_eq!((other.as_str(), other.name(), other.is_known()), ("_other", "c", true));
+        assert_eq!(
+            (other.as_str(), other.name(), other.is_known()),
+            ("_other", "c", true)
+        );
     }
 
     #[test]
@@ -197,7 +217,11 @@ mod tests {
         assert_eq!(label_names(&labels, before), ["a"]);
         update_labels(&mut labels, &[], &["a", "b"], before);
         update_labels(&mut labels, &[], &["b"], before);
-        assert_eq!(label_names(&labels, now + LABEL_RETENTION), ["a"], "it was listed again");
+        assert_eq!(
+            label_names(&labels, now + LABEL_RETENTION),
+            ["a"],
+            "it was listed again"
+        );
         let after = before + LABEL_RETENTION;
         assert_eq!(label_names(&labels, after), [""; 0]);
         update_labels(&mut labels, &[], &["b", "c"], after);
@@ -207,14 +231,18 @@ mod tests {
     #[test]
     fn adapters_have_no_series_before_requests() {
         let (mut labels, now) = (ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS), clock::now());
-        let bases: Vec<String> =
-            (0..MAX_SEEDED_MODELS + 3).map(|number| format!("base{number}")).collect();
+        let bases: Vec<String> = (0..MAX_SEEDED_MODELS + 3)
+            .map(|number| format!("base{number}"))
+            .collect();
         let mut listed: Vec<&str> = vec!["base0:adapter"];
         listed.extend(bases.iter().map(String::as_str));
         update_labels(&mut labels, &["alias"], &listed, now);
         let all = labels.labelled_models(now);
         let seeded = all.iter().filter(|label| label.is_seeded);
-        assert_eq!((all.len(), seeded.count()), (listed.len() + 1, MAX_SEEDED_MODELS + 1));
+        assert_eq!(
+            (all.len(), seeded.count()),
+            (listed.len() + 1, MAX_SEEDED_MODELS + 1)
+        );
         let adapter = all.iter().find(|label| &*label.name == "adapter").unwrap();
         assert!(!adapter.is_seeded);
     }

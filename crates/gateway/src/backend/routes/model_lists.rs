@@ -27,7 +27,10 @@ pub(super) fn groups_by_model<'a>(
     for group in groups {
         for model in group.models {
             let entries = served.entry(&model.id).or_default();
-            if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
+            if entries
+                .last()
+                .is_none_or(|(last, _)| !std::ptr::eq(*last, group))
+            {
                 entries.push((group, model));
             }
         }
@@ -47,7 +50,10 @@ impl<'a> BackendGroup<'a> {
             let Some(models) = models else { continue };
             let index = *by_list.entry(models.as_ptr()).or_insert(groups.len());
             if index == groups.len() {
-                groups.push(Self { models, positions: Vec::new() });
+                groups.push(Self {
+                    models,
+                    positions: Vec::new(),
+                });
             }
             groups[index].positions.push(position);
         }
@@ -63,7 +69,10 @@ impl ModelListInterner {
         advertised: &AdvertisedModels,
     ) -> impl Iterator<Item = &ServedModel> {
         let mut seen = HashSet::new();
-        let lists = advertised.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
+        let lists = advertised
+            .iter()
+            .flatten()
+            .filter(move |list| seen.insert(list.as_ptr()));
         lists.flat_map(|list| list.iter())
     }
 
@@ -71,7 +80,11 @@ impl ModelListInterner {
     pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
         // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);
-        let stored = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
+        let stored = self
+            .0
+            .iter()
+            .find(|list| ServedModel::are_equivalent(list, models))
+            .cloned();
         stored.unwrap_or_else(|| {
             self.0.push(models.clone());
             models.clone()

@@ -14,16 +14,21 @@ pub(in crate::backend) fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
         None => json!({ "id": id, "root": format!("/models/{id}") }),
     };
     let entries: Vec<_> = ids.iter().map(entry).collect();
-    ModelList::read(json!({ "data": entries }).to_string().as_bytes()).unwrap().models
+    ModelList::read(json!({ "data": entries }).to_string().as_bytes())
+        .unwrap()
+        .models
 }
 
 /// The routes for these configured models and backends `r0`, `r1`, … with these model lists.
 /// `None`: the backend has not listed its models.
 fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteTable {
-    let ids: Vec<BackendId> =
-        (0..listed_ids.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
-    let rules: Vec<RouteRule> =
-        models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
+    let ids: Vec<BackendId> = (0..listed_ids.len())
+        .map(|number| BackendId::new(&format!("r{number}")))
+        .collect();
+    let rules: Vec<RouteRule> = models
+        .iter()
+        .map(|model| RouteRule::resolve(model, &ids))
+        .collect();
     let mut lists = ModelListInterner::default();
     let intern = |ids: Option<&[&str]>| ids.map(|ids| lists.intern(&model_list(ids)));
     let advertised: Vec<_> = listed_ids.iter().copied().map(intern).collect();
@@ -52,15 +57,20 @@ fn model_ids(routes: &RouteTable) -> Vec<&str> {
 
 #[test]
 fn an_alias_has_the_entry_of_its_target() {
-    let configs =
-        [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];
+    let configs = [
+        model_config("gpt", Some("qwen"), Some(&["r1"])),
+        model_config("none", Some("x"), None),
+    ];
     let all = route_table(&configs, &[Some(&["qwen"]), Some(&["qwen"]), None]);
     assert_eq!(model_ids(&all), ["gpt", "qwen"]);
     let entry = serde_json::to_value(&all.models()[0].entry).unwrap();
     assert_eq!(entry, json!({ "id": "gpt", "root": "/models/qwen" }));
     let others = route_table(&configs, &[Some(&["qwen"]), Some(&["llama"]), None]);
     assert_eq!(model_ids(&others), ["llama", "qwen"]);
-    assert!(others.lookup(Some("gpt")).backends.is_empty(), "other backends may not serve it");
+    assert!(
+        others.lookup(Some("gpt")).backends.is_empty(),
+        "other backends may not serve it"
+    );
 }
 
 #[test]
@@ -68,22 +78,35 @@ fn unserved_models_have_the_label_other() {
     let configs = [model_config("gpt", Some("qwen"), None)];
     let routes = route_table(&configs, &[Some(&["a"])]);
     let listed = routes.lookup(Some("a"));
-    assert_eq!((listed.label.as_str(), listed.served_as.as_deref()), ("a", None));
+    assert_eq!(
+        (listed.label.as_str(), listed.served_as.as_deref()),
+        ("a", None)
+    );
     assert_eq!(routes.lookup(Some("evil\n")).label.as_str(), "_other");
-    assert_eq!(routes.lookup(Some("gpt")).label.as_str(), "gpt", "known, though not served");
+    assert_eq!(
+        routes.lookup(Some("gpt")).label.as_str(),
+        "gpt",
+        "known, though not served"
+    );
 }
 
 #[test]
 fn requests_without_a_model_go_anywhere() {
     for (listed_ids, label) in [
-        (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
+        (
+            &[Some(&["base", "adapter"][..]), Some(&["base"]), None][..],
+            "base",
+        ),
         (&[Some(&["a"]), Some(&["b"])], "_other"),
         (&[None], "_other"),
     ] {
         let routes = route_table(&[], listed_ids);
         for model in [None, Some("")] {
             let route = routes.lookup(model);
-            assert_eq!((route.label.as_str(), route.backends.len()), (label, listed_ids.len()));
+            assert_eq!(
+                (route.label.as_str(), route.backends.len()),
+                (label, listed_ids.len())
+            );
         }
     }
 }
@@ -92,13 +115,21 @@ fn requests_without_a_model_go_anywhere() {
 fn the_default_model_needs_equal_lists() {
     let renamed = [model_config("base", Some("other"), None)];
     for (configs, listed_ids, expected) in [
-        (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
+        (
+            &[][..],
+            &[Some(&["base", "adapter"][..]), Some(&["base"])][..],
+            Some("base"),
+        ),
         (&[], &[Some(&["base"]), None], None),
         (&[], &[Some(&["base"]), Some(&["other"])], None),
         (&[], &[], None),
         (&renamed, &[Some(&["base", "other"])], None),
     ] {
-        assert_eq!(route_table(configs, listed_ids).default_model(), expected, "{listed_ids:?}");
+        assert_eq!(
+            route_table(configs, listed_ids).default_model(),
+            expected,
+            "{listed_ids:?}"
+        );
     }
 }
 

@@ -77,7 +77,9 @@ impl AdmissionController {
                     let ends_at = wait.ends_at.map(|ends_at| ends_at.min(backend_wait));
                     let ends_at = ends_at.filter(|ends_at| *ends_at > now);
                     let ends_at = ends_at.ok_or(GatewayError::NoBackend)?;
-                    return controller.wait_begun(&settings, requirements, flow, ends_at).await;
+                    return controller
+                        .wait_begun(&settings, requirements, flow, ends_at)
+                        .await;
                 }
                 offer => offer?,
             };
@@ -86,7 +88,9 @@ impl AdmissionController {
                     Ok(offer.accept(requirements, now))
                 }
                 (_, Some(ends_at)) => {
-                    controller.wait_begun(&settings, requirements, flow, ends_at).await
+                    controller
+                        .wait_begun(&settings, requirements, flow, ends_at)
+                        .await
                 }
                 (_, None) => Err(GatewayError::Saturated { retry_after: 1 }),
             }
@@ -107,10 +111,18 @@ impl AdmissionController {
         request.is_begun = true;
         request.payload.is_admitted = true;
         let key = self.with_queue(|queue| enqueue(queue, request, now))?;
-        let mut guard = QueueGuard { controller: self, key, result_receiver };
+        let mut guard = QueueGuard {
+            controller: self,
+            key,
+            result_receiver,
+        };
         // As for a new request, capacity may have become free before this request was queued.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
-        let limit = WaitLimit { ends_at, gated_until: None, objective: None };
+        let limit = WaitLimit {
+            ends_at,
+            gated_until: None,
+            objective: None,
+        };
         guard.wait_for_lease(settings, requirements, limit).await.0
     }
 }
@@ -118,13 +130,24 @@ impl AdmissionController {
 impl BegunStream {
     /// The stream of a request with these requirements. Any backend with the model may continue it.
     pub fn new(requirements: BackendRequirements<'_>) -> Self {
-        let any = BackendRequirements { backend: None, longer_than: None, ..requirements };
+        let any = BackendRequirements {
+            backend: None,
+            longer_than: None,
+            ..requirements
+        };
         let requirements = OwnedRequirements::new(any);
-        Self { model: any.model.map(Into::into), requirements }
+        Self {
+            model: any.model.map(Into::into),
+            requirements,
+        }
     }
 
     fn requirements<'a>(&'a self, excluded: &'a [Arc<Backend>]) -> BackendRequirements<'a> {
         let seed = fastrand::u64(..);
-        BackendRequirements { excluded, seed, ..self.requirements.of_model(self.model.as_deref()) }
+        BackendRequirements {
+            excluded,
+            seed,
+            ..self.requirements.of_model(self.model.as_deref())
+        }
     }
 }

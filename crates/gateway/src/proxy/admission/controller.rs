@@ -67,13 +67,19 @@ impl AdmissionController {
     /// Admission control for the backends of a pool. `None`: admission control is disabled, so no
     /// request waits.
     pub fn new(pool: Arc<BackendPool>, settings: Option<AdmissionSettings>) -> Self {
-        let (capacity, classes) = settings
-            .as_ref()
-            .map_or((0, 1), |settings| (settings.queue_capacity, settings.classes.names().len()));
+        let (capacity, classes) = settings.as_ref().map_or((0, 1), |settings| {
+            (settings.queue_capacity, settings.classes.names().len())
+        });
         let queue = Mutex::new(AdmissionQueue::new(capacity, classes));
         let settings = ArcSwapOption::from_pointee(settings);
         let gate = ArcSwapOption::empty();
-        Self { pool, settings, tenant_hasher: RandomState::new(), gate, queue }
+        Self {
+            pool,
+            settings,
+            tenant_hasher: RandomState::new(),
+            gate,
+            queue,
+        }
     }
 
     /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
@@ -86,7 +92,8 @@ impl AdmissionController {
                 let names = previous.as_ref().map(|previous| previous.classes.names());
                 let new_class = |class: usize| {
                     let name = names.and_then(|names| names.get(class));
-                    new.classes.class_of_tier(name.map_or(DEFAULT_CLASS, |name| name))
+                    new.classes
+                        .class_of_tier(name.map_or(DEFAULT_CLASS, |name| name))
                 };
                 queue.change(new.queue_capacity, new.classes.names().len(), new_class);
             }
@@ -99,7 +106,9 @@ impl AdmissionController {
     /// The name of each priority class and the number of its waiting requests, in order of
     /// precedence. Empty if admission control is disabled.
     pub fn waiting_by_class(&self) -> Vec<(Arc<str>, usize)> {
-        let Some(settings) = self.settings.load_full() else { return Vec::new() };
+        let Some(settings) = self.settings.load_full() else {
+            return Vec::new();
+        };
         let names = settings.classes.names().iter().cloned();
         names.zip(lock(&self.queue).waiting()).collect()
     }
@@ -112,7 +121,10 @@ impl AdmissionController {
     /// Number of requests in flight at a backend from which the gateway treats the backend as full.
     /// `None`: the settings have no such threshold.
     pub fn max_in_flight(&self) -> Option<u32> {
-        self.settings.load().as_ref().and_then(|settings| settings.thresholds.in_flight)
+        self.settings
+            .load()
+            .as_ref()
+            .and_then(|settings| settings.thresholds.in_flight)
     }
 
     /// The models for which requests wait.
@@ -122,7 +134,10 @@ impl AdmissionController {
 
     /// Whether requests wait for a backend while none can serve their model.
     pub(in crate::proxy) fn waits_for_backend(&self) -> bool {
-        self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
+        self.settings
+            .load()
+            .as_ref()
+            .is_some_and(|settings| settings.waits_for_backend())
     }
 
     /// The flow of a request. Flows of the same class share the queue fairly. The tenant is that
@@ -137,12 +152,20 @@ impl AdmissionController {
     ) -> Flow {
         let priority_class = settings.classes.class_of_tier(record.tier.as_str());
         let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
-        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let header = settings
+            .tenant_header
+            .as_ref()
+            .and_then(|name| headers.get(name));
         let tenant_hash = match (tenant, header) {
             (None, Some(value)) => self.tenant_hasher.hash_one(value.as_bytes()),
-            _ => self.tenant_hasher.hash_one(Party::new(tenant, record.client)),
+            _ => self
+                .tenant_hasher
+                .hash_one(Party::new(tenant, record.client)),
         };
-        Flow { class: priority_class, tenant: tenant_hash }
+        Flow {
+            class: priority_class,
+            tenant: tenant_hash,
+        }
     }
 
     /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
@@ -199,7 +222,11 @@ impl AdmissionController {
             AdmitOutcome::Leased(lease) => return Ok(lease),
             AdmitOutcome::Queued(key, limit) => (key, limit),
         };
-        let mut guard = QueueGuard { controller: self, key, result_receiver };
+        let mut guard = QueueGuard {
+            controller: self,
+            key,
+            result_receiver,
+        };
         // Capacity that was freed before this request was queued has woken no task, so it is
         // dispatched here.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
@@ -226,7 +253,9 @@ impl AdmissionController {
         // Waiting requests are served first. The new request gets a lease only if no request
         // of the same group still waits.
         let must_wait = queue.precedes(group)
-            && self.dispatch_queued(queue, Some(settings), now).has_for(&request, now);
+            && self
+                .dispatch_queued(queue, Some(settings), now)
+                .has_for(&request, now);
         let mut is_without_backend = queue.is_without_backend(group);
         if !must_wait && standing != Standing::Held {
             match self.offer(Some(settings), requirements, now)? {
@@ -247,7 +276,10 @@ impl AdmissionController {
             && let Some(wait) = queue.expected_wait(&request, now)
             && let Some(excess) = wait.checked_sub(limit.ends_at.saturating_duration_since(now))
         {
-            return Err(GatewayError::Late { objective, retry_after: retry_seconds(excess) });
+            return Err(GatewayError::Late {
+                objective,
+                retry_after: retry_seconds(excess),
+            });
         }
         let key = enqueue(queue, request, now)?;
         record.timings.enter_queue(is_without_backend, now);
@@ -320,8 +352,16 @@ impl AdmissionController {
             offer.as_ref().map_or(0.0, BackendOffer::lost_tokens)
         };
         while let Some((key, offer)) = queue.select(now, &mut exhausted, &mut offer, lost_tokens) {
-            let request = if offer.is_ok() { queue.grant(key, now) } else { queue.leave(key, now) };
-            if let Some(DequeuedRequest { ticket, without_backend }) = request {
+            let request = if offer.is_ok() {
+                queue.grant(key, now)
+            } else {
+                queue.leave(key, now)
+            };
+            if let Some(DequeuedRequest {
+                ticket,
+                without_backend,
+            }) = request
+            {
                 let result = offer.map(|offer| self.accept_waiting(offer, &ticket, now));
                 ticket.payload.send_result(result, without_backend);
             }
@@ -337,7 +377,9 @@ impl AdmissionController {
     ) -> R {
         let mut queue = lock(&self.queue);
         let result = work(&mut queue);
-        self.pool.capacity_notifier.set_waiting_requests(queue.len());
+        self.pool
+            .capacity_notifier
+            .set_waiting_requests(queue.len());
         result
     }
 }
@@ -371,12 +413,22 @@ impl QueueGuard<'_> {
         let controller = self.controller;
         let now = clock::now();
         match controller.with_queue(|queue| queue.refuse(self.key, now)) {
-            Some(RejectedRequest { retry_after, without_backend, .. }) => {
+            Some(RejectedRequest {
+                retry_after,
+                without_backend,
+                ..
+            }) => {
                 let capacity = controller.offer(Some(settings), requirements, now);
                 let error = match (capacity, limit.objective) {
                     (Ok(Capacity::NoBackend), _) => GatewayError::NoBackend,
-                    (_, Some(objective)) => GatewayError::Late { objective, retry_after },
-                    _ => GatewayError::QueueTimeout { waited: settings.max_wait, retry_after },
+                    (_, Some(objective)) => GatewayError::Late {
+                        objective,
+                        retry_after,
+                    },
+                    _ => GatewayError::QueueTimeout {
+                        waited: settings.max_wait,
+                        retry_after,
+                    },
                 };
                 (Err(error), without_backend)
             }
@@ -389,6 +441,7 @@ impl QueueGuard<'_> {
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         // This has no effect if a result was sent, because the entry is already removed then.
-        self.controller.with_queue(|queue| queue.leave(self.key, clock::now()));
+        self.controller
+            .with_queue(|queue| queue.leave(self.key, clock::now()));
     }
 }

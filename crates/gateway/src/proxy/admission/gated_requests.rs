@@ -43,7 +43,8 @@ impl AdmissionController {
         }
         let requirements = queued_requirements(request);
         let gate = self.gate.load();
-        gate.as_ref().is_some_and(|gate| gate.standing(&requirements, now) == Standing::Held)
+        gate.as_ref()
+            .is_some_and(|gate| gate.standing(&requirements, now) == Standing::Held)
     }
 
     /// Leases an offered backend to a new request, and lets the request in.

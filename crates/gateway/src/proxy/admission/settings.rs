@@ -68,18 +68,39 @@ impl AdmissionSettings {
         now: Instant,
     ) -> WaitLimit {
         if is_without_backend {
-            let left = self.max_backend_wait.saturating_sub(record.timings.without_backend);
-            return WaitLimit { ends_at: now + left, gated_until: None, objective: None };
+            let left = self
+                .max_backend_wait
+                .saturating_sub(record.timings.without_backend);
+            return WaitLimit {
+                ends_at: now + left,
+                gated_until: None,
+                objective: None,
+            };
         }
         let ends_at = now + self.max_wait;
-        let limits = self.objectives.iter().filter_map(|objective| objective.ttft_limit(record));
-        let objective = if record.options.stream { limits.min() } else { None };
+        let limits = self
+            .objectives
+            .iter()
+            .filter_map(|objective| objective.ttft_limit(record));
+        let objective = if record.options.stream {
+            limits.min()
+        } else {
+            None
+        };
         let from = record.timings.received.unwrap_or(now);
         let late_at = objective.map(|limit| (from + longest_wait(limit, predicted_ttft)).max(now));
         let late_at = late_at.filter(|at| *at < ends_at);
         match late_at {
-            Some(late_at) => WaitLimit { ends_at: late_at, gated_until: None, objective },
-            None => WaitLimit { ends_at, gated_until: None, objective: None },
+            Some(late_at) => WaitLimit {
+                ends_at: late_at,
+                gated_until: None,
+                objective,
+            },
+            None => WaitLimit {
+                ends_at,
+                gated_until: None,
+                objective: None,
+            },
         }
     }
 }

@@ -76,7 +76,10 @@ pub(super) fn queue_entry(
         is_admitted: false,
         result_sender,
     };
-    let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
+    let output = requirements
+        .output_limit()
+        .unwrap_or(u64::MAX)
+        .min(EXPECTED_OUTPUT_TOKENS);
     let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
     let request = QueuedRequest {
         class: flow.class,
@@ -101,8 +104,13 @@ pub(super) fn enqueue(
     match queue.enter(request, now) {
         EnqueueOutcome::Waits(key) => Ok(key),
         EnqueueOutcome::QueuedDisplacing(key, displaced) => {
-            let error = GatewayError::Shed { retry_after: displaced.retry_after };
-            displaced.ticket.payload.send_result(Err(error), displaced.without_backend);
+            let error = GatewayError::Shed {
+                retry_after: displaced.retry_after,
+            };
+            displaced
+                .ticket
+                .payload
+                .send_result(Err(error), displaced.without_backend);
             Ok(key)
         }
         EnqueueOutcome::Full(RejectedRequest { retry_after, .. }) => {
@@ -113,7 +121,10 @@ pub(super) fn enqueue(
 
 /// What a waiting request requires of a backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
-    request.payload.requirements.of_model(request.group.model.as_deref())
+    request
+        .payload
+        .requirements
+        .of_model(request.group.model.as_deref())
 }
 
 // === impl OwnedRequirements ===

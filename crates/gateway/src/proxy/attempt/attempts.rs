@@ -36,7 +36,13 @@ impl<'a> Attempts<'a> {
     pub(crate) fn begin(request: &'a PreparedRequest<'a>, record: &RequestRecord) -> Self {
         let share = RetryBudgetShare::for_record(record);
         request.context.retry.deposit(share);
-        Self { request, share, tried: Vec::new(), longer_than: None, failed: 0 }
+        Self {
+            request,
+            share,
+            tried: Vec::new(),
+            longer_than: None,
+            failed: 0,
+        }
     }
 
     /// Counts a failed attempt, and excludes its backend from the next ones.
@@ -82,7 +88,9 @@ impl<'a> Attempts<'a> {
             // A backend whose engine also seems stuck would be no better.
             if let Ok(next) = self.pool_lease(&tried)
                 && !next.0.backend().is_last_resort()
-                && self.allow(FailureKind::Down, self.failed + 1, tried.len()).is_ok()
+                && self
+                    .allow(FailureKind::Down, self.failed + 1, tried.len())
+                    .is_ok()
             {
                 return next;
             }
@@ -105,11 +113,18 @@ impl<'a> Attempts<'a> {
 
     /// What the request requires of its next backend.
     pub(crate) fn requirements(&self) -> BackendRequirements<'a> {
-        BackendRequirements { longer_than: self.longer_than, ..*self.request.requirements }
+        BackendRequirements {
+            longer_than: self.longer_than,
+            ..*self.request.requirements
+        }
     }
 
     fn pool_lease(&self, tried: &[Arc<Backend>]) -> Result<LeasedBackend, GatewayError> {
-        self.request.context.state.pool.lease(self.requirements(), tried, clock::now())
+        self.request
+            .context
+            .state
+            .pool
+            .lease(self.requirements(), tried, clock::now())
     }
 
     fn allow(
@@ -119,7 +134,12 @@ impl<'a> Attempts<'a> {
         tried_backends: usize,
     ) -> Result<(), FailoverDenialReason> {
         let has_side_effects = !kind.precludes_effects() && self.request.has_side_effects();
-        let failed = FailedRequest { kind, failed_attempts, tried_backends, has_side_effects };
+        let failed = FailedRequest {
+            kind,
+            failed_attempts,
+            tried_backends,
+            has_side_effects,
+        };
         self.request.context.retry.allow(self.share, failed)
     }
 }

@@ -51,7 +51,12 @@ impl AttemptFailure {
     /// cannot fail over.
     pub(crate) fn of_response(kind: FailureKind, response: PrefetchedResponse) -> Self {
         let rest = headers::retry_after(response.headers(), clock::wall_time());
-        Self { kind, message: kind.as_str().into(), rest, fallback: Ok(Box::new(response)) }
+        Self {
+            kind,
+            message: kind.as_str().into(),
+            rest,
+            fallback: Ok(Box::new(response)),
+        }
     }
 
     /// A failure without a response. The client gets `error` if the request cannot fail over.
@@ -60,7 +65,12 @@ impl AttemptFailure {
         message: impl Into<Cow<'static, str>>,
         error: GatewayError,
     ) -> Self {
-        Self { kind, message: message.into(), rest: None, fallback: Err(error) }
+        Self {
+            kind,
+            message: message.into(),
+            rest: None,
+            fallback: Err(error),
+        }
     }
 
     /// The failure of a request that was not sent, or that has no response head.
@@ -82,7 +92,10 @@ impl AttemptFailure {
             }
             SendError::Timeout(limit) => {
                 let seconds = limit.as_secs();
-                (FailureKind::ResponseHeadTimeout, GatewayError::ResponseHeadTimeout { seconds })
+                (
+                    FailureKind::ResponseHeadTimeout,
+                    GatewayError::ResponseHeadTimeout { seconds },
+                )
             }
         };
         Self::without_response(kind, error.to_string(), client_error)
@@ -134,14 +147,20 @@ impl AttemptFailure {
             Ok(mut response) => {
                 if response.status() == StatusCode::SERVICE_UNAVAILABLE {
                     let headers = response.headers_mut();
-                    headers.entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+                    headers
+                        .entry(RETRY_AFTER)
+                        .or_insert(HeaderValue::from_static("1"));
                 }
                 Ok(Forwarded::new(*response, lease))
             }
             Err(error) => {
                 exchange.discard_attempt(self.kind.as_str());
                 let is_poison = reason == FailoverDenialReason::PoisonRequest;
-                Err(if is_poison { GatewayError::Poison } else { error })
+                Err(if is_poison {
+                    GatewayError::Poison
+                } else {
+                    error
+                })
             }
         }
     }
@@ -152,6 +171,10 @@ impl AttemptFailure {
 impl FailedAttempt {
     /// A failed attempt whose backend does not get the request again.
     pub(crate) const fn new(failure: AttemptFailure, lease: Lease) -> Self {
-        Self { failure, lease, keeps_backend: false }
+        Self {
+            failure,
+            lease,
+            keeps_backend: false,
+        }
     }
 }

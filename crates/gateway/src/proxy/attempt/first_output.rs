@@ -30,8 +30,10 @@ const MAX_BUFFERED_BYTES: usize = 64 << 10;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Texts by which an error response of vLLM shows that its engine is dead. The vLLM process ends a
 /// few seconds after such a response.
-const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
-    [b"The server had an error while processing your request", b"EngineDeadError"];
+const ENGINE_DEAD_MESSAGES: [&[u8]; 2] = [
+    b"The server had an error while processing your request",
+    b"EngineDeadError",
+];
 
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for a limited time.
 ///
@@ -47,7 +49,11 @@ pub(crate) async fn buffer_until_first_output(
     request: &PreparedRequest<'_>,
 ) -> Result<PrefetchedBody<BackendBody>, ResponseDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
-    let early = if status.is_success() { request.early } else { None };
+    let early = if status.is_success() {
+        request.early
+    } else {
+        None
+    };
     let began_at = clock::now();
     let wait_ends_at = began_at + max_wait(status, request);
     let mut deadlines = request.deadlines;
@@ -129,14 +135,19 @@ fn send_keep_alive(
     early: &EarlyResponse,
     frames: &mut VecDeque<Frame<Bytes>>,
 ) {
-    let Some(observer) = exchange.observer() else { return };
+    let Some(observer) = exchange.observer() else {
+        return;
+    };
     if frames.is_empty() {
         return;
     }
     let is_stream = observer.observed().is_stream;
     if observer.has_only_keep_alive() && early.is_allowed(is_stream) {
         for frame in frames.drain(..) {
-            early.send(is_stream, frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+            early.send(
+                is_stream,
+                frame.data_ref().map(AsRef::as_ref).unwrap_or_default(),
+            );
         }
     }
 }
@@ -144,7 +155,9 @@ fn send_keep_alive(
 /// Whether more of the response is needed to decide whether the attempt failed.
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
-    let Some(observer) = exchange.observer() else { return false };
+    let Some(observer) = exchange.observer() else {
+        return false;
+    };
     // Empty texts alone do not show that the backend generates an answer.
     let has_output = has_output && observer.is_answered();
     // The body of a 404 shows whether the backend lacks the model or something else, and that of a 400
@@ -215,11 +228,17 @@ fn names_stored_response(request: &PreparedRequest<'_>) -> bool {
 /// Whether the buffered beginning of a response contains any of `texts`.
 pub(crate) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
     let buffered = buffered(prefetched);
-    texts.iter().any(|text| memmem::find(&buffered, text).is_some())
+    texts
+        .iter()
+        .any(|text| memmem::find(&buffered, text).is_some())
 }
 
 fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
-    let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
+    let chunks = prefetched
+        .frames
+        .iter()
+        .filter_map(Frame::data_ref)
+        .map(AsRef::as_ref);
     chunks.collect::<Vec<&[u8]>>().concat()
 }
 
@@ -229,7 +248,10 @@ pub(crate) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option
     let body = buffered(prefetched);
     let end = memmem::find(&body, b" input tokens")?;
     let before = body.get(..end)?;
-    let start = before.iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |at| at + 1);
+    let start = before
+        .iter()
+        .rposition(|byte| !byte.is_ascii_digit())
+        .map_or(0, |at| at + 1);
     std::str::from_utf8(before.get(start..)?).ok()?.parse().ok()
 }
 

@@ -66,7 +66,11 @@ impl PreparedRequest<'_> {
     /// The deadlines that apply now. The read timeout that the client announced no longer applies
     /// when the gateway has sent bytes, such as comments, before the response.
     pub fn current_deadlines(&self) -> AttemptDeadlines {
-        if self.has_begun_response() { self.deadlines.without_client() } else { self.deadlines }
+        if self.has_begun_response() {
+            self.deadlines.without_client()
+        } else {
+            self.deadlines
+        }
     }
 
     /// Awaits `future` within the deadlines. Returns the deadline that passes first as the error.

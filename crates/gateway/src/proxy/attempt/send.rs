@@ -37,7 +37,11 @@ pub(crate) async fn send(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
 ) -> Result<Response<BackendBody>, SendError> {
-    let mut via = if attempt.is_once { ConnectionSource::New } else { ConnectionSource::Pool };
+    let mut via = if attempt.is_once {
+        ConnectionSource::New
+    } else {
+        ConnectionSource::Pool
+    };
     // Whether the whole request had been written to the pooled connection before it was closed.
     let mut was_written = false;
     loop {
@@ -45,9 +49,10 @@ pub(crate) async fn send(
         // state of `send_via` to this future.
         let result = send_via(via, record, attempt, None).await;
         match result {
-            Err(SendError::StaleConnection { was_request_written })
-                if via == ConnectionSource::Pool
-                    && !(was_request_written && attempt.request.has_side_effects()) =>
+            Err(SendError::StaleConnection {
+                was_request_written,
+            }) if via == ConnectionSource::Pool
+                && !(was_request_written && attempt.request.has_side_effects()) =>
             {
                 via = ConnectionSource::New;
                 was_written = was_request_written;
@@ -70,12 +75,22 @@ pub(crate) async fn send_via(
     attempt: &OutboundAttempt<'_>,
     stream: Option<RequestStream>,
 ) -> Result<Response<BackendBody>, SendError> {
-    let OutboundAttempt { request: prepared, lease, body, .. } = attempt;
+    let OutboundAttempt {
+        request: prepared,
+        lease,
+        body,
+        ..
+    } = attempt;
     let backend = lease.backend();
     let span_id = fastrand::u64(1..);
     let mut request = prepared.outbound(body).build(record, lease, span_id);
-    if stream.as_ref().is_some_and(|stream| stream.framing == RequestFraming::Upgrade) {
-        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    if stream
+        .as_ref()
+        .is_some_and(|stream| stream.framing == RequestFraming::Upgrade)
+    {
+        request
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
     }
     let attempt = new_attempt(backend, span_id);
@@ -85,7 +100,13 @@ pub(crate) async fn send_via(
     record.attempts.push(attempt);
     let client = &prepared.context.backend_client;
     let result = client
-        .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, request, stream)
+        .send_via(
+            via,
+            prepared.response_headers_timeout,
+            &backend.idle_pool,
+            request,
+            stream,
+        )
         .await;
     if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
         tracing::debug!(backend = %backend.identity.id, %error, "the attempt on this backend failed");
@@ -102,7 +123,10 @@ pub fn send_apart(
     record: &RequestRecord,
     lease: &Lease,
     outbound: &OutboundRequest<'_>,
-) -> (Attempt, impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + use<>) {
+) -> (
+    Attempt,
+    impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + use<>,
+) {
     let span_id = fastrand::u64(1..);
     let request = outbound.build(record, lease, span_id);
     let client = client.clone();
@@ -110,7 +134,15 @@ pub fn send_apart(
     let timeout = outbound.headers_timeout;
     let attempt = new_attempt(&backend, span_id);
     let response = async move {
-        client.send_via(ConnectionSource::New, timeout, &backend.idle_pool, request, None).await
+        client
+            .send_via(
+                ConnectionSource::New,
+                timeout,
+                &backend.idle_pool,
+                request,
+                None,
+            )
+            .await
     };
     (attempt, response)
 }
@@ -119,7 +151,11 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
     Attempt {
         backend: backend.identity.id.clone(),
         address: backend.identity.address.host_and_port(),
-        provider: backend.health.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
+        provider: backend
+            .health
+            .server_kind()
+            .unwrap_or(EngineKind::Vllm)
+            .as_str(),
         span_id,
         started: clock::now(),
         ended: None,

@@ -63,6 +63,10 @@ pub(crate) enum Search {
 impl Next {
     /// The decision of two steps. That of the later step takes precedence.
     pub(crate) fn then(self, later: Self) -> Self {
-        if matches!(later, Self::Failover) { self } else { later }
+        if matches!(later, Self::Failover) {
+            self
+        } else {
+            later
+        }
     }
 }

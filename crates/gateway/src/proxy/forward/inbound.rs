@@ -16,7 +16,17 @@ pub(crate) struct InboundRequest<'a, B> {
 impl<'a, B> InboundRequest<'a, B> {
     /// The same request with another body.
     pub(super) fn map<C>(self, body: impl FnOnce(B) -> C) -> InboundRequest<'a, C> {
-        let Self { context, principal, head, .. } = self;
-        InboundRequest { context, principal, head, body: body(self.body) }
+        let Self {
+            context,
+            principal,
+            head,
+            ..
+        } = self;
+        InboundRequest {
+            context,
+            principal,
+            head,
+            body: body(self.body),
+        }
     }
 }

@@ -26,8 +26,15 @@ pub(super) async fn forward<B: IncomingBody>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
 ) -> ForwardResult {
-    let InboundRequest { context, principal, head, body } = inbound;
-    let ProxyContext { state, settings, .. } = &**context;
+    let InboundRequest {
+        context,
+        principal,
+        head,
+        body,
+    } = inbound;
+    let ProxyContext {
+        state, settings, ..
+    } = &**context;
     let memory = &state.body_memory;
     let body = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
@@ -41,11 +48,21 @@ pub(super) async fn forward<B: IncomingBody>(
     let record = exchange.record();
     let leased = match requirements.backend {
         // The request waits while the only backend that has the response is unavailable.
-        Some(_) => state.admission.lease(record, &head.headers, requirements).await?,
+        Some(_) => {
+            state
+                .admission
+                .lease(record, &head.headers, requirements)
+                .await?
+        }
         None => state.pool.lease(requirements, &[], clock::now())?,
     };
     let route = state.pool.routes().lookup(None).clone();
-    let request = ReadRequest { principal, route: &route, head, fields: &fields };
+    let request = ReadRequest {
+        principal,
+        route: &route,
+        head,
+        fields: &fields,
+    };
     let record = exchange.record();
     let total = settings.total_timeout;
     let prepared = PreparedRequest {

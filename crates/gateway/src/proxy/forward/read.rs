@@ -38,23 +38,49 @@ pub(super) async fn forward<B: IncomingBody>(
     early: &EarlyResponse,
     route_total: Option<Duration>,
 ) -> ForwardResult {
-    let InboundRequest { context, principal, head, body } = inbound;
-    let ProxyContext { state, settings, .. } = &**context;
+    let InboundRequest {
+        context,
+        principal,
+        head,
+        body,
+    } = inbound;
+    let ProxyContext {
+        state, settings, ..
+    } = &**context;
     // The body is dropped when this function returns.
-    let original =
-        body::receive_body(settings, &state.body_memory, principal, exchange, head, body).await?;
+    let original = body::receive_body(
+        settings,
+        &state.body_memory,
+        principal,
+        exchange,
+        head,
+        body,
+    )
+    .await?;
     let fields = read_fields(exchange.record(), settings, head, &original)?;
-    let route = principal.find_route(&state.pool, exchange.record(), &fields).await?;
-    let read = ReadRequest { principal, route: &route, head, fields: &fields };
+    let route = principal
+        .find_route(&state.pool, exchange.record(), &fields)
+        .await?;
+    let read = ReadRequest {
+        principal,
+        route: &route,
+        head,
+        fields: &fields,
+    };
     let mut checked = check(exchange, context, &read, original)?;
     let requirements = checked.target.requirements(exchange.record(), &fields);
     let original = checked.body.original();
-    state.recording.sample(exchange.record(), &fields, requirements, original);
+    state
+        .recording
+        .sample(exchange.record(), &fields, requirements, original);
     if fields.stream {
         allow_early_response(exchange, early);
     }
     let headers = &mut head.headers;
-    let mut leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    let mut leased = state
+        .admission
+        .lease(exchange.record(), headers, requirements)
+        .await?;
     if let Some(admission) = leased.0.admission.take() {
         exchange.admit(admission);
     }
@@ -120,16 +146,25 @@ fn check(
     request: &ReadRequest<'_>,
     original: HeldBody,
 ) -> Result<CheckedRequest, GatewayError> {
-    let ProxyContext { state, settings, .. } = context;
+    let ProxyContext {
+        state, settings, ..
+    } = context;
     let pool = &state.pool;
     let record = exchange.record();
     state.recording.log_start(record);
     let mut control = EngineControlCheck::check(&state.access, record, request, &original)?;
     let priority = settings.tiers.priority(&record.tier);
-    let ReadRequest { principal, route, fields, .. } = request;
+    let ReadRequest {
+        principal,
+        route,
+        fields,
+        ..
+    } = request;
     let caps = principal.cap_request(record, route, fields, &original, priority)?;
     control.edits.extend(caps.edits);
-    let stored_at = state.stored_responses.locate_previous(record, request.principal, pool)?;
+    let stored_at = state
+        .stored_responses
+        .locate_previous(record, request.principal, pool)?;
     let steps = Steps::plan(context, exchange, request, &original, &mut control);
     let record = exchange.record();
     let prompt_body = PromptBody::new(&original, record, request, pool);
@@ -140,8 +175,18 @@ fn check(
     let headers = &request.head.headers;
     let session = features::session_hash(headers, &settings.session_headers, request.fields);
     let default_max_tokens = caps.max_tokens;
-    let target = RequestTarget { prompt, session, stored_at, default_max_tokens };
-    Ok(CheckedRequest { control, target, steps, body })
+    let target = RequestTarget {
+        prompt,
+        session,
+        stored_at,
+        default_max_tokens,
+    };
+    Ok(CheckedRequest {
+        control,
+        target,
+        steps,
+        body,
+    })
 }
 
 fn allow_early_response(exchange: &mut Exchange, early: &EarlyResponse) {

@@ -41,7 +41,10 @@ pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
         None => RequestFraming::Chunked,
     };
     let idle_timeout = Some(settings.body_idle_timeout);
-    let limits = TimeLimits { total: route_total, idle: None };
+    let limits = TimeLimits {
+        total: route_total,
+        idle: None,
+    };
     let inbound = inbound.map(|body| {
         let received = exchange.count_forwarded_bytes();
         let body = ForwardedBody::new(body, received, max_bytes, idle_timeout);
@@ -93,17 +96,32 @@ async fn forward(
     model: Option<&str>,
     limits: TimeLimits,
 ) -> ForwardResult {
-    let InboundRequest { context, principal, head, body: stream } = inbound;
-    let ProxyContext { state, settings, .. } = &**context;
+    let InboundRequest {
+        context,
+        principal,
+        head,
+        body: stream,
+    } = inbound;
+    let ProxyContext {
+        state, settings, ..
+    } = &**context;
     let pool = &state.pool;
-    let fields = RequestFields { model: model.map(Into::into), ..RequestFields::default() };
+    let fields = RequestFields {
+        model: model.map(Into::into),
+        ..RequestFields::default()
+    };
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
     let route = principal.find_route(pool, record, &fields).await?;
     state.recording.log_start(record);
     let no_body = state.body_memory.no_body(principal.party(record.client));
-    let read = ReadRequest { principal, route: &route, head, fields: &fields };
+    let read = ReadRequest {
+        principal,
+        route: &route,
+        head,
+        fields: &fields,
+    };
     let control = EngineControlCheck::check(&state.access, record, &read, &no_body)?;
     let prompt = features::hash_prompt(&read, None, &PromptBody::default(), &pool.facets);
     let body = UpstreamBody::new(no_body, record, &read, Vec::new())?;
@@ -140,7 +158,11 @@ fn query_value(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
     let value = value.replace('+', " ");
-    Some(percent_encoding::percent_decode_str(&value).decode_utf8_lossy().into_owned())
+    Some(
+        percent_encoding::percent_decode_str(&value)
+            .decode_utf8_lossy()
+            .into_owned(),
+    )
 }
 
 #[cfg(test)]

@@ -88,7 +88,12 @@ async fn send_once(
     lease: &Lease,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (body, usage) = request.body.for_backend(lease.backend());
-    let mut attempt = OutboundAttempt { request, lease, body, is_once: false };
+    let mut attempt = OutboundAttempt {
+        request,
+        lease,
+        body,
+        is_once: false,
+    };
     steps.before(exchange, &mut attempt).await;
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
@@ -120,8 +125,10 @@ async fn receive_head(
     let request = attempt.request;
     loop {
         let sending = pin!(attempt::send(record, attempt));
-        let result =
-            request.within_deadlines(sending).await.map_err(AttemptFailure::of_deadline)?;
+        let result = request
+            .within_deadlines(sending)
+            .await
+            .map_err(AttemptFailure::of_deadline)?;
         match result {
             // Closing an idle connection frees a file descriptor for this request.
             Err(SendError::Exhausted(_)) if request.context.state.pool.close_idle_connection() => {}
@@ -177,7 +184,9 @@ fn end(
     failed: FailedAttempt,
     reason: FailoverDenialReason,
 ) -> ForwardResult {
-    let FailedAttempt { mut failure, lease, .. } = failed;
+    let FailedAttempt {
+        mut failure, lease, ..
+    } = failed;
     let ends_in_stream = matches!(failure.kind, FailureKind::Died | FailureKind::Empty);
     if ends_in_stream && request.has_begun_response() {
         // Without the error, the client would get a stream of comments only.

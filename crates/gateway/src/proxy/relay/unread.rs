@@ -32,7 +32,12 @@ pub(crate) async fn send(
     let record = exchange.record();
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
-    let attempt = OutboundAttempt { request, lease: &lease, body: Bytes::new(), is_once: true };
+    let attempt = OutboundAttempt {
+        request,
+        lease: &lease,
+        body: Bytes::new(),
+        is_once: true,
+    };
     // A pooled connection that closes would lose a part of the body.
     let sending = attempt::send_via(ConnectionSource::New, record, &attempt, Some(stream));
     let sent = request.within_deadlines(pin!(sending)).await;

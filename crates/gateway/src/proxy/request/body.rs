@@ -96,7 +96,9 @@ pub async fn receive_body(
 fn accepted_encoding(head: &request::Parts) -> Result<Option<ContentEncoding>, GatewayError> {
     match ContentEncoding::of(&head.headers) {
         Ok(Some(encoding)) if headers::has_body_digest(&head.headers) => {
-            Err(GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() })
+            Err(GatewayError::EncodedBody {
+                encoding: encoding.as_str().to_owned(),
+            })
         }
         Ok(encoding) => Ok(encoding),
         Err(encoding) => Err(GatewayError::EncodedBody { encoding }),
@@ -112,14 +114,19 @@ async fn decode(
     limit: usize,
     memory_permit: &mut BodyMemoryPermit,
 ) -> Result<Bytes, GatewayError> {
-    let factor_limit = encoded.len().saturating_mul(MAX_DECODED_FACTOR).max(MAX_SMALL_BYTES);
+    let factor_limit = encoded
+        .len()
+        .saturating_mul(MAX_DECODED_FACTOR)
+        .max(MAX_SMALL_BYTES);
     let limit = limit.min(factor_limit);
     let mut decoder = encoding.decoder(encoded);
     memory_permit.add(DECODED_AT_ONCE_BYTES)?;
     let mut piece = vec![0; DECODED_AT_ONCE_BYTES];
     let mut buffer = BytesMut::new();
     loop {
-        let damaged = |_| GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() };
+        let damaged = |_| GatewayError::EncodedBody {
+            encoding: encoding.as_str().to_owned(),
+        };
         let length = decoder.read(&mut piece).map_err(damaged)?;
         if length == 0 {
             break;
@@ -147,7 +154,9 @@ async fn decode(
 /// client that sends a byte within each `idle_timeout` would hold the memory of the body for ever.
 pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
     let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
-    idle_timeout.saturating_mul(SLOW_UPLOAD_FACTOR).saturating_add(transfer.unwrap_or_default())
+    idle_timeout
+        .saturating_mul(SLOW_UPLOAD_FACTOR)
+        .saturating_add(transfer.unwrap_or_default())
 }
 
 /// The length of the body that the request head declares, in bytes. `None`: the head declares no valid
@@ -156,7 +165,10 @@ pub(crate) fn declared_length(
     head: &request::Parts,
     limit: usize,
 ) -> Result<Option<usize>, GatewayError> {
-    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let length = head
+        .headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok());
     let length = length.and_then(|length| length.parse().ok());
     if length.is_some_and(|length| length > limit) {
         return Err(GatewayError::BodyTooLarge { limit });
@@ -193,8 +205,12 @@ async fn read_body(
         let until = rest.min(now + idle_timeout);
         let frame = tokio::time::timeout_at(until.into(), body.frame()).await;
         let seconds = idle_timeout.as_secs();
-        let Some(frame) = frame.map_err(|_| GatewayError::BodyTimeout { seconds })? else { break };
-        let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else { continue };
+        let Some(frame) = frame.map_err(|_| GatewayError::BodyTimeout { seconds })? else {
+            break;
+        };
+        let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else {
+            continue;
+        };
         if first_chunk.len() + buffer.len() + data.len() > limit {
             return Err(GatewayError::BodyTooLarge { limit });
         }
@@ -204,7 +220,9 @@ async fn read_body(
             continue;
         }
         if buffer.is_empty() {
-            let capacity = length.min(INITIAL_CAPACITY_BYTES).max(first_chunk.len() + data.len());
+            let capacity = length
+                .min(INITIAL_CAPACITY_BYTES)
+                .max(first_chunk.len() + data.len());
             buffer = grow_buffer(std::mem::take(&mut first_chunk), capacity, memory_permit)?;
         }
         let required = buffer.len() + data.len();
@@ -215,14 +233,22 @@ async fn read_body(
         }
         buffer.extend_from_slice(&data);
     }
-    Ok(if buffer.is_empty() { first_chunk } else { buffer.freeze() })
+    Ok(if buffer.is_empty() {
+        first_chunk
+    } else {
+        buffer.freeze()
+    })
 }
 
 /// The capacity to which a full buffer of `received` bytes grows: the declared length of the body, but at
 /// most by [`MAX_GROWTH_FACTOR`]. If `received` has reached the declared length: twice `received`.
 fn next_capacity(received: usize, declared: usize) -> usize {
     let missing = declared.saturating_sub(received);
-    let growth = if missing > 0 { missing.min(MAX_GROWTH_FACTOR * received) } else { received };
+    let growth = if missing > 0 {
+        missing.min(MAX_GROWTH_FACTOR * received)
+    } else {
+        received
+    };
     received + growth
 }
 
@@ -247,7 +273,10 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let kind = error.downcast_ref().map(io::Error::kind);
-        if matches!(kind, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)) {
+        if matches!(
+            kind,
+            Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
+        ) {
             return GatewayError::BadHead;
         }
         cause = error.source();
@@ -301,7 +330,8 @@ mod tests {
         permit: &mut BodyMemoryPermit,
     ) -> Result<Bytes, GatewayError> {
         let mut head = Request::new(()).into_parts().0;
-        head.headers.extend(declared.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+        head.headers
+            .extend(declared.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
         let body = StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data)));
         read_body(&head, Box::pin(body), limit, IDLE_TIMEOUT, permit).await
     }
@@ -311,8 +341,13 @@ mod tests {
         limit: usize,
     ) -> Result<Bytes, GatewayError> {
         let chunks = stream::iter(chunks).map(|chunk| chunk.map(Bytes::from));
-        read(None, chunks, limit, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
-            .await
+        read(
+            None,
+            chunks,
+            limit,
+            &mut Arc::new(BodyMemory::default()).empty_permit(party("a")),
+        )
+        .await
     }
 
     #[tokio::test]
@@ -345,8 +380,13 @@ mod tests {
                 tokio::time::sleep(pause).await;
                 Ok(Bytes::from(chunk))
             });
-            read(None, chunks, 9, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
-                .await
+            read(
+                None,
+                chunks,
+                9,
+                &mut Arc::new(BodyMemory::default()).empty_permit(party("a")),
+            )
+            .await
         };
         assert_eq!(read_with_pauses(IDLE_TIMEOUT / 2).await.unwrap(), "abc");
         let result = read_with_pauses(2 * IDLE_TIMEOUT).await;
@@ -378,7 +418,9 @@ mod tests {
         let too_long = |limit| Err(GatewayError::BodyTooLarge { limit });
         let bomb = gzip_of(16 * MIB);
         let factor_limit = bomb.len() * MAX_DECODED_FACTOR;
-        let damaged = Err(GatewayError::EncodedBody { encoding: "gzip".to_owned() });
+        let damaged = Err(GatewayError::EncodedBody {
+            encoding: "gzip".to_owned(),
+        });
         for (encoded, limit, memory_limit, expected) in [
             (gzip_of(MIB), MIB, 8 * MIB, Ok(MIB)),
             (gzip_of(MIB + 1), MIB, 8 * MIB, too_long(MIB)),
@@ -420,7 +462,11 @@ mod tests {
             let body = read(declared, chunks, limit, &mut permit).await.unwrap();
             assert_eq!(body.len(), BODY_BYTES);
             let max = declared.unwrap_or(limit);
-            assert!((BODY_BYTES..=max).contains(&memory.used_bytes()), "{}", memory.used_bytes());
+            assert!(
+                (BODY_BYTES..=max).contains(&memory.used_bytes()),
+                "{}",
+                memory.used_bytes()
+            );
             drop(permit);
             assert_eq!(memory.used_bytes(), 0);
         }

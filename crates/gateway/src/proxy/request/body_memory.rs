@@ -92,7 +92,11 @@ impl BodyMemory {
 
     /// A permit for a new request of `party`, which uses no bytes yet.
     pub fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
-        BodyMemoryPermit { memory: self.clone(), party, bytes: 0 }
+        BodyMemoryPermit {
+            memory: self.clone(),
+            party,
+            bytes: 0,
+        }
     }
 
     /// The body of a request without one.
@@ -119,7 +123,11 @@ impl BodyMemoryPermit {
         let of_party = self.set_bytes(self.bytes + bytes);
         let is_over = before.saturating_add(bytes) > self.memory.limit_bytes()
             || of_party > self.memory.share_bytes();
-        if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
+        if is_over {
+            Err(GatewayError::BodyMemory)
+        } else {
+            Ok(())
+        }
     }
 
     /// Changes the bytes of this request. Returns the bytes of all large bodies of the party, or 0
@@ -147,7 +155,9 @@ impl BodyMemoryPermit {
     /// Lowers the number of bytes of this permit to `bytes`, if it is higher.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         let released = self.bytes.saturating_sub(bytes);
-        self.memory.used_bytes.fetch_sub(released, Ordering::Relaxed);
+        self.memory
+            .used_bytes
+            .fetch_sub(released, Ordering::Relaxed);
         self.set_bytes(self.bytes - released);
     }
 
@@ -160,7 +170,9 @@ impl BodyMemoryPermit {
 impl Drop for BodyMemoryPermit {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.memory
+                .used_bytes
+                .fetch_sub(self.bytes, Ordering::Relaxed);
             self.set_bytes(0);
         }
     }
@@ -221,7 +233,10 @@ impl Body for ReceivedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.take().map(|body| Ok(Frame::data(body.into_uncounted()))))
+        Poll::Ready(
+            self.take()
+                .map(|body| Ok(Frame::data(body.into_uncounted()))),
+        )
     }
 
     fn is_end_stream(&self) -> bool {
@@ -251,21 +266,37 @@ pub(super) mod tests {
         assert_eq!(permits[1].add(2 * MIB), Ok(()));
         assert_eq!(permits[1].add(1), Err(GatewayError::BodyMemory));
         permits[1].shrink_to(2 * MIB);
-        assert_eq!(memory.empty_permit(party("a")).add(LARGE_BODY_BYTES), Ok(()), "it is small");
+        assert_eq!(
+            memory.empty_permit(party("a")).add(LARGE_BODY_BYTES),
+            Ok(()),
+            "it is small"
+        );
         assert_eq!(memory.empty_permit(party("b")).add(MIB), Ok(()));
         permits[0].shrink_to(MIB);
         assert_eq!(memory.empty_permit(party("a")).add(2 * MIB), Ok(()));
         drop(permits);
-        assert_eq!(memory.empty_permit(party("a")).add(7 * MIB), Ok(()), "the only one");
-        assert_eq!((memory.used_bytes(), lock(&memory.large_bodies).len()), (0, 0));
+        assert_eq!(
+            memory.empty_permit(party("a")).add(7 * MIB),
+            Ok(()),
+            "the only one"
+        );
+        assert_eq!(
+            (memory.used_bytes(), lock(&memory.large_bodies).len()),
+            (0, 0)
+        );
     }
 
     #[test]
     fn memory_is_limited_and_released() {
         let memory = Arc::new(BodyMemory::new(10));
-        let (mut first, mut second) =
-            (memory.empty_permit(party("a")), memory.empty_permit(party("b")));
-        assert_eq!((first.add(6), first.grow_to(6), second.add(4)), (Ok(()), Ok(()), Ok(())));
+        let (mut first, mut second) = (
+            memory.empty_permit(party("a")),
+            memory.empty_permit(party("b")),
+        );
+        assert_eq!(
+            (first.add(6), first.grow_to(6), second.add(4)),
+            (Ok(()), Ok(()), Ok(()))
+        );
         first.shrink_to(8);
         first.shrink_to(5);
         assert_eq!((memory.used_bytes(), first.grow_to(6)), (9, Ok(())));
@@ -274,7 +305,10 @@ pub(super) mod tests {
         assert_eq!(memory.used_bytes(), 4);
         assert_eq!(second.grow_to(10), Ok(()));
         memory.set_limit(10);
-        assert_eq!(memory.empty_permit(party("c")).add(1), Err(GatewayError::BodyMemory));
+        assert_eq!(
+            memory.empty_permit(party("c")).add(1),
+            Err(GatewayError::BodyMemory)
+        );
         drop(second);
         assert_eq!(memory.used_bytes(), 0, "rejected bytes are released too");
     }

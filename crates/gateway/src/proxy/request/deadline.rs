@@ -70,7 +70,10 @@ impl RequestDeadlines {
             // not apply.
             attempt = attempt.without_client();
         }
-        Self { attempt, end: total.and_then(|total| record.timings.accepted.checked_add(total)) }
+        Self {
+            attempt,
+            end: total.and_then(|total| record.timings.accepted.checked_add(total)),
+        }
     }
 
     /// Writes these deadlines, and the idle timeout and the truncation handling of the model, into the
@@ -79,8 +82,9 @@ impl RequestDeadlines {
         stream_policy.first_output_by = self.attempt.first_output.map(|deadline| deadline.at);
         stream_policy.ends_by = self.end;
         stream_policy.idle = route.idle;
-        stream_policy.rules.on_truncation =
-            route.on_truncation.unwrap_or(stream_policy.rules.on_truncation);
+        stream_policy.rules.on_truncation = route
+            .on_truncation
+            .unwrap_or(stream_policy.rules.on_truncation);
     }
 }
 
@@ -95,25 +99,47 @@ impl AttemptDeadlines {
         configured_limit: Option<Duration>,
         total: Option<Duration>,
     ) -> Self {
-        let configured_limit = if record.options.stream { configured_limit } else { None };
+        let configured_limit = if record.options.stream {
+            configured_limit
+        } else {
+            None
+        };
         let accepted = record.timings.accepted;
-        let limits =
-            [(configured_limit, FailureKind::SlowOutput), (total, FailureKind::TotalTimeout)];
-        let limits = limits.into_iter().filter_map(|(limit, failure)| Some((limit?, failure)));
+        let limits = [
+            (configured_limit, FailureKind::SlowOutput),
+            (total, FailureKind::TotalTimeout),
+        ];
+        let limits = limits
+            .into_iter()
+            .filter_map(|(limit, failure)| Some((limit?, failure)));
         let shortest = limits.min_by_key(|(limit, _)| *limit);
         let first_output = shortest.and_then(|(limit, failure)| {
-            Some(ResponseDeadline { at: accepted.checked_add(limit)?, limit, failure })
+            Some(ResponseDeadline {
+                at: accepted.checked_add(limit)?,
+                limit,
+                failure,
+            })
         });
-        let announced = CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| headers.get(name));
+        let announced = CLIENT_TIMEOUT_HEADERS
+            .iter()
+            .find_map(|name| headers.get(name));
         let last_byte_at = record.timings.received.unwrap_or(accepted);
-        let client = announced.and_then(parse_seconds).map(|limit| (limit, last_byte_at));
-        Self { first_output, client }
+        let client = announced
+            .and_then(parse_seconds)
+            .map(|limit| (limit, last_byte_at));
+        Self {
+            first_output,
+            client,
+        }
     }
 
     /// The same deadlines without the timeout that the client announced, for a response to which
     /// that timeout does not apply.
     pub(crate) fn without_client(self) -> Self {
-        Self { client: None, ..self }
+        Self {
+            client: None,
+            ..self
+        }
     }
 
     /// Restarts the client's read timeout, because a byte came from the backend. `now` is called
@@ -124,8 +150,9 @@ impl AttemptDeadlines {
 
     /// The earliest deadline. `None`: no deadline applies.
     pub(crate) fn next(self) -> Option<ResponseDeadline> {
-        let client =
-            self.client.and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));
+        let client = self
+            .client
+            .and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));
         let deadlines = [self.first_output, client].into_iter().flatten();
         deadlines.min_by_key(|deadline| deadline.at)
     }
@@ -144,14 +171,20 @@ impl AttemptDeadlines {
 /// Parses a number of seconds. `None`: the value is not a number, or not positive and finite.
 fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     let seconds = value.to_str().ok()?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero())
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|limit| !limit.is_zero())
 }
 
 impl ResponseDeadline {
     /// The deadline of a client that waits for at most `limit` for the next byte after `at`.
     fn of_client(limit: Duration, at: Instant) -> Option<Self> {
         let at = at.checked_add(limit)?.checked_add(CLIENT_MARGIN)?;
-        Some(Self { at, limit, failure: FailureKind::ClientTimeout })
+        Some(Self {
+            at,
+            limit,
+            failure: FailureKind::ClientTimeout,
+        })
     }
 
     /// The error for the client when the deadline has passed.
@@ -177,11 +210,12 @@ mod tests {
         record.options.stream = stream;
         record.timings.received = Some(record.timings.accepted + FIRST_OUTPUT / 2);
         let mut headers = HeaderMap::new();
-        headers.extend(
-            header.map(|(name, value)| {
-                (HeaderName::from_static(name), HeaderValue::from_static(value))
-            }),
-        );
+        headers.extend(header.map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        }));
         AttemptDeadlines::new(&record, &headers, Some(FIRST_OUTPUT), None)
     }
 
@@ -190,20 +224,38 @@ mod tests {
         let accepted = streamed().timings.accepted;
         let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
         let first = deadlines.next().unwrap();
-        assert_eq!((first.limit.as_secs(), first.failure), (30, FailureKind::ClientTimeout));
-        assert!(first.at >= accepted + FIRST_OUTPUT / 2 + first.limit, "since the body");
-        assert_eq!(first.error().outcome(), tokenweir_request::record::Outcome::Cancelled);
+        assert_eq!(
+            (first.limit.as_secs(), first.failure),
+            (30, FailureKind::ClientTimeout)
+        );
+        assert!(
+            first.at >= accepted + FIRST_OUTPUT / 2 + first.limit,
+            "since the body"
+        );
+        assert_eq!(
+            first.error().outcome(),
+            tokenweir_request::record::Outcome::Cancelled
+        );
         let byte_at = first.at + Duration::from_secs(1);
         deadlines.on_bytes(|| byte_at);
-        assert_eq!(deadlines.next().unwrap().at, byte_at + first.limit + CLIENT_MARGIN);
+        assert_eq!(
+            deadlines.next().unwrap().at,
+            byte_at + first.limit + CLIENT_MARGIN
+        );
         assert!(deadlines.passed(first.at).is_none());
-        assert_eq!(deadlines.without_client().next().unwrap().failure, FailureKind::SlowOutput);
+        assert_eq!(
+            deadlines.without_client().next().unwrap().failure,
+            FailureKind::SlowOutput
+        );
     }
 
     #[test]
     fn the_earliest_deadline_counts() {
-        let failure =
-            |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
+        let failure = |stream, header| {
+            deadlines(stream, header)
+                .next()
+                .map(|deadline| deadline.failure)
+        };
         let long = Some(("x-stainless-timeout", "900"));
         assert_eq!(failure(true, None), Some(FailureKind::SlowOutput));
         assert_eq!(failure(true, long), Some(FailureKind::SlowOutput));

@@ -38,11 +38,20 @@ impl EngineControlCheck {
     ) -> Result<Self, GatewayError> {
         let permissions = request.principal.permissions | request.route.permissions;
         let fields = request.fields;
-        let edits = permissions.check(&fields.controls, record.api).map_err(|control| {
-            let permission = control.permission.as_str();
-            GatewayError::EngineControl { field: control.name, permission }
-        })?;
-        let mut result = Self { permissions, edits, salt: None };
+        let edits = permissions
+            .check(&fields.controls, record.api)
+            .map_err(|control| {
+                let permission = control.permission.as_str();
+                GatewayError::EngineControl {
+                    field: control.name,
+                    permission,
+                }
+            })?;
+        let mut result = Self {
+            permissions,
+            edits,
+            salt: None,
+        };
         if !permissions.allow(Permission::CacheSalt) {
             result.derive_salt(access, record, fields, body)?;
         }
@@ -60,7 +69,9 @@ impl EngineControlCheck {
         body: &[u8],
     ) -> Result<(), GatewayError> {
         let key_and_identity = access.salt_key.as_ref().zip(record.caller.as_ref());
-        let Some((key, identity)) = key_and_identity else { return Ok(()) };
+        let Some((key, identity)) = key_and_identity else {
+            return Ok(());
+        };
         if !supports_cache_salt(record.api, record.route.unwrap_or_default()) {
             return Ok(());
         }
@@ -74,7 +85,10 @@ impl EngineControlCheck {
                 Splice::insert(body, &format!("\"{CACHE_SALT_FIELD}\":\"{salt}\""))
             }
         };
-        self.edits.extend(splice.map(|splice| FieldEdit { field: CACHE_SALT_FIELD, splice }));
+        self.edits.extend(splice.map(|splice| FieldEdit {
+            field: CACHE_SALT_FIELD,
+            splice,
+        }));
         self.salt = Some(salt);
         Ok(())
     }
@@ -87,6 +101,8 @@ impl EngineControlCheck {
     /// Removes the engine-control headers for which the request lacks the permission. Call this
     /// after the gateway itself has read the headers, for example the session header.
     pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
-        remove_headers_where(headers, |name| self.permissions.strips_header(name.as_str()));
+        remove_headers_where(headers, |name| {
+            self.permissions.strips_header(name.as_str())
+        });
     }
 }

@@ -53,7 +53,11 @@ pub(crate) fn hash_prompt(
     facets: &PoolFacets,
 ) -> Arc<PromptFingerprint> {
     let fields = request.fields;
-    let model = request.route.served_as.as_deref().or(fields.model.as_deref());
+    let model = request
+        .route
+        .served_as
+        .as_deref()
+        .or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
     let seed = facets.prompt_seed(model, salt).unwrap_or_else(own_seed);
@@ -85,7 +89,11 @@ impl<'a> PromptBody<'a> {
         } else {
             LeftOut::default()
         };
-        Self { bytes, media: record.options.prompt_bytes.media, left_out }
+        Self {
+            bytes,
+            media: record.options.prompt_bytes.media,
+            left_out,
+        }
     }
 }
 
@@ -125,7 +133,10 @@ pub(crate) fn sample_text(
     }
     if !record.text_for.is_empty() {
         let mut excerpt = TextExcerpt::new(sampling.max_text_bytes);
-        fields.prompt.parts(body).for_each(|part| excerpt.push(part));
+        fields
+            .prompt
+            .parts(body)
+            .for_each(|part| excerpt.push(part));
         record.prompt = Some(excerpt);
     }
 }
@@ -162,18 +173,28 @@ mod tests {
     fn a_sample_has_its_share_of_whole_traces() {
         let ids = (0..20_000).map(|number| request_id(&format!("request-{number}")));
         let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
-        assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");
+        assert!(
+            (320..480).contains(&count),
+            "{count} of 20000 requests, not about 400"
+        );
         let mut random = fastrand::Rng::with_seed(5);
         let trace_ids: Vec<u128> = (0..20_000).map(|_| random.u128(..)).collect();
         let is_sampled =
             |trace_id: &&u128| sampling_value(Some(**trace_id), &request_id("a")) < 0.02;
         let count = trace_ids.iter().filter(is_sampled).count();
-        assert!((320..480).contains(&count), "{count} of 20000 traces, not about 400");
+        assert!(
+            (320..480).contains(&count),
+            "{count} of 20000 traces, not about 400"
+        );
         let has_same_value = |trace_id, first_id: &str, second_id: &str| {
             sampling_value(trace_id, &request_id(first_id)).to_bits()
                 == sampling_value(trace_id, &request_id(second_id)).to_bits()
         };
-        assert!(trace_ids.iter().all(|trace_id| has_same_value(Some(*trace_id), "a", "b")));
+        assert!(
+            trace_ids
+                .iter()
+                .all(|trace_id| has_same_value(Some(*trace_id), "a", "b"))
+        );
         assert!(has_same_value(None, "a", "a") && !has_same_value(None, "a", "b"));
         assert!((0.0..1.0).contains(&sampling_value(None, &request_id(""))));
     }

@@ -69,7 +69,9 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Body for Forwarde
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
-            let Some(limit) = this.idle_timeout else { return Poll::Pending };
+            let Some(limit) = this.idle_timeout else {
+                return Poll::Pending;
+            };
             this.waits_since.get_or_insert_with(clock::now);
             let timer = this.timer.get_or_insert_with(|| {
                 let received = this.received.load(Ordering::Relaxed) as usize;
@@ -95,7 +97,9 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Body for Forwarde
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
         let received = this.received.fetch_add(length, Ordering::Relaxed) + length;
         if received > this.max_bytes as u64 {
-            let error = GatewayError::BodyTooLarge { limit: this.max_bytes };
+            let error = GatewayError::BodyTooLarge {
+                limit: this.max_bytes,
+            };
             return Poll::Ready(Some(Err(io::Error::other(error))));
         }
         Poll::Ready(Some(Ok(frame)))
@@ -122,7 +126,10 @@ mod tests {
         });
         let parts = Box::pin(StreamBody::new(parts));
         let body = ForwardedBody::new(parts, received.clone(), max_bytes, Some(IDLE_TIMEOUT));
-        let collected = body.collect().await.map(http_body_util::Collected::to_bytes);
+        let collected = body
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
         let error = |error: io::Error| ForwardedBody::<()>::gateway_error(&error);
         (collected.map_err(error), received.load(Ordering::Relaxed))
     }
@@ -137,6 +144,9 @@ mod tests {
         let late = forwarded(parts(), 5, IDLE_TIMEOUT * 2).await;
         assert_eq!(late, (Err(GatewayError::BodyTimeout { seconds: 30 }), 0));
         let cut = vec![Ok("ab"), Err(io::ErrorKind::UnexpectedEof.into())];
-        assert_eq!(forwarded(cut, 5, Duration::ZERO).await, (Err(GatewayError::IncompleteBody), 2));
+        assert_eq!(
+            forwarded(cut, 5, Duration::ZERO).await,
+            (Err(GatewayError::IncompleteBody), 2)
+        );
     }
 }

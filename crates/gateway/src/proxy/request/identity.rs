@@ -105,7 +105,9 @@ pub(crate) fn session_name<'a>(
         .map(|value| value.as_bytes().into())
         .or_else(|| from_body(&sent.metadata_session))
         .or_else(|| {
-            AgentUser::from_fields(fields).session.map(|session| session.into_bytes().into())
+            AgentUser::from_fields(fields)
+                .session
+                .map(|session| session.into_bytes().into())
         })
         .or_else(|| from_body(&fields.cache_key))
         .or_else(|| from_body(&sent.conversation))
@@ -114,7 +116,12 @@ pub(crate) fn session_name<'a>(
 
 impl AgentUser {
     fn from_fields(fields: &RequestFields) -> Self {
-        fields.identity.metadata_user.as_deref().map(Self::parse).unwrap_or_default()
+        fields
+            .identity
+            .metadata_user
+            .as_deref()
+            .map(Self::parse)
+            .unwrap_or_default()
     }
 
     /// Splits a `metadata.user_id` into user and session. The field is a JSON object, or a text with
@@ -126,13 +133,20 @@ impl AgentUser {
                 value.filter(|value| !value.is_empty()).map(str::to_owned)
             };
             let user = member("account_uuid").or_else(|| member("device_id"));
-            return Self { user, session: member("session_id") };
+            return Self {
+                user,
+                session: member("session_id"),
+            };
         }
         match text.rsplit_once(SESSION_SEPARATOR) {
-            Some((user, session)) => {
-                Self { user: Some(user.to_owned()), session: Some(session.to_owned()) }
-            }
-            None => Self { user: Some(text.to_owned()), session: None },
+            Some((user, session)) => Self {
+                user: Some(user.to_owned()),
+                session: Some(session.to_owned()),
+            },
+            None => Self {
+                user: Some(text.to_owned()),
+                session: None,
+            },
         }
     }
 }
@@ -147,12 +161,18 @@ struct HeadersByLength<'a> {
 
 impl<'a> HeadersByLength<'a> {
     fn new(headers: &'a HeaderMap) -> Self {
-        let lengths = headers.keys().fold(0, |lengths, name| lengths | length_bit(name));
+        let lengths = headers
+            .keys()
+            .fold(0, |lengths, name| lengths | length_bit(name));
         Self { headers, lengths }
     }
 
     fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
-        if self.lengths & length_bit(name) == 0 { None } else { self.headers.get(name) }
+        if self.lengths & length_bit(name) == 0 {
+            None
+        } else {
+            self.headers.get(name)
+        }
     }
 }
 
@@ -166,7 +186,10 @@ fn first_header<'a>(
     names: &[HeaderName],
 ) -> Option<&'a HeaderValue> {
     let is_plausible = |value: &&HeaderValue| (1..=MAX_VALUE_BYTES).contains(&value.len());
-    names.iter().filter_map(|name| headers.get(name)).find(is_plausible)
+    names
+        .iter()
+        .filter_map(|name| headers.get(name))
+        .find(is_plausible)
 }
 
 /// The header value as text. `None`: the value is not ASCII.
@@ -192,7 +215,11 @@ mod tests {
         let headers = header.map(|value| ("x-session-id".parse().unwrap(), value.parse().unwrap()));
         let headers = HeaderMap::from_iter(headers);
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
-        let RequestIdentity { user, session, conversation } = reader(mode).read(&headers, &fields);
+        let RequestIdentity {
+            user,
+            session,
+            conversation,
+        } = reader(mode).read(&headers, &fields);
         [user, session, conversation].map(|value| value.map(String::from))
     }
 
@@ -203,16 +230,28 @@ mod tests {
     #[test]
     fn a_session_header_wins_over_the_body() {
         let plain = |header, body| identity(IdentityMode::Plain, header, body);
-        assert_eq!(plain(None, BODY), texts([Some("alice"), Some("key"), Some("key")]));
-        assert_eq!(plain(Some("s"), BODY), texts([Some("alice"), Some("s"), Some("s")]));
+        assert_eq!(
+            plain(None, BODY),
+            texts([Some("alice"), Some("key"), Some("key")])
+        );
+        assert_eq!(
+            plain(Some("s"), BODY),
+            texts([Some("alice"), Some("s"), Some("s")])
+        );
         let own = r#"{"safety_identifier":"b","user":"a","conversation":"conv_1"}"#;
-        assert_eq!(plain(Some("s"), own), texts([Some("b"), Some("s"), Some("conv_1")]));
+        assert_eq!(
+            plain(Some("s"), own),
+            texts([Some("b"), Some("s"), Some("conv_1")])
+        );
         assert_eq!(plain(None, "{}"), texts([None; 3]));
     }
 
     #[test]
     fn user_and_session_are_hashed_by_default() {
-        assert_eq!(identity(IdentityMode::Off, Some("s"), BODY), texts([None; 3]));
+        assert_eq!(
+            identity(IdentityMode::Off, Some("s"), BODY),
+            texts([None; 3])
+        );
         let [user, session, conversation] = identity(IdentityMode::default(), None, BODY);
         assert_eq!(session, conversation);
         for value in [user, session] {
@@ -223,12 +262,17 @@ mod tests {
 
     #[test]
     fn routing_and_records_read_one_session() {
-        let names = [HeaderName::from_static("x-session-id"), HeaderName::from_static("x-chat")];
+        let names = [
+            HeaderName::from_static("x-session-id"),
+            HeaderName::from_static("x-chat"),
+        ];
         let session = |header: Option<(&str, &str)>, body: &str| {
             let header =
                 header.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-            let (headers, fields) =
-                (HeaderMap::from_iter(header), RequestFields::parse(body.as_bytes()).unwrap());
+            let (headers, fields) = (
+                HeaderMap::from_iter(header),
+                RequestFields::parse(body.as_bytes()).unwrap(),
+            );
             let name = session_name(&headers, &names, &fields)?;
             Some(String::from_utf8(name.into_owned()).unwrap())
         };
@@ -236,12 +280,24 @@ mod tests {
             (Some(("x-session-id", "s")), BODY, Some("s")),
             (Some(("x-chat", "c")), BODY, Some("c")),
             (Some(("x-chat", "")), BODY, Some("key")),
-            (None, r#"{"metadata":{"session_id":"m"},"prompt_cache_key":"k"}"#, Some("m")),
-            (None, r#"{"metadata":{"user_id":"user_1_account_2_session_3"}}"#, Some("3")),
+            (
+                None,
+                r#"{"metadata":{"session_id":"m"},"prompt_cache_key":"k"}"#,
+                Some("m"),
+            ),
+            (
+                None,
+                r#"{"metadata":{"user_id":"user_1_account_2_session_3"}}"#,
+                Some("3"),
+            ),
             (None, r#"{"conversation":"conv_1"}"#, Some("conv_1")),
             (None, r#"{"user":"alice"}"#, None),
         ] {
-            assert_eq!(session(header, body).as_deref(), expected, "{header:?} {body}");
+            assert_eq!(
+                session(header, body).as_deref(),
+                expected,
+                "{header:?} {body}"
+            );
         }
     }
 
@@ -253,7 +309,11 @@ mod tests {
         ] {
             let body = format!(r#"{{"metadata":{{"user_id":"{user_id}"}}}}"#);
             let expected = texts([Some("user_1_account_2"), Some("3"), Some("3")]);
-            assert_eq!(identity(IdentityMode::Plain, None, &body), expected, "{user_id}");
+            assert_eq!(
+                identity(IdentityMode::Plain, None, &body),
+                expected,
+                "{user_id}"
+            );
         }
     }
 }

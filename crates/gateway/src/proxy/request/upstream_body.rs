@@ -84,7 +84,9 @@ impl UpstreamBody {
             return Err(GatewayError::SignedField { field: edit.field });
         }
         let has_stream_options = |api: &Api| matches!(api, Api::Chat | Api::Completions);
-        let api = record.api.filter(|api| has_stream_options(api) && !is_signed);
+        let api = record
+            .api
+            .filter(|api| has_stream_options(api) && !is_signed);
         let mut usage_edit = None;
         let mut continuous_usage_edit = None;
         if api.is_some() {
@@ -137,7 +139,8 @@ impl UpstreamBody {
     /// another memory.
     pub fn sent(&self) -> Bytes {
         let copy = lock(&self.edited_copy);
-        copy.as_ref().map_or_else(|| self.original.to_send(), |(_, bytes)| bytes.clone())
+        copy.as_ref()
+            .map_or_else(|| self.original.to_send(), |(_, bytes)| bytes.clone())
     }
 
     /// The bytes for a backend, and the usage that the gateway requests in them.
@@ -152,7 +155,9 @@ impl UpstreamBody {
             return self.original.to_send();
         }
         let mut copy = lock(&self.edited_copy);
-        let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
+        let reusable = copy
+            .take()
+            .filter(|(copied_for, _)| *copied_for == injection);
         if injection == UsageInjection::default()
             && self.model_edit.is_none()
             && self.control_edits.is_empty()
@@ -169,7 +174,10 @@ impl UpstreamBody {
             return UsageInjection::default();
         }
         let continuous = self.is_in_usage_sample(backend);
-        UsageInjection { event: self.usage_edit.is_some(), continuous }
+        UsageInjection {
+            event: self.usage_edit.is_some(),
+            continuous,
+        }
     }
 
     fn apply_edits(&self, injection: UsageInjection) -> Bytes {
@@ -180,11 +188,16 @@ impl UpstreamBody {
             (false, true) => self.continuous_usage_edit.clone(),
         };
         let control = self.control_edits.iter().map(|edit| &edit.splice);
-        Splice::apply(self.model_edit.iter().chain(control).chain(&usage), &self.original)
+        Splice::apply(
+            self.model_edit.iter().chain(control).chain(&usage),
+            &self.original,
+        )
     }
 
     fn is_in_usage_sample(&self, backend: &Backend) -> bool {
-        let share = backend.continuous_usage_share(self.api).min(self.max_continuous_usage);
+        let share = backend
+            .continuous_usage_share(self.api)
+            .min(self.max_continuous_usage);
         let is_sampled = || self.usage_sampling_value < share;
         share > 0.0
             && (is_sampled() || backend.take_counted_stream(clock::now()))
@@ -196,7 +209,11 @@ impl UpstreamBody {
 /// A number from 0 to 1 that depends on nothing but the request id, so that every attempt and every
 /// gateway decides alike whether it requests continuous usage.
 fn usage_sampling_value(request_id: &str) -> f64 {
-    unit(request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte))))
+    unit(
+        request_id
+            .bytes()
+            .fold(0, |hash, byte| mix(hash ^ u64::from(byte))),
+    )
 }
 
 #[cfg(test)]
@@ -228,7 +245,10 @@ mod tests {
             max_continuous_usage: 1.0,
             edited_copy: Mutex::default(),
         };
-        let final_event = UsageInjection { event: true, continuous: false };
+        let final_event = UsageInjection {
+            event: true,
+            continuous: false,
+        };
         assert_ne!(body.bytes_with(final_event), bytes);
         assert_eq!(body.bytes_with(UsageInjection::default()), bytes);
         assert_eq!(body.sent(), bytes);

@@ -91,7 +91,11 @@ impl EarlyResponse {
         if !state.comments.is_empty() && !state.has_begun {
             state.has_begun = true;
             let stream = "text/event-stream; charset=utf-8";
-            state.head = Some(head(if state.is_json { "application/json" } else { stream }));
+            state.head = Some(head(if state.is_json {
+                "application/json"
+            } else {
+                stream
+            }));
         }
     }
 
@@ -125,11 +129,15 @@ impl EarlyResponse {
 impl EarlyState {
     /// Adds an SSE comment, which keeps the connection open, if one is due.
     fn poll_timer(&mut self, cx: &mut Context<'_>) {
-        let Some(interval) = self.interval else { return };
+        let Some(interval) = self.interval else {
+            return;
+        };
         if self.is_json {
             return;
         }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));
         while timer.as_mut().poll(cx).is_ready() {
             self.comments.extend_from_slice(&KEEP_ALIVE_COMMENT);
             timer.as_mut().reset((clock::now() + interval).into());

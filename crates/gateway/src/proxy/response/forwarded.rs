@@ -24,7 +24,11 @@ pub(crate) struct Forwarded {
 
 impl Forwarded {
     pub(crate) const fn new(response: PrefetchedResponse, lease: Lease) -> Self {
-        Self { response, lease, body_source: None }
+        Self {
+            response,
+            lease,
+            body_source: None,
+        }
     }
 
     /// The response for the client, whose body owns the exchange, the lease and the permit.
@@ -33,7 +37,11 @@ impl Forwarded {
         exchange: Exchange,
         permit: Option<ConcurrencyPermit>,
     ) -> Response<ProxyResponseBody> {
-        let Self { mut response, lease, body_source } = self;
+        let Self {
+            mut response,
+            lease,
+            body_source,
+        } = self;
         if exchange.may_change_length() {
             response.headers_mut().remove(CONTENT_LENGTH);
         }

@@ -20,7 +20,10 @@ use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::observe::{ObservedBody, ObservedBodyError};
 
 /// The body of a response to a client.
-#[expect(clippy::large_enum_variant, reason = "most responses are of the largest variant")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most responses are of the largest variant"
+)]
 pub enum ProxyResponseBody {
     /// A complete body that the gateway made, such as an error.
     Complete(Full<Bytes>),
@@ -96,9 +99,9 @@ impl Body for ProxyResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match self.get_mut() {
-            Self::Complete(body) => {
-                Pin::new(body).poll_frame(cx).map_err(|never: Infallible| match never {})
-            }
+            Self::Complete(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map_err(|never: Infallible| match never {}),
             Self::Observed(body) => Pin::new(body).poll_frame(cx),
             Self::Early(body) => body.poll_frame(cx),
             Self::Followed(body) => body.poll_frame(cx),
@@ -130,7 +133,10 @@ impl EarlyBody {
     /// Creates the body of a response that begins before `handling`, the future that handles the
     /// request, has completed.
     pub(super) fn new(early: Arc<EarlyResponse>, handling: Handling) -> Self {
-        Self { early, state: BodyState::Handling(handling) }
+        Self {
+            early,
+            state: BodyState::Handling(handling),
+        }
     }
 
     /// Records a flush of the client's connection, as [`ProxyResponseBody::on_flush`] does.
@@ -202,7 +208,11 @@ fn rest_of(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     if is_json {
         return BodyState::Cut;
     }
-    BodyState::Failed { status: head.status, body, read: BytesMut::new() }
+    BodyState::Failed {
+        status: head.status,
+        body,
+        read: BytesMut::new(),
+    }
 }
 
 /// The future of the response to a request. It returns the response of the handling future or, if bytes
@@ -216,7 +226,10 @@ pub struct Responding {
 impl Responding {
     /// Creates the future of the response from `handling`, the future that handles the request.
     pub fn new(handling: Handling, early: Arc<EarlyResponse>) -> Self {
-        Self { handling: Some(handling), early }
+        Self {
+            handling: Some(handling),
+            early,
+        }
     }
 }
 
@@ -224,7 +237,9 @@ impl Future for Responding {
     type Output = Response<ProxyResponseBody>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(mut handling) = self.handling.take() else { return Poll::Pending };
+        let Some(mut handling) = self.handling.take() else {
+            return Poll::Pending;
+        };
         if let Poll::Ready(response) = handling.as_mut().poll(cx) {
             return Poll::Ready(response);
         }

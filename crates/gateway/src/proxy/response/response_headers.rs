@@ -32,8 +32,10 @@ impl ResponseHeaders<'_> {
         let headers = response.headers_mut();
         let upgrade = headers.remove(UPGRADE);
         self.complete(headers);
-        let is_about_upgrade =
-            matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED);
+        let is_about_upgrade = matches!(
+            status,
+            StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED
+        );
         if let Some(upgrade) = upgrade
             && is_about_upgrade
         {

@@ -16,12 +16,16 @@ const QUEUE_MILLIS: HeaderName = HeaderName::from_static("x-tokenweir-queue-ms")
 
 /// Whether the client asks for the response headers about routing.
 pub(crate) fn is_requested(headers: &HeaderMap) -> bool {
-    headers.get(REQUEST_HEADER).is_some_and(|value| value == "1")
+    headers
+        .get(REQUEST_HEADER)
+        .is_some_and(|value| value == "1")
 }
 
 /// Adds the headers to the response of a backend.
 pub(crate) fn write(headers: &mut HeaderMap, record: &RequestRecord) {
-    let backend = record.backend().and_then(|backend| backend.as_str().parse().ok());
+    let backend = record
+        .backend()
+        .and_then(|backend| backend.as_str().parse().ok());
     let reason = record.decision.as_ref().map(|decision| decision.reason());
     let queued = record.gateway_queue_wait().unwrap_or_default().as_millis();
     let queued = u64::try_from(queued).unwrap_or(u64::MAX);
@@ -30,5 +34,9 @@ pub(crate) fn write(headers: &mut HeaderMap, record: &RequestRecord) {
         (REASON, reason.map(HeaderValue::from_static)),
         (QUEUE_MILLIS, Some(queued.into())),
     ];
-    headers.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    headers.extend(
+        values
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
 }

@@ -47,7 +47,15 @@ impl RunBody {
     /// The body that `reader` reads. `ids`: adds event ids. `None`: the client did not ask for them.
     pub fn new(reader: Reader<RunHead>, ids: Option<EventIds>, abort: ResponseAbortHandle) -> Self {
         let first = Bytes::new();
-        Self { reader, ids, first, abort, exchange: None, remaining: None, is_flushed: false }
+        Self {
+            reader,
+            ids,
+            first,
+            abort,
+            exchange: None,
+            remaining: None,
+            is_flushed: false,
+        }
     }
 
     /// The head of the response. `None`: the run ended without one.
@@ -58,7 +66,15 @@ impl RunBody {
     /// Reads the events that the client has. `false`: the response does not have all of them, so they are
     /// of another one. The client has got the events from this gateway, so the run has them now.
     pub fn skip_events(&mut self, head: &RunHead) -> bool {
-        let Self { reader, ids: Some(ids), first, .. } = self else { return true };
+        let Self {
+            reader,
+            ids: Some(ids),
+            first,
+            ..
+        } = self
+        else {
+            return true;
+        };
         if !ids.has_skipped() && !is_event_stream(&head.headers) {
             return false;
         }
@@ -77,11 +93,16 @@ impl RunBody {
             self.ids = None;
         }
         self.exchange = exchange;
-        self.remaining = if self.ids.is_none() { head.length } else { None };
+        self.remaining = if self.ids.is_none() {
+            head.length
+        } else {
+            None
+        };
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        self.remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
+        self.remaining
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 
     pub(super) fn poll_frame<E>(
@@ -143,7 +164,9 @@ impl RunBody {
 
     fn forward(&mut self, data: Bytes) -> Frame<Bytes> {
         let length = data.len() as u64;
-        self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(length));
+        self.remaining = self
+            .remaining
+            .map(|remaining| remaining.saturating_sub(length));
         if let Some(exchange) = &mut self.exchange {
             exchange.record().bytes_out += length;
         }

@@ -97,12 +97,25 @@ impl Default for RetrySettings {
 impl RetryController {
     /// A controller with these settings and a new budget.
     pub fn new(settings: RetrySettings) -> Self {
-        let RetrySettings { budget_ratio, min_retries_per_second, .. } = settings;
-        let new_share =
-            |_| TpsBudget::new(BUDGET_WINDOW, min_retries_per_second.div_ceil(2), budget_ratio);
+        let RetrySettings {
+            budget_ratio,
+            min_retries_per_second,
+            ..
+        } = settings;
+        let new_share = |_| {
+            TpsBudget::new(
+                BUDGET_WINDOW,
+                min_retries_per_second.div_ceil(2),
+                budget_ratio,
+            )
+        };
         Self {
             settings,
-            budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
+            budget: Arc::new(TpsBudget::new(
+                BUDGET_WINDOW,
+                min_retries_per_second,
+                budget_ratio,
+            )),
             budget_shares: (0..BUDGET_SHARE_COUNT).map(new_share).collect(),
             peer_answers: Arc::new(PeerAnswers::new(clock::now())),
         }
@@ -112,9 +125,16 @@ impl RetryController {
     /// the answers of peers and the remaining budget. The budget starts anew if `budget_ratio` or
     /// `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
-        let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
+        let has_same_budget = self
+            .settings
+            .budget_ratio
+            .total_cmp(&settings.budget_ratio)
+            .is_eq()
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
-        let mut next = Self { peer_answers: self.peer_answers.clone(), ..Self::new(settings) };
+        let mut next = Self {
+            peer_answers: self.peer_answers.clone(),
+            ..Self::new(settings)
+        };
         if has_same_budget {
             (next.budget, next.budget_shares) = (self.budget.clone(), self.budget_shares.clone());
         }
@@ -134,7 +154,12 @@ impl RetryController {
         share: RetryBudgetShare,
         failed: FailedRequest,
     ) -> Result<(), FailoverDenialReason> {
-        let FailedRequest { kind, failed_attempts, tried_backends, has_side_effects } = failed;
+        let FailedRequest {
+            kind,
+            failed_attempts,
+            tried_backends,
+            has_side_effects,
+        } = failed;
         match kind.failover() {
             FailoverPolicy::Always
                 if kind == FailureKind::NotStored && tried_backends >= MAX_LOOKUP_BACKENDS =>
@@ -177,7 +202,11 @@ pub fn is_poison(
         attempt.ended.is_some_and(is_recent)
             && attempt.failure_kind().is_some_and(FailureKind::is_crash)
     };
-    let crashed = record.attempts.iter().filter(is_crash).map(|attempt| &attempt.backend);
+    let crashed = record
+        .attempts
+        .iter()
+        .filter(is_crash)
+        .map(|attempt| &attempt.backend);
     let mut backends: Vec<&BackendId> = crashed.chain([backend]).collect();
     backends.sort_unstable();
     backends.dedup();
@@ -217,8 +246,12 @@ mod tests {
     async fn side_effects_and_timeouts_are_not_retried() {
         use FailoverDenialReason::{MaxAttempts, NotRetryable, SideEffects};
         let default = RetrySettings::default();
-        let no_budget =
-            RetrySettings { attempts: 0, budget_ratio: 0.0, min_retries_per_second: 0, ..default };
+        let no_budget = RetrySettings {
+            attempts: 0,
+            budget_ratio: 0.0,
+            min_retries_per_second: 0,
+            ..default
+        };
         let busy = |failed_attempts| failed_request(FailureKind::Busy, failed_attempts);
         let unreachable = |failed_attempts| FailedRequest {
             has_side_effects: true,
@@ -234,8 +267,19 @@ mod tests {
             (default, busy(3), Err(MaxAttempts)),
             (default, lookup(MAX_LOOKUP_BACKENDS - 1), Ok(())),
             (default, lookup(MAX_LOOKUP_BACKENDS), Err(MaxAttempts)),
-            (default, FailedRequest { has_side_effects: true, ..busy(1) }, Err(SideEffects)),
-            (default, failed_request(FailureKind::SlowOutput, 1), Err(NotRetryable)),
+            (
+                default,
+                FailedRequest {
+                    has_side_effects: true,
+                    ..busy(1)
+                },
+                Err(SideEffects),
+            ),
+            (
+                default,
+                failed_request(FailureKind::SlowOutput, 1),
+                Err(NotRetryable),
+            ),
             // A request that reached no backend is always retried.
             (no_budget, unreachable(0), Ok(())),
             (no_budget, unreachable(99), Ok(())),
@@ -246,16 +290,28 @@ mod tests {
     }
 
     fn count_allowed(retry: &RetryController, share: RetryBudgetShare) -> usize {
-        let is_allowed = |_: &i32| retry.allow(share, failed_request(FailureKind::Busy, 1)).is_ok();
+        let is_allowed = |_: &i32| {
+            retry
+                .allow(share, failed_request(FailureKind::Busy, 1))
+                .is_ok()
+        };
         (0..1_000).filter(is_allowed).count()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_fifth_or_ten_per_second_are_retried() {
         let retry = RetryController::new(RetrySettings::default());
-        let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
-        let count_in_all_shares =
-            || shares.iter().map(|share| count_allowed(&retry, *share)).sum::<usize>();
+        let shares = [
+            RetryBudgetShare(0),
+            RetryBudgetShare(1),
+            RetryBudgetShare(2),
+        ];
+        let count_in_all_shares = || {
+            shares
+                .iter()
+                .map(|share| count_allowed(&retry, *share))
+                .sum::<usize>()
+        };
         assert_eq!(count_in_all_shares(), 100, "the minimum of ten seconds");
         (0..1_000).for_each(|_| shares.iter().for_each(|share| retry.deposit(*share)));
         assert_eq!(count_in_all_shares(), 600);
@@ -267,7 +323,11 @@ mod tests {
         let (greedy, other) = (RetryBudgetShare(1), RetryBudgetShare(2));
         (0..1_000).for_each(|_| retry.deposit(greedy));
         (0..100).for_each(|_| retry.deposit(other));
-        assert_eq!(count_allowed(&retry, greedy), 200 + 50, "own fifth and half of the minimum");
+        assert_eq!(
+            count_allowed(&retry, greedy),
+            200 + 50,
+            "own fifth and half of the minimum"
+        );
         assert_eq!(count_allowed(&retry, other), 20 + 50);
     }
 
@@ -298,16 +358,29 @@ mod tests {
         let retry_busy_request =
             |retry: &RetryController| retry.allow(SHARE, failed_request(FailureKind::Busy, 1));
         (0..10).for_each(|_| assert_eq!(retry_busy_request(&retry), Ok(())));
-        assert_eq!(retry_busy_request(&retry), Err(FailoverDenialReason::RetryBudget));
-        let retry = retry.with_settings(RetrySettings { attempts: 5, ..settings });
+        assert_eq!(
+            retry_busy_request(&retry),
+            Err(FailoverDenialReason::RetryBudget)
+        );
+        let retry = retry.with_settings(RetrySettings {
+            attempts: 5,
+            ..settings
+        });
         assert_eq!(retry.settings.attempts, 5);
         assert_eq!(
             retry_busy_request(&retry),
             Err(FailoverDenialReason::RetryBudget),
             "the budget stays used"
         );
-        let retry = retry.with_settings(RetrySettings { min_retries_per_second: 2, ..settings });
-        assert_eq!(retry_busy_request(&retry), Ok(()), "a changed budget starts anew");
+        let retry = retry.with_settings(RetrySettings {
+            min_retries_per_second: 2,
+            ..settings
+        });
+        assert_eq!(
+            retry_busy_request(&retry),
+            Ok(()),
+            "a changed budget starts anew"
+        );
     }
 
     #[test]
@@ -327,16 +400,44 @@ mod tests {
         };
         let second = Duration::from_secs(1);
         for (earlier, kind, expected) in [
-            (attempt("a", FailureKind::Died, second), FailureKind::Died, true),
-            (attempt("a", FailureKind::EngineDead, second), FailureKind::Died, true),
-            (attempt("b", FailureKind::Died, second), FailureKind::Died, false),
-            (attempt("a", FailureKind::Died, CRASH_TIME), FailureKind::Died, false),
-            (attempt("a", FailureKind::ServerError, second), FailureKind::Died, false),
-            (attempt("a", FailureKind::Died, second), FailureKind::Down, false),
+            (
+                attempt("a", FailureKind::Died, second),
+                FailureKind::Died,
+                true,
+            ),
+            (
+                attempt("a", FailureKind::EngineDead, second),
+                FailureKind::Died,
+                true,
+            ),
+            (
+                attempt("b", FailureKind::Died, second),
+                FailureKind::Died,
+                false,
+            ),
+            (
+                attempt("a", FailureKind::Died, CRASH_TIME),
+                FailureKind::Died,
+                false,
+            ),
+            (
+                attempt("a", FailureKind::ServerError, second),
+                FailureKind::Died,
+                false,
+            ),
+            (
+                attempt("a", FailureKind::Died, second),
+                FailureKind::Down,
+                false,
+            ),
         ] {
             record.attempts = vec![earlier];
             let is_suspected = is_poison(&record, &BackendId::new("b"), kind, now);
-            assert_eq!(is_suspected, expected, "{kind:?} after {:?}", record.attempts);
+            assert_eq!(
+                is_suspected, expected,
+                "{kind:?} after {:?}",
+                record.attempts
+            );
         }
     }
 }

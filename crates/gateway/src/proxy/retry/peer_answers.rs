@@ -43,7 +43,10 @@ pub(in crate::proxy) struct RefusalSlot(usize);
 
 impl PeerAnswers {
     pub(in crate::proxy) fn new(now: Instant) -> Self {
-        Self { origin: now, slots: (0..SLOT_COUNT).map(|_| AtomicU64::new(0)).collect() }
+        Self {
+            origin: now,
+            slots: (0..SLOT_COUNT).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
     /// The slot of a refusal. `group` is the index of the group of clients, and `backend` is a hash of
@@ -109,7 +112,10 @@ mod tests {
         assert!(answers.should_ask(slot(400), 0.03, now), "one in 32");
         assert!(answers.should_ask(slot(401), 0.99, now), "another status");
         let later = now + MEMORY + Duration::from_secs(1);
-        assert!(answers.should_ask(slot(400), 0.99, later), "the comparisons are old");
+        assert!(
+            answers.should_ask(slot(400), 0.99, later),
+            "the comparisons are old"
+        );
     }
 
     #[test]
@@ -119,7 +125,10 @@ mod tests {
         let before = start + Duration::from_millis(MAX_MILLISECONDS - 1_000);
         (0..30).for_each(|_| answers.learn(slot(400), false, before));
         let soon = before + Duration::from_secs(2);
-        assert!(!answers.should_ask(slot(400), 0.04, soon), "the comparisons are recent");
+        assert!(
+            !answers.should_ask(slot(400), 0.04, soon),
+            "the comparisons are recent"
+        );
         assert!(answers.should_ask(slot(400), 0.99, before + MEMORY + Duration::from_secs(1)));
     }
 

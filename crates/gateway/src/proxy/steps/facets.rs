@@ -8,10 +8,14 @@ use tokenweir_routing::resilience::FailureKind;
 pub(super) fn name_failure(failed: &mut FailedAttempt) {
     if failed.failure.kind == FailureKind::UnexpectedStatus
         && let Some(response) = failed.failure.response()
-        && let Some(kind) = failed.lease.refusal(|text| contains_any(response.body(), &[text]))
+        && let Some(kind) = failed
+            .lease
+            .refusal(|text| contains_any(response.body(), &[text]))
     {
         failed.failure.set_kind(kind);
     }
     let backend = failed.lease.backend();
-    failed.keeps_backend |= backend.facets.on_failure(failed.failure.kind, &backend.identity.id);
+    failed.keeps_backend |= backend
+        .facets
+        .on_failure(failed.failure.kind, &backend.identity.id);
 }

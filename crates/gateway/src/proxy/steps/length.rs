@@ -52,5 +52,9 @@ pub(super) fn has_longer_backend(attempts: &Attempts<'_>) -> bool {
 }
 
 fn context_length(request: &PreparedRequest<'_>, lease: &Lease) -> Option<u32> {
-    request.context.state.pool.model_length(request.requirements.model, lease.backend())
+    request
+        .context
+        .state
+        .pool
+        .model_length(request.requirements.model, lease.backend())
 }

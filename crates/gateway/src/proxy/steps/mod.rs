@@ -121,7 +121,11 @@ impl Steps {
         let optional = steps.collect();
         let is_requested = routing_headers::is_requested(&request.head.headers);
         let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
-        Self { optional, is_explained, ..Self::default() }
+        Self {
+            optional,
+            is_explained,
+            ..Self::default()
+        }
     }
 
     /// Leaves a failed attempt before the next one.
@@ -139,7 +143,8 @@ impl Steps {
         exchange: &mut Exchange,
         request: &PreparedRequest<'_>,
     ) {
-        self.refusals.end_with_response(exchange, &request.context.retry);
+        self.refusals
+            .end_with_response(exchange, &request.context.retry);
     }
 
     /// The last attempt has failed, and no other follows for this reason. Returns the response of an earlier

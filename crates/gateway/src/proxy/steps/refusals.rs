@@ -48,8 +48,16 @@ struct Refusal {
 
 /// Words that show that an error is about media, whatever engine writes the error. The error counts as
 /// one about media only if a peer serves the same request.
-const MEDIA_WORDS: [&[u8]; 8] =
-    [b"image", b"Image", b"audio", b"Audio", b"video", b"Video", b"ultimodal", b"ulti-modal"];
+const MEDIA_WORDS: [&[u8]; 8] = [
+    b"image",
+    b"Image",
+    b"audio",
+    b"Audio",
+    b"video",
+    b"Video",
+    b"ultimodal",
+    b"ulti-modal",
+];
 
 // === impl Refusals ===
 
@@ -79,9 +87,15 @@ impl Refusals {
     pub(super) fn set_aside(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
         let decision = exchange.record().decision.clone();
         let aside = exchange.set_attempt_aside(failure.kind.as_str());
-        let Ok(response) = failure.fallback else { return };
+        let Ok(response) = failure.fallback else {
+            return;
+        };
         if self.is_more_useful(response.status()) {
-            self.held = Some(Box::new(HeldResponse { aside, response, decision }));
+            self.held = Some(Box::new(HeldResponse {
+                aside,
+                response,
+                decision,
+            }));
         }
     }
 
@@ -127,7 +141,11 @@ impl Refusals {
         retry: &RetryController,
     ) -> Option<Box<PrefetchedResponse>> {
         self.blame_client(exchange, retry, clock::now());
-        let last = if failure.is_refusal() { failure.response() } else { None };
+        let last = if failure.is_refusal() {
+            failure.response()
+        } else {
+            None
+        };
         if last.is_some_and(|response| self.is_more_useful(response.status())) {
             return None;
         }
@@ -199,7 +217,11 @@ impl Refusal {
 
     /// Counts the refusal as a failure of its backend, for the circuit breaker.
     fn apply(&self, now: Instant) {
-        let why = format!("{}: the backend answered {}", self.kind.as_str(), self.status);
+        let why = format!(
+            "{}: the backend answered {}",
+            self.kind.as_str(),
+            self.status
+        );
         self.backend.on_failure(self.kind, &why, self.rest, now);
     }
 

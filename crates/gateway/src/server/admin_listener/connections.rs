@@ -60,7 +60,8 @@ impl AdminConnections {
     pub(super) async fn make_room(&mut self, limit: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}
-            self.connections.retain(|connection| !connection.task.is_finished());
+            self.connections
+                .retain(|connection| !connection.task.is_finished());
             if self.connections.len() < limit {
                 return;
             }
@@ -80,14 +81,21 @@ impl AdminConnections {
     ) {
         let task = self.tasks.spawn(serving);
         let client = limits::client_network(client);
-        self.connections.push(AdminConnection { task, client, requests });
+        self.connections.push(AdminConnection {
+            task,
+            client,
+            requests,
+        });
     }
 
     /// Among the connections of the client that has the most of them, the oldest connection with the
     /// lowest use.
     fn least_worth_keeping(&self) -> Option<&AdminConnection> {
         let busiest = limits::busiest(self.connections.iter().map(|it| it.client));
-        let of_busiest = self.connections.iter().filter(|it| busiest.contains(&it.client));
+        let of_busiest = self
+            .connections
+            .iter()
+            .filter(|it| busiest.contains(&it.client));
         // The first of several minima is the oldest connection.
         of_busiest.min_by_key(|connection| connection.requests.current_use())
     }
@@ -100,7 +108,10 @@ impl ConnectionRequests {
     pub(super) fn begin(self: &Arc<Self>) -> OpenRequest {
         self.has_begun.store(true, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
-        OpenRequest { requests: self.clone(), is_stream: false }
+        OpenRequest {
+            requests: self.clone(),
+            is_stream: false,
+        }
     }
 
     fn current_use(&self) -> ConnectionUse {
@@ -157,7 +168,10 @@ mod tests {
     }
 
     fn is_open(connections: &AdminConnections, requests: &Arc<ConnectionRequests>) -> bool {
-        connections.connections.iter().any(|it| Arc::ptr_eq(&it.requests, requests))
+        connections
+            .connections
+            .iter()
+            .any(|it| Arc::ptr_eq(&it.requests, requests))
     }
 
     #[tokio::test]
@@ -179,7 +193,9 @@ mod tests {
     async fn the_client_with_most_admin_connections_loses_one() {
         let mut connections = AdminConnections::default();
         let probe = connect(&mut connections, 1);
-        let streams: Vec<_> = (0..2).map(|_| stream(&connect(&mut connections, 2))).collect();
+        let streams: Vec<_> = (0..2)
+            .map(|_| stream(&connect(&mut connections, 2)))
+            .collect();
         connections.make_room(3).await;
         assert!(is_open(&connections, &probe));
         assert!(!is_open(&connections, &streams[0].requests));

@@ -58,7 +58,9 @@ pub(super) async fn serve(
     let mut connections = AdminConnections::default();
     loop {
         let (stream, peer) = accept(&listener, &limiter).await;
-        connections.make_room(limits.max_admin_connections.max(1)).await;
+        connections
+            .make_room(limits.max_admin_connections.max(1))
+            .await;
         let requests = Arc::<ConnectionRequests>::default();
         let connection = serve_connection(
             stream,
@@ -107,16 +109,22 @@ async fn serve_connection(
         ClientStream::new(stream, limits.write_timeout, ResponseAbortHandle::default());
     let detecting = poll_fn(|cx| stream.poll_version(cx));
     let version = tokio::time::timeout(HEADER_READ_TIMEOUT, detecting).await;
-    let Ok(Ok(Some(version))) = version else { return };
+    let Ok(Ok(Some(version))) = version else {
+        return;
+    };
     let stream = TokioIo::new(stream);
     let served = if version == Version::HTTP_2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).keep_alive_interval(Some(PING_INTERVAL));
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Some(PING_INTERVAL));
         builder.max_concurrent_streams(MAX_STREAMS);
         builder.serve_connection(stream, service).await
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_READ_TIMEOUT);
         builder.serve_connection(stream, service).await
     };
     if let Err(error) = served {
@@ -151,7 +159,10 @@ mod tests {
                 sent_bytes == request,
                 "{sent_bytes:?}"
             );
-            assert!(clock::now() - start >= HEADER_READ_TIMEOUT, "{sent_bytes:?}");
+            assert!(
+                clock::now() - start >= HEADER_READ_TIMEOUT,
+                "{sent_bytes:?}"
+            );
         }
     }
 
@@ -167,7 +178,10 @@ mod tests {
             let mut stream = TcpStream::connect(addr).await.unwrap();
             let start = clock::now();
             let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
-            stream.write_all(format!("{head}abc").as_bytes()).await.unwrap();
+            stream
+                .write_all(format!("{head}abc").as_bytes())
+                .await
+                .unwrap();
             let mut response = Vec::new();
             stream.read_to_end(&mut response).await.unwrap();
             assert_eq!(response.starts_with(b"HTTP/1.1 200"), is_whole);

@@ -36,7 +36,9 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx).map_err(io::Error::other);
+        let frame = Pin::new(&mut self.body)
+            .poll_frame(cx)
+            .map_err(io::Error::other);
         let deadline = self.deadline.as_mut();
         if frame.is_pending() && deadline.is_some_and(|it| it.as_mut().poll(cx).is_ready()) {
             self.deadline = None;

@@ -39,7 +39,11 @@ impl ConnectionHandler {
     pub(crate) fn new(state: Arc<ServerState>, acceptor: Option<Acceptor>) -> Arc<Self> {
         let max_rejections = state.limits.load().max_concurrent_rejections;
         let rejection_permits = Arc::new(Semaphore::new(max_rejections));
-        Arc::new(Self { state, acceptor, rejection_permits })
+        Arc::new(Self {
+            state,
+            acceptor,
+            rejection_permits,
+        })
     }
 
     /// Admits a connection and returns its permit. `None`: a limit is reached, so the connection
@@ -77,16 +81,25 @@ impl ConnectionHandler {
         permit: ConnectionPermit,
         mut shutdown: ShutdownSignal,
     ) {
-        let Some(stream) = self.tls_handshake(stream, peer, &mut shutdown).await else { return };
+        let Some(stream) = self.tls_handshake(stream, peer, &mut shutdown).await else {
+            return;
+        };
         let limits = **self.state.limits.load();
         let abort_handle = ResponseAbortHandle::default();
         let stream = ClientStream::new(stream, limits.write_timeout, abort_handle.clone());
         let state = self.state.clone();
-        let connection = ConnectionContext { state, ip: peer.ip(), permit, abort_handle };
+        let connection = ConnectionContext {
+            state,
+            ip: peer.ip(),
+            permit,
+            abort_handle,
+        };
         let shared = SharedHttp1Connection::new(stream);
         let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
             Ok(Some(Version::HTTP_2)) => {
-                let Some(stream) = shared.into_stream() else { return };
+                let Some(stream) = shared.into_stream() else {
+                    return;
+                };
                 // Boxed: otherwise the futures of HTTP/1.1 connections would reserve memory for the
                 // larger HTTP/2 future.
                 let serving = Box::pin(http2::serve(&connection, stream, &limits, shutdown));
@@ -108,7 +121,9 @@ impl ConnectionHandler {
         peer: SocketAddr,
         shutdown: &mut ShutdownSignal,
     ) -> Option<MaybeTlsStream> {
-        let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
+        let Some(acceptor) = &self.acceptor else {
+            return Some(MaybeTlsStream::Plain(stream));
+        };
         // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
         let timeout = self.state.limits.load().head_timeout;
         let mut accepting = Box::pin(acceptor.accept(stream, timeout));
@@ -173,7 +188,9 @@ async fn reject_connection(
     _permit: OwnedSemaphorePermit,
 ) {
     let responding = async {
-        stream.write_all(&http1::encode_error_response(&error)).await?;
+        stream
+            .write_all(&http1::encode_error_response(&error))
+            .await?;
         stream.shutdown().await?;
         let mut discarded = [0; 1_024];
         while stream.read(&mut discarded).await? > 0 {}

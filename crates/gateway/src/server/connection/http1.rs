@@ -28,8 +28,11 @@ use tokenweir_request::error::GatewayError;
 
 /// The request summary for a response to a request that was not parsed: to a malformed request, or
 /// on a rejected connection. With this summary the connection closes after the response.
-const UNPARSED_REQUEST_SUMMARY: RequestSummary =
-    RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: false };
+const UNPARSED_REQUEST_SUMMARY: RequestSummary = RequestSummary {
+    method: Method::GET,
+    is_http10: false,
+    is_keep_alive: false,
+};
 /// Maximum wait for the client to close its side of the connection after the gateway has closed its
 /// own side.
 const LINGERING_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,7 +61,9 @@ pub(super) async fn serve(
             HeadOutcome::Malformed(error) => (
                 UNPARSED_REQUEST_SUMMARY,
                 None,
-                malformed_head_error(error).response().map(ProxyResponseBody::Complete),
+                malformed_head_error(error)
+                    .response()
+                    .map(ProxyResponseBody::Complete),
             ),
             HeadOutcome::Closed => break,
             HeadOutcome::Replaced => return Ok(()),
@@ -80,9 +85,17 @@ fn start_request(
     shared: &SharedHttp1Connection,
     head: RequestHead,
 ) -> (RequestSummary, RequestPermit, Responding) {
-    let RequestHead { request, is_keep_alive, .. } = head;
+    let RequestHead {
+        request,
+        is_keep_alive,
+        ..
+    } = head;
     let is_http10 = request.version() < Version::HTTP_11;
-    let summary = RequestSummary { method: request.method().clone(), is_http10, is_keep_alive };
+    let summary = RequestSummary {
+        method: request.method().clone(),
+        is_http10,
+        is_keep_alive,
+    };
     let request = request.map(|()| RequestBody::Http1(shared.clone()));
     let abort_handle = context.abort_handle.clone();
     let (permit, responding) = context.start_request(request, abort_handle);
@@ -126,7 +139,9 @@ async fn lingering_close(shared: &SharedHttp1Connection) -> io::Result<()> {
         poll_fn(|cx| shared.lock().poll_discard_input(cx)).await;
         Ok(())
     };
-    tokio::time::timeout(LINGERING_CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
+    tokio::time::timeout(LINGERING_CLOSE_TIMEOUT, closing)
+        .await
+        .unwrap_or(Ok(()))
 }
 
 fn malformed_head_error(error: Http1ParseError) -> GatewayError {
@@ -153,7 +168,11 @@ struct HeadReader {
 
 impl HeadReader {
     fn new(shutdown: ShutdownSignal) -> Self {
-        Self { timer: KeyedTimer::new(), heads_received: 0, shutdown }
+        Self {
+            timer: KeyedTimer::new(),
+            heads_received: 0,
+            shutdown,
+        }
     }
 
     /// Waits for the next request head. `head_timeout` applies to the first head, and to a later
@@ -167,8 +186,10 @@ impl HeadReader {
         connection: &mut Http1Connection,
         limits: &ServerLimits,
     ) -> Poll<io::Result<HeadOutcome>> {
-        let head_limits =
-            HeadLimits { max_bytes: limits.max_head_bytes, max_headers: limits.max_headers };
+        let head_limits = HeadLimits {
+            max_bytes: limits.max_head_bytes,
+            max_headers: limits.max_headers,
+        };
         if let Poll::Ready(outcome) = connection.poll_request_head(cx, head_limits) {
             self.heads_received += 1;
             self.timer.clear();
@@ -177,7 +198,11 @@ impl HeadReader {
         let has_partial_head = connection.has_partial_head();
         let is_idle = self.heads_received > 0 && !has_partial_head;
         let key = (self.heads_received, has_partial_head);
-        let timeout = if is_idle { limits.keep_alive_timeout } else { limits.head_timeout };
+        let timeout = if is_idle {
+            limits.keep_alive_timeout
+        } else {
+            limits.head_timeout
+        };
         let has_timed_out = self.timer.has_elapsed(key, timeout, cx);
         let close_reason = self.shutdown.poll(cx);
         if is_idle && (has_timed_out || close_reason.is_ready()) {
@@ -186,7 +211,11 @@ impl HeadReader {
         if close_reason == Poll::Ready(CloseReason::Replaced) {
             return Poll::Ready(Ok(HeadOutcome::Replaced));
         }
-        if has_timed_out { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending }
+        if has_timed_out {
+            Poll::Ready(Err(ErrorKind::TimedOut.into()))
+        } else {
+            Poll::Pending
+        }
     }
 }
 
@@ -225,8 +254,10 @@ impl ResponseWriter {
             || connection.has_discarded_input()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();
-        let request =
-            RequestSummary { is_keep_alive: request.is_keep_alive && !is_last, ..request };
+        let request = RequestSummary {
+            is_keep_alive: request.is_keep_alive && !is_last,
+            ..request
+        };
         http1::encode_response_head(
             &request,
             &head,
@@ -234,7 +265,12 @@ impl ResponseWriter {
             clock::wall_time,
             connection.write_buffer.copied_mut(),
         );
-        Self { body, framing, is_keep_alive: request.is_keep_alive, result: None }
+        Self {
+            body,
+            framing,
+            is_keep_alive: request.is_keep_alive,
+            result: None,
+        }
     }
 
     /// Writes the response until the body has ended and all bytes are written. Fails if the body

@@ -73,7 +73,10 @@ impl Http1Connection {
         limits: HeadLimits,
     ) -> Poll<io::Result<HeadOutcome>> {
         loop {
-            match self.head_scan.read_head(&mut self.stream.read_ahead, limits) {
+            match self
+                .head_scan
+                .read_head(&mut self.stream.read_ahead, limits)
+            {
                 Ok(None) => {}
                 Ok(Some(head)) => {
                     self.body_decoder = head.body.clone();
@@ -99,7 +102,11 @@ impl Http1Connection {
     /// body that are buffered and were not consumed.
     pub(super) fn has_complete_request(&mut self) -> bool {
         while !self.body_decoder.is_complete() && !self.stream.read_ahead.is_empty() {
-            if self.body_decoder.decode_bytes(&mut self.stream.read_ahead).is_err() {
+            if self
+                .body_decoder
+                .decode_bytes(&mut self.stream.read_ahead)
+                .is_err()
+            {
                 return false;
             }
         }
@@ -137,7 +144,11 @@ impl Http1Connection {
                 let decoder = std::mem::replace(&mut self.body_decoder, BodyDecoder::empty());
                 read?;
                 let is_end = decoder == BodyDecoder::UntilClose;
-                let result = if is_end { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                let result = if is_end {
+                    Ok(None)
+                } else {
+                    Err(ErrorKind::UnexpectedEof.into())
+                };
                 return Poll::Ready(result);
             }
         }

@@ -93,7 +93,10 @@ impl ConnectionLimiter {
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
-            open: self.overload_guard.client_connections.load(Ordering::Relaxed),
+            open: self
+                .overload_guard
+                .client_connections
+                .load(Ordering::Relaxed),
             ..*lock(&self.counts)
         }
     }
@@ -110,7 +113,9 @@ impl ConnectionLimiter {
         let client = self.client(client_network(ip));
         let limit = self.max_connections_per_client.unwrap_or(u32::MAX);
         let one_more = |open| (open < limit).then(|| open + 1);
-        let added = client.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let added = client
+            .connections
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         if added.is_err() {
             lock(&self.counts).client_full += 1;
             return Err(GatewayError::ClientBusy);
@@ -120,16 +125,26 @@ impl ConnectionLimiter {
             lock(&self.counts).full += 1;
             return Err(GatewayError::Overloaded);
         };
-        self.overload_guard.client_connections.fetch_add(1, Ordering::Relaxed);
+        self.overload_guard
+            .client_connections
+            .fetch_add(1, Ordering::Relaxed);
         let activity = self.activities.add();
-        Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
+        Ok(ConnectionPermit {
+            limiter: self.clone(),
+            client,
+            activity,
+            _descriptor: descriptor,
+        })
     }
 
     /// The file descriptor of a new connection. `None`: the total limit is reached and no connection can be
     /// closed, or no descriptor can be freed at once. Then a connection is told to close, so that a later
     /// connection gets its descriptor.
     fn take_descriptor(&self, free_descriptor: impl Fn() -> bool) -> Option<FileDescriptorPermit> {
-        let open = self.overload_guard.client_connections.load(Ordering::Relaxed);
+        let open = self
+            .overload_guard
+            .client_connections
+            .load(Ordering::Relaxed);
         let counted = open.saturating_sub(self.activities.closing());
         let is_full = counted >= self.max_connections;
         if is_full && !self.activities.close_one() {
@@ -152,16 +167,19 @@ impl ConnectionLimiter {
     /// none.
     fn client(self: &Arc<Self>, network: IpAddr) -> Arc<ClientUsage> {
         let mut clients = lock(&self.clients);
-        clients.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let client = Arc::new(ClientUsage {
-                connections: AtomicU32::new(0),
-                requests: AtomicU32::new(0),
-                network,
-                limiter: Arc::downgrade(self),
-            });
-            clients.insert(network, Arc::downgrade(&client));
-            client
-        })
+        clients
+            .get(&network)
+            .and_then(Weak::upgrade)
+            .unwrap_or_else(|| {
+                let client = Arc::new(ClientUsage {
+                    connections: AtomicU32::new(0),
+                    requests: AtomicU32::new(0),
+                    network,
+                    limiter: Arc::downgrade(self),
+                });
+                clients.insert(network, Arc::downgrade(&client));
+                client
+            })
     }
 
     /// Logs that connections are refused, at most once in [`WARN_INTERVAL`].
@@ -172,7 +190,13 @@ impl ConnectionLimiter {
             return;
         }
         *last = Some(now);
-        let ConnectionStatusSnapshot { open, limit, full, client_full, .. } = self.snapshot();
+        let ConnectionStatusSnapshot {
+            open,
+            limit,
+            full,
+            client_full,
+            ..
+        } = self.snapshot();
         tracing::warn!(
             open,
             limit,
@@ -198,10 +222,15 @@ impl ConnectionLimiter {
 
 impl Drop for ClientUsage {
     fn drop(&mut self) {
-        let Some(limiter) = self.limiter.upgrade() else { return };
+        let Some(limiter) = self.limiter.upgrade() else {
+            return;
+        };
         let mut clients = lock(&limiter.clients);
         // The client may have come back already, and then the entry is a new one.
-        if clients.get(&self.network).is_some_and(|client| client.strong_count() == 0) {
+        if clients
+            .get(&self.network)
+            .is_some_and(|client| client.strong_count() == 0)
+        {
             clients.remove(&self.network);
         }
     }
@@ -224,10 +253,18 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let Self { limiter, client, activity, _descriptor } = self;
+        let Self {
+            limiter,
+            client,
+            activity,
+            _descriptor,
+        } = self;
         limiter.activities.remove(activity);
         client.connections.fetch_sub(1, Ordering::Relaxed);
-        limiter.overload_guard.client_connections.fetch_sub(1, Ordering::Relaxed);
+        limiter
+            .overload_guard
+            .client_connections
+            .fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -258,7 +295,10 @@ mod tests {
 
     #[test]
     fn a_closed_connection_returns_its_permit() {
-        let limiter = new_limiter(ServerLimits { max_connections: 2, ..ServerLimits::default() });
+        let limiter = new_limiter(ServerLimits {
+            max_connections: 2,
+            ..ServerLimits::default()
+        });
         let [a, b, c] = [1, 2, 3].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
         let first = acquire(&limiter, a).unwrap();
         let _second = acquire(&limiter, b).unwrap();
@@ -266,7 +306,10 @@ mod tests {
         drop(first);
         assert!(acquire(&limiter, c).is_ok());
         let snapshot = limiter.snapshot();
-        assert_eq!((snapshot.open, snapshot.limit, snapshot.full), (1, Some(2), 1));
+        assert_eq!(
+            (snapshot.open, snapshot.limit, snapshot.full),
+            (1, Some(2), 1)
+        );
     }
 
     fn is_told_to_close(connection: &ConnectionPermit) -> bool {
@@ -275,7 +318,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_connection_idle_longest_is_closed() {
-        let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
+        let limiter = new_limiter(ServerLimits {
+            max_connections: 3,
+            ..ServerLimits::default()
+        });
         let ip = IpAddr::from([10, 0, 0, 1]);
         let connections: Vec<_> = (0..3).map(|_| acquire(&limiter, ip).unwrap()).collect();
         assert!(acquire(&limiter, ip).is_err(), "none has served a request");
@@ -318,12 +364,18 @@ mod tests {
         let _new = acquire(&limiter, other).unwrap();
         assert!(is_told_to_close(&oldest));
         let _newer = acquire(&limiter, other).unwrap();
-        assert!(is_told_to_close(&idle) && !is_told_to_close(&older), "it is too young");
+        assert!(
+            is_told_to_close(&idle) && !is_told_to_close(&older),
+            "it is too young"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lack_of_descriptors_closes_a_connection() {
-        let limits = OverloadLimits { max_descriptors: Some(2), ..OverloadLimits::default() };
+        let limits = OverloadLimits {
+            max_descriptors: Some(2),
+            ..OverloadLimits::default()
+        };
         let guard = Arc::new(OverloadGuard::new(limits));
         let limiter = ConnectionLimiter::new(&ServerLimits::default(), guard);
         let ip = IpAddr::from([10, 0, 0, 1]);
@@ -339,8 +391,10 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_client() {
-        let limits =
-            ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
+        let limits = ServerLimits {
+            max_connections_per_client: Some(1),
+            ..ServerLimits::default()
+        };
         let limiter = new_limiter(limits);
         let [a, b, c]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap());
@@ -349,7 +403,10 @@ mod tests {
         assert!(acquire(&limiter, c).is_ok());
         drop(first);
         assert!(acquire(&limiter, b).is_ok());
-        assert!(lock(&limiter.clients).is_empty(), "a client without connections is removed");
+        assert!(
+            lock(&limiter.clients).is_empty(),
+            "a client without connections is removed"
+        );
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         let _first = acquire(&limiter, mapped).unwrap();
         assert_eq!(

@@ -54,7 +54,10 @@ impl ConnectionContext {
         abort_handle: ResponseAbortHandle,
     ) -> (RequestPermit, Responding) {
         let permit = self.permit.acquire_request();
-        let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight };
+        let client = ClientInfo {
+            ip: self.ip,
+            open_requests: permit.client_requests_in_flight,
+        };
         let proxy = self.state.proxy_context.load_full();
         let accepted = supervise::catch_panic(BackgroundTask::Request, || {
             accept_request(&proxy, &client, &mut request)
@@ -76,7 +79,9 @@ impl ConnectionContext {
         request: &Request<RequestBody>,
     ) -> (RequestPermit, Response<ProxyResponseBody>) {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
-        let response = error.to_response_in(envelope, None).map(ProxyResponseBody::Complete);
+        let response = error
+            .to_response_in(envelope, None)
+            .map(ProxyResponseBody::Complete);
         (self.permit.acquire_request(), response)
     }
 }
@@ -117,7 +122,9 @@ async fn respond(
             ip = %client.ip,
             "a request made the gateway panic (a defect): responding with an error"
         );
-        GatewayError::Internal.to_response_in(envelope, None).map(ProxyResponseBody::Complete)
+        GatewayError::Internal
+            .to_response_in(envelope, None)
+            .map(ProxyResponseBody::Complete)
     })
 }
 

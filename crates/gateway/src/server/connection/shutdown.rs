@@ -38,7 +38,10 @@ impl ShutdownSignal {
                 () = activity.closed() => CloseReason::Replaced,
             }
         });
-        Self { waiting, reason: None }
+        Self {
+            waiting,
+            reason: None,
+        }
     }
 
     /// Ready when the connection is to close.

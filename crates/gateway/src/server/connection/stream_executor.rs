@@ -37,7 +37,9 @@ where
     fn execute(&self, stream: F) {
         let registration = lock(&self.0).take();
         tokio::spawn(async move {
-            let Some(registration) = registration else { return stream.await };
+            let Some(registration) = registration else {
+                return stream.await;
+            };
             let mut stream = pin!(stream);
             // hyper resets a stream whose future is dropped before its end.
             poll_fn(|cx| {

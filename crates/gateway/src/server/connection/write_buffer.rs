@@ -120,14 +120,20 @@ mod tests {
                     buffer.put_chunk(Bytes::from_static(b"short"), b" end ");
                     buffer.put_chunk(Bytes::from(long_chunk), b" END");
                     assert!(!buffer.has_capacity());
-                    poll_fn(|cx| buffer.poll_write(Pin::new(&mut stream), cx)).await.unwrap();
+                    poll_fn(|cx| buffer.poll_write(Pin::new(&mut stream), cx))
+                        .await
+                        .unwrap();
                     assert!(buffer.is_empty() && buffer.has_capacity());
                 }
             });
             let mut read = Vec::new();
             client_side.read_to_end(&mut read).await.unwrap();
             writing.await.unwrap();
-            assert_eq!(read, [b"head short end ", &long_chunk[..], b" END"].concat(), "{capacity}");
+            assert_eq!(
+                read,
+                [b"head short end ", &long_chunk[..], b" END"].concat(),
+                "{capacity}"
+            );
         }
     }
 }

@@ -10,7 +10,9 @@ pub(super) fn write_field(
     name: &str,
     value: Option<impl Display>,
 ) -> fmt::Result {
-    value.map_or(Ok(()), |value| write!(f, " {name}={}", LogFieldValue(value)))
+    value.map_or(Ok(()), |value| {
+        write!(f, " {name}={}", LogFieldValue(value))
+    })
 }
 
 /// Converts a duration to milliseconds, rounded to three decimals.

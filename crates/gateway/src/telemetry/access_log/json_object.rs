@@ -48,7 +48,10 @@ impl JsonObject<'_> {
             *comma = b'{';
         }
         lines.push(b'}');
-        if let Some(line) = lines.get(start..).filter(|line| !sanitize::is_plain_json(line)) {
+        if let Some(line) = lines
+            .get(start..)
+            .filter(|line| !sanitize::is_plain_json(line))
+        {
             let line = sanitize::json(String::from_utf8_lossy(line).into_owned());
             lines.truncate(start);
             lines.extend_from_slice(line.as_bytes());

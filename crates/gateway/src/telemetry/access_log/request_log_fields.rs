@@ -11,11 +11,23 @@ use tokenweir_request::record::{RequestIdentity, RequestRecord};
 /// of the JSON object of the line.
 pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     let options = &record.options;
-    let RequestIdentity { user, session, conversation } = &options.identity;
+    let RequestIdentity {
+        user,
+        session,
+        conversation,
+    } = &options.identity;
     let tier = record.tier.as_str();
-    member!(json, "ts", humantime::format_rfc3339_millis(record.started).to_string());
+    member!(
+        json,
+        "ts",
+        humantime::format_rfc3339_millis(record.started).to_string()
+    );
     member!(json, "request_id", record.request_id.as_str());
-    known!(json, "trace_id", record.trace.as_ref().map(TraceContext::id_text));
+    known!(
+        json,
+        "trace_id",
+        record.trace.as_ref().map(TraceContext::id_text)
+    );
     member!(json, "client", record.client);
     member!(json, "method", record.method);
     member!(json, "route", route(record));
@@ -45,7 +57,11 @@ pub(super) fn write_head(
     state: &str,
 ) -> fmt::Result {
     let caller = record.caller.as_ref();
-    write!(f, "{} {status} {state:<14} ", humantime::format_rfc3339_millis(record.started))?;
+    write!(
+        f,
+        "{} {status} {state:<14} ",
+        humantime::format_rfc3339_millis(record.started)
+    )?;
     write!(f, "{} {}", record.method, route(record))?;
     write_field(f, "model", Some(record.model.name()))?;
     write_field(f, "tenant", caller.map(|principal| &*principal.tenant))?;

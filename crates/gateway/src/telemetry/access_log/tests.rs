@@ -17,7 +17,10 @@ impl RecordNote for Added {
 
     fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
         let value = NoteValue::Count(1);
-        (after == LogPlace::Attempts).then_some(NoteAttribute { name: "added", value })
+        (after == LogPlace::Attempts).then_some(NoteAttribute {
+            name: "added",
+            value,
+        })
     }
 }
 
@@ -36,7 +39,8 @@ fn create_log(
 /// Returns the value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
 fn omitted_lines(line: &str) -> u64 {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
-    line.get("omitted_lines").map_or(0, |count| count.as_u64().unwrap())
+    line.get("omitted_lines")
+        .map_or(0, |count| count.as_u64().unwrap())
 }
 
 #[test]
@@ -54,7 +58,10 @@ fn omitted_routine_lines_are_counted() {
     // The log wrote a burst of 10 lines, 9 lines in the second after the burst, and the line of the last
     // request.
     assert_eq!(lines.len(), 10 + 9 + 1);
-    assert_eq!(lines.iter().map(|line| omitted_lines(line)).sum::<u64>(), 1_001 - 20);
+    assert_eq!(
+        lines.iter().map(|line| omitted_lines(line)).sum::<u64>(),
+        1_001 - 20
+    );
     assert!(!lines[0].contains("omitted_lines"), "{}", lines[0]);
     assert_eq!(log.omitted(), 981);
 }
@@ -77,11 +84,21 @@ fn start_lines_have_their_own_limit() {
             let [start, end] = [0, 1].map(|index: usize| {
                 serde_json::from_str::<serde_json::Value>(&lines[index]).unwrap()
             });
-            assert_eq!((&start["event"], &end["event"]), (&"start".into(), &().into()));
-            assert_eq!((&start["max_tokens"], &start["messages"]), (&64.into(), &3.into()));
+            assert_eq!(
+                (&start["event"], &end["event"]),
+                (&"start".into(), &().into())
+            );
+            assert_eq!(
+                (&start["max_tokens"], &start["messages"]),
+                (&64.into(), &3.into())
+            );
             for (name, value) in start.as_object().unwrap() {
                 let is_own = matches!(name.as_str(), "event" | "stream");
-                assert!(is_own || end[name] == *value, "{name}: {value} and {}", end[name]);
+                assert!(
+                    is_own || end[name] == *value,
+                    "{name}: {value} and {}",
+                    end[name]
+                );
             }
         } else {
             assert!(lines[0].contains(" --- start ") && lines[0].contains(" max_tokens=64 "));
@@ -99,7 +116,11 @@ fn options_add_fields_to_lines() {
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();
         assert!(!lines[0].contains("added"), "{}", lines[0]);
-        let expected = if is_json { r#""attempts":1,"added":1,"# } else { " added=1 " };
+        let expected = if is_json {
+            r#""attempts":1,"added":1,"#
+        } else {
+            " added=1 "
+        };
         assert!(lines[1].contains(expected), "{}", lines[1]);
     }
 }
@@ -138,15 +159,21 @@ fn only_lines_without_a_tenant_are_limited() {
     type Change = fn(&mut RequestRecord);
     let of_tenant: Change = |record| {
         let (tenant, key) = ("acme".into(), "main".into());
-        record.caller = Some(Arc::new(ClientIdentity { tenant, key, is_tenant_label: true }));
+        record.caller = Some(Arc::new(ClientIdentity {
+            tenant,
+            key,
+            is_tenant_label: true,
+        }));
     };
     let refused: Change = |record| {
         record.attempts.clear();
         (record.outcome, record.end) = (Outcome::ClientError, Termination::LocalReply);
     };
-    for (has_keys, change, expected) in
-        [(true, of_tenant, 100), (true, refused, REFUSED_PER_SECOND as usize), (false, refused, 50)]
-    {
+    for (has_keys, change, expected) in [
+        (true, of_tenant, 100),
+        (true, refused, REFUSED_PER_SECOND as usize),
+        (false, refused, 50),
+    ] {
         let (log, lines) = create_log(true, Some(50), has_keys);
         let mut record = streamed();
         change(&mut record);

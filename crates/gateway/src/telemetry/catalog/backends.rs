@@ -10,14 +10,18 @@ use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 
 /// Bucket bounds of the duration of one scrape of the metrics page of a backend, in seconds.
-const SCRAPE_DURATION_BOUNDS: &[f64] =
-    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
+const SCRAPE_DURATION_BOUNDS: &[f64] = &[
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_attempts_total",
         "Attempts to serve a request on a backend, by result.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("result", attempt_results)],
+        &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("result", attempt_results),
+        ],
         MetricSource::Record(|record, emit| {
             for attempt in &record.attempts {
                 emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
@@ -40,12 +44,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         SCRAPE_ERRORS_METRIC,
         "Scrapes of backend metrics that failed, by kind of error.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec())],
+        &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec()),
+        ],
         MetricSource::Recorded,
     ),
-    MetricDescriptor::value("tokenweir_requests_in_flight", "Requests in progress.", |status| {
-        Some(status.requests_in_flight as f64)
-    }),
+    MetricDescriptor::value(
+        "tokenweir_requests_in_flight",
+        "Requests in progress.",
+        |status| Some(status.requests_in_flight as f64),
+    ),
     MetricDescriptor::value(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
@@ -59,7 +68,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_backend_state",
         "1 for the current state of the backend, 0 for the other states.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || Availability::NAMES.to_vec())],
+        &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || Availability::NAMES.to_vec()),
+        ],
         MetricSource::BackendValues(|backend, emit| {
             for state in Availability::NAMES {
                 emit(&[state], Some(f64::from(backend.facts.state == *state)));
@@ -126,7 +138,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "1 if the backend's metrics page has the metric.",
         &[
             MetricLabel::BACKEND,
-            MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
+            MetricLabel::fixed("metric", || {
+                ENGINE_METRICS.map(|metric| metric.name).to_vec()
+            }),
         ],
         MetricSource::BackendValues(|backend, emit| {
             let metrics = &backend.metrics;
@@ -145,7 +159,11 @@ const DECISION_REASON: MetricLabel =
         .of_request(|record| Some(record.decision.as_ref()?.reason()));
 /// Returns all values of the label `result` that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
-    [&["ok", "client_error", "error_status", "stale"][..], FailureKind::NAMES].concat()
+    [
+        &["ok", "client_error", "error_status", "stale"][..],
+        FailureKind::NAMES,
+    ]
+    .concat()
 }
 
 /// Returns the result of an attempt as a label value. For a failed attempt it is the kind of the

@@ -4,18 +4,29 @@ use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::value("tokenweir_connections", "Open client connections.", |status| {
-        Some(status.connections.open as f64)
-    }),
+    MetricDescriptor::value(
+        "tokenweir_connections",
+        "Open client connections.",
+        |status| Some(status.connections.open as f64),
+    ),
     MetricDescriptor::value(
         "tokenweir_connections_limit",
         "Limit of open client connections (limits.connections). NaN: no limit.",
-        |status| Some(status.connections.limit.map_or(f64::NAN, |limit| limit as f64)),
+        |status| {
+            Some(
+                status
+                    .connections
+                    .limit
+                    .map_or(f64::NAN, |limit| limit as f64),
+            )
+        },
     ),
     MetricDescriptor::counts(
         "tokenweir_connections_refused_total",
         "Client connections closed before a request, by reason.",
-        &[MetricLabel::counted("reason", |status| status.connections.refusals().to_vec())],
+        &[MetricLabel::counted("reason", |status| {
+            status.connections.refusals().to_vec()
+        })],
     ),
     MetricDescriptor::value(
         "tokenweir_accept_errors_total",
@@ -46,7 +57,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_certificate_reloads_total",
         "Reloads of changed certificate, key and CA files, by result.",
         &[MetricLabel::counted("result", |status| {
-            let CertificateCounts { reloaded, failed, .. } = status.certificates;
+            let CertificateCounts {
+                reloaded, failed, ..
+            } = status.certificates;
             vec![("ok", reloaded), ("failed", failed)]
         })],
     ),

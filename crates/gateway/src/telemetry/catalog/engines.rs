@@ -31,7 +31,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Tokens of the backend's responses, as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
         &[MetricLabel::BACKEND, DIRECTION],
         MetricSource::Record(|record, emit| {
-            let Some(backend) = record.backend() else { return };
+            let Some(backend) = record.backend() else {
+                return;
+            };
             let input = record.observed.usage.input;
             for (direction, tokens) in [("input", input), ("output", record.output_tokens())] {
                 if let Some(tokens) = tokens {

@@ -6,8 +6,9 @@ use tokenweir_net::supervise::BackgroundTask;
 
 /// Bucket bounds of the delay with which a timer fires, in seconds. The timers of the runtime have a
 /// resolution of 1 ms, so no bound is below 2 ms.
-const SCHEDULING_DELAY_BOUNDS: &[f64] =
-    &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+const SCHEDULING_DELAY_BOUNDS: &[f64] = &[
+    0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::value(
@@ -23,11 +24,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::counts(
         "tokenweir_config_reloads_total",
         "Reloads of the configuration, by result.",
-        &[MetricLabel::counted("result", |status| status.config_reloads.by_result().to_vec())],
+        &[MetricLabel::counted("result", |status| {
+            status.config_reloads.by_result().to_vec()
+        })],
     ),
-    MetricDescriptor::value("tokenweir_draining", "1 from the shutdown signal on.", |status| {
-        Some(f64::from(status.draining))
-    }),
+    MetricDescriptor::value(
+        "tokenweir_draining",
+        "1 from the shutdown signal on.",
+        |status| Some(f64::from(status.draining)),
+    ),
     MetricDescriptor::histogram(
         SCHEDULING_DELAY_METRIC,
         "Delay of a timer of the runtime. Above 5 ms: worker threads are blocked, or the process lacks CPU.",
@@ -39,7 +44,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_task_panics_total",
         "Panics of background tasks. The log has the location.",
         &[MetricLabel::counted("task", |status| {
-            BackgroundTask::ALL.map(|task| (task.as_str(), status.panics.for_task(task))).to_vec()
+            BackgroundTask::ALL
+                .map(|task| (task.as_str(), status.panics.for_task(task)))
+                .to_vec()
         })],
     ),
 ];

@@ -18,13 +18,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             OBJECTIVE,
             MetricLabel::MODEL,
             MetricLabel::fixed("result", || {
-                ObjectiveResult::COUNTED.map(ObjectiveResult::as_str).to_vec()
+                ObjectiveResult::COUNTED
+                    .map(ObjectiveResult::as_str)
+                    .to_vec()
             }),
         ],
         MetricSource::RecordPerObjective(|objective, record, emit| {
             let result = objective.judge(record);
             if result != ObjectiveResult::Excluded {
-                emit(&[&objective.name, record.model.as_str(), result.as_str()], 1.0);
+                emit(
+                    &[&objective.name, record.model.as_str(), result.as_str()],
+                    1.0,
+                );
             }
         }),
     ),

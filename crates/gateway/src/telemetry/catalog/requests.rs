@@ -41,8 +41,9 @@ pub(super) const TOKEN_USAGE_BOUNDS: &[f64] = &[
     1_048_576.0,
 ];
 /// Bucket bounds of the wait in the admission queue, in seconds.
-const QUEUE_WAIT_BOUNDS: &[f64] =
-    &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const QUEUE_WAIT_BOUNDS: &[f64] = &[
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
 /// Bucket bounds of the number of output tokens divided by the `max_tokens` of the request.
 const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
@@ -53,10 +54,15 @@ pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
     "gen_ai_operation_name",
     |_| vec![Api::Chat.operation().to_owned()],
     || {
-        let mut operations = Api::ALL.map(|api| format!("`{}`", api.operation())).to_vec();
+        let mut operations = Api::ALL
+            .map(|api| format!("`{}`", api.operation()))
+            .to_vec();
         operations.sort_unstable();
         operations.dedup();
-        format!("{}; all but `chat` get their series with the first request", operations.join(" "))
+        format!(
+            "{}; all but `chat` get their series with the first request",
+            operations.join(" ")
+        )
     },
 )
 .of_request(|record| record.api.map(Api::operation));
@@ -111,11 +117,25 @@ type IsUnknown = fn(&RequestRecord) -> bool;
 /// The labels with an overflow value, such as `_other`, each with a function that returns whether a
 /// request is counted under that value.
 const OVERFLOWS: [(&str, IsUnknown); 5] = [
-    (MetricLabel::MODEL.name, |record| record.api.is_some() && !record.model.is_label_value()),
+    (MetricLabel::MODEL.name, |record| {
+        record.api.is_some() && !record.model.is_label_value()
+    }),
     (MetricLabel::TIER.name, |record| record.tier == Tier::Other),
-    ("reason", |record| record.observed.finish_reasons.contains(&Some(FinishReason::Other))),
-    (ERROR_TYPE.name, |record| record.error_type() == Some("_OTHER")),
-    ("tenant", |record| record.caller.as_ref().is_some_and(|caller| !caller.is_tenant_label)),
+    ("reason", |record| {
+        record
+            .observed
+            .finish_reasons
+            .contains(&Some(FinishReason::Other))
+    }),
+    (ERROR_TYPE.name, |record| {
+        record.error_type() == Some("_OTHER")
+    }),
+    ("tenant", |record| {
+        record
+            .caller
+            .as_ref()
+            .is_some_and(|caller| !caller.is_tenant_label)
+    }),
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -147,7 +167,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             let Usage { input, output, .. } = record.final_token_counts();
             for (kind, count) in [("input", input), ("output", output)] {
                 if let Some(count) = count {
-                    emit(&[record.model.as_str(), api.operation(), kind], count as f64);
+                    emit(
+                        &[record.model.as_str(), api.operation(), kind],
+                        count as f64,
+                    );
                 }
             }
         }),
@@ -166,7 +189,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_requests_total",
         "Requests, by outcome.",
-        &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
+        &[
+            MetricLabel::MODEL,
+            OPERATION,
+            MetricLabel::OUTCOME,
+            MetricLabel::TIER,
+        ],
         MetricSource::RecordValue(|_| Some(1.0)),
     ),
     MetricDescriptor::new(
@@ -183,7 +211,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_finish_reasons_total",
         "Choices of responses, by the finish reason that the engine reported.",
-        &[MetricLabel::MODEL, MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec())],
+        &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec()),
+        ],
         MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
                 emit(&[record.model.as_str(), finish.as_str()], 1.0);
@@ -193,7 +224,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_client_disconnects_total",
         "Clients that disconnected before the response was complete, by the phase of the request.",
-        &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
+        &[MetricLabel::fixed("phase", || {
+            RequestRecord::UNFINISHED_PHASES.to_vec()
+        })],
         MetricSource::RecordEvent(|record| {
             (record.outcome == Outcome::Cancelled).then(|| record.phase())
         }),
@@ -207,9 +240,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_requests_shed_total",
         "Rejected requests for which every backend was full.",
-        &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
+        &[MetricLabel::fixed("reason", || {
+            error::SHED_REASONS.to_vec()
+        })],
         MetricSource::RecordEvent(|record| {
-            record.refusal.filter(|reason| error::SHED_REASONS.contains(reason))
+            record
+                .refusal
+                .filter(|reason| error::SHED_REASONS.contains(reason))
         }),
     ),
     MetricDescriptor::histogram(
@@ -283,15 +320,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_uninspected_responses_total",
         "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
-        &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
+        &[MetricLabel::fixed("reason", || {
+            UninspectedReason::NAMES.to_vec()
+        })],
         MetricSource::RecordEvent(|record| {
-            record.observed.uninspected_reason.map(UninspectedReason::as_str)
+            record
+                .observed
+                .uninspected_reason
+                .map(UninspectedReason::as_str)
         }),
     ),
     MetricDescriptor::new(
         "tokenweir_label_overflow_total",
         "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
-        &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
+        &[MetricLabel::fixed("label", || {
+            OVERFLOWS.map(|(label, _)| label).to_vec()
+        })],
         MetricSource::Record(|record, emit| {
             for (label, is_unknown) in OVERFLOWS {
                 if is_unknown(record) {

@@ -20,17 +20,25 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_failovers_denied_total",
         "Failed requests that were not retried on another backend, by reason.",
-        &[MetricLabel::fixed("reason", || FailoverDenialReason::NAMES.to_vec())],
+        &[MetricLabel::fixed("reason", || {
+            FailoverDenialReason::NAMES.to_vec()
+        })],
         MetricSource::RecordEvent(|record| record.not_retried.map(FailoverDenialReason::as_str)),
     ),
     MetricDescriptor::new(
         "tokenweir_backend_breaker_state",
         "1 for the current state of the backend's circuit breaker, 0 for the other states.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || BreakerState::NAMES.to_vec())],
+        &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || BreakerState::NAMES.to_vec()),
+        ],
         MetricSource::Status(|status, emit| {
             for backend in &status.backends {
                 for state in BreakerState::NAMES {
-                    emit(&[&backend.backend, state], f64::from(backend.facts.breaker == *state));
+                    emit(
+                        &[&backend.backend, state],
+                        f64::from(backend.facts.breaker == *state),
+                    );
                 }
             }
         }),
@@ -45,6 +53,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 /// Whether the request had attempts on more than one backend. A second attempt on another
 /// connection to the same backend is not a failover.
 fn has_failed_over(record: &RequestRecord) -> bool {
-    let Some((last, earlier)) = record.attempts.split_last() else { return false };
-    earlier.iter().any(|attempt| attempt.failure.is_some() && attempt.backend != last.backend)
+    let Some((last, earlier)) = record.attempts.split_last() else {
+        return false;
+    };
+    earlier
+        .iter()
+        .any(|attempt| attempt.failure.is_some() && attempt.backend != last.backend)
 }

@@ -4,8 +4,9 @@ use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_routing::PolicyKind;
 
 /// Bucket bounds of the absolute error of a predicted time to first output, in seconds.
-const PREDICTION_ERROR_BOUNDS: &[f64] =
-    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const PREDICTION_ERROR_BOUNDS: &[f64] = &[
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 /// Bucket bounds of the actual time to first output divided by the predicted time.
 const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 
@@ -85,7 +86,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_prefix_index_bytes",
         "Memory of the prefix indexes of all backends.",
         |status| {
-            let bytes = status.backends.iter().map(|backend| backend.learned.prefix_index_bytes);
+            let bytes = status
+                .backends
+                .iter()
+                .map(|backend| backend.learned.prefix_index_bytes);
             Some((bytes.sum::<usize>() + status.short_list_bytes) as f64)
         },
     ),

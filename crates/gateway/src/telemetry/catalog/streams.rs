@@ -117,7 +117,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         DURATION_BOUNDS,
         &[MetricLabel::MODEL],
         MetricSource::RecordValue(|record| {
-            record.timings.headers.map(|_| record.observed.write_stall.as_secs_f64())
+            record
+                .timings
+                .headers
+                .map(|_| record.observed.write_stall.as_secs_f64())
         }),
     ),
     MetricDescriptor::histogram(
@@ -130,9 +133,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::fixed("source", || vec!["exact", "estimated"]),
         ],
         MetricSource::Record(|record, emit| {
-            let Some(backend) = record.backend() else { return };
+            let Some(backend) = record.backend() else {
+                return;
+            };
             for span in RequestPhases::from_record(record).iter() {
-                let source = if span.is_estimated { "estimated" } else { "exact" };
+                let source = if span.is_estimated {
+                    "estimated"
+                } else {
+                    "exact"
+                };
                 let labels = [backend.as_str(), span.phase.as_str(), source];
                 emit(&labels, span.took.as_secs_f64());
             }
@@ -150,7 +159,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
-            let Usage { input, output, cached, reasoning, .. } = record.engine_token_counts();
+            let Usage {
+                input,
+                output,
+                cached,
+                reasoning,
+                ..
+            } = record.engine_token_counts();
             let counts = [input, output, cached, reasoning];
             for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
                 if let Some(count) = count {
@@ -208,7 +223,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::MODEL],
         MetricSource::RecordValue(|record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
-            if is_estimated { as_value(record.output_tokens()) } else { None }
+            if is_estimated {
+                as_value(record.output_tokens())
+            } else {
+                None
+            }
         }),
     ),
     MetricDescriptor::new(
@@ -221,7 +240,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             // With the usage source `missing`, the tokens of the request are not known, so none are
             // counted.
             MetricLabel::fixed("source", || {
-                let counted = UsageSource::ALL.into_iter().filter(|it| *it != UsageSource::Missing);
+                let counted = UsageSource::ALL
+                    .into_iter()
+                    .filter(|it| *it != UsageSource::Missing);
                 counted.map(UsageSource::as_str).collect()
             }),
         ],
@@ -236,7 +257,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 ("failover", "input", wasted.recomputed),
             ] {
                 if tokens > 0 {
-                    emit(&[record.model.as_str(), reason, kind, source], tokens as f64);
+                    emit(
+                        &[record.model.as_str(), reason, kind, source],
+                        tokens as f64,
+                    );
                 }
             }
         }),
@@ -244,7 +268,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_usage_events_total",
         "Usage events that the gateway requested although the client did not, by result.",
-        &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
+        &[MetricLabel::fixed("result", || {
+            UsageEventOutcome::NAMES.to_vec()
+        })],
         MetricSource::RecordEvent(|record| {
             record.observed.usage_event.map(UsageEventOutcome::as_str)
         }),

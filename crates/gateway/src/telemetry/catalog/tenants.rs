@@ -27,7 +27,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Record(|record, emit| {
             if let Some(principal) = &record.caller {
                 let TokenCharge { input, output } = TokenCharge::from_record(record);
-                let Usage { cached, reasoning, .. } = record.engine_token_counts();
+                let Usage {
+                    cached, reasoning, ..
+                } = record.engine_token_counts();
                 let counts = [input, output, cached.unwrap_or(0), reasoning.unwrap_or(0)];
                 for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
                     emit(&[principal.tenant_label(), kind], count as f64);

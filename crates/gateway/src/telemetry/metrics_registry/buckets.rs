@@ -65,11 +65,14 @@ impl BucketOverrides {
             }
             merged.insert(histogram.name, bounds.clone());
         }
-        let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
+        let limits = objectives
+            .iter()
+            .flat_map(|objective| objective.definition.limits());
         for (measure, limit) in limits {
             for metric in metrics(measure) {
-                let bounds =
-                    merged.entry(metric).or_insert_with(|| default_bounds(metric).to_vec());
+                let bounds = merged
+                    .entry(metric)
+                    .or_insert_with(|| default_bounds(metric).to_vec());
                 let limit = limit.as_secs_f64();
                 let index = bounds.partition_point(|bound| *bound < limit);
                 if bounds.get(index).is_none_or(|bound| *bound > limit) {
@@ -77,9 +80,14 @@ impl BucketOverrides {
                 }
             }
         }
-        let too_many = merged.iter().find(|(_, bounds)| bounds.len() > MAX_BUCKET_BOUNDS);
+        let too_many = merged
+            .iter()
+            .find(|(_, bounds)| bounds.len() > MAX_BUCKET_BOUNDS);
         if let Some((metric, bounds)) = too_many {
-            return Err(BucketOverridesError::TooManyBounds { metric, count: bounds.len() });
+            return Err(BucketOverridesError::TooManyBounds {
+                metric,
+                count: bounds.len(),
+            });
         }
         let to_bounds =
             |(metric, bounds): (_, Vec<f64>)| (metric, BucketBounds::from_slice(&bounds));
@@ -135,7 +143,9 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
 
 /// Returns the names of all histograms in the catalogue.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
-    catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
+    catalog::rows()
+        .filter(|row| !row.kind.default_bounds().is_empty())
+        .map(|row| row.name)
 }
 
 /// Returns the default bucket bounds of a histogram. Empty: there is no histogram with this name.

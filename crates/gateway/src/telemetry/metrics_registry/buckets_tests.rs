@@ -7,7 +7,12 @@ fn overrides(metric: &str, bounds: &[f64]) -> BTreeMap<String, Vec<f64>> {
 }
 
 fn objective(text: &str) -> Objective {
-    Objective { name: "a".into(), model: None, tier: None, definition: text.parse().unwrap() }
+    Objective {
+        name: "a".into(),
+        model: None,
+        tier: None,
+        definition: text.parse().unwrap(),
+    }
 }
 
 fn bounds(buckets: &BucketOverrides, metric: &str) -> Vec<f64> {
@@ -23,8 +28,17 @@ fn objectives_become_bucket_bounds() {
     let buckets = BucketOverrides::new(&BTreeMap::new(), &objectives).unwrap();
     let metric = "gen_ai_server_time_to_first_token_seconds";
     let ttft = bounds(&buckets, metric);
-    assert_eq!(ttft.iter().filter(|bound| (1.0..=1.2).contains(*bound)).count(), 2);
-    assert_eq!(ttft.len(), default_bounds(metric).len() + 1, "1 s was there");
+    assert_eq!(
+        ttft.iter()
+            .filter(|bound| (1.0..=1.2).contains(*bound))
+            .count(),
+        2
+    );
+    assert_eq!(
+        ttft.len(),
+        default_bounds(metric).len() + 1,
+        "1 s was there"
+    );
     for metric in [INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC] {
         assert!(bounds(&buckets, metric).contains(&0.033), "{metric}");
     }
@@ -33,7 +47,10 @@ fn objectives_become_bucket_bounds() {
         response_buckets.inter_chunk_latency.contains(&0.033)
             && response_buckets.inter_token_latency.contains(&0.033)
     );
-    assert_eq!(response_buckets.chunk_tokens, ResponseBuckets::default().chunk_tokens);
+    assert_eq!(
+        response_buckets.chunk_tokens,
+        ResponseBuckets::default().chunk_tokens
+    );
 }
 
 #[test]
@@ -68,15 +85,24 @@ fn invalid_bucket_bounds_of_a_histogram_are_rejected() {
     let many: Vec<f64> = (1..=40).map(f64::from).collect();
     let metric = INTER_CHUNK_LATENCY_METRIC;
     assert!(BucketOverrides::new(&overrides(metric, &many), &[]).is_ok());
-    let error =
-        BucketOverrides::new(&overrides(metric, &many), &[objective("gap_max < 500ms for 9 %")]);
-    assert_eq!(error.unwrap_err(), BucketOverridesError::TooManyBounds { metric, count: 41 });
+    let error = BucketOverrides::new(
+        &overrides(metric, &many),
+        &[objective("gap_max < 500ms for 9 %")],
+    );
+    assert_eq!(
+        error.unwrap_err(),
+        BucketOverridesError::TooManyBounds { metric, count: 41 }
+    );
 }
 
 #[test]
 fn default_bounds_keep_the_limit() {
     for row in catalog::rows() {
-        assert!(row.kind.default_bounds().len() <= MAX_BUCKET_BOUNDS, "{}", row.name);
+        assert!(
+            row.kind.default_bounds().len() <= MAX_BUCKET_BOUNDS,
+            "{}",
+            row.name
+        );
     }
     for measure in LatencyMeasure::ALL {
         for metric in metrics(measure) {

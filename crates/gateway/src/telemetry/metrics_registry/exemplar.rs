@@ -24,9 +24,17 @@ impl Exemplar {
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         record.sample_reason?;
         let trace_id = record.trace.as_ref()?.trace_id;
-        let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let started = record
+            .started
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let span_id = record.spans.inference;
         let ended_at = started + record.duration();
-        Some(Self { trace_id, span_id, value: 0.0, ended_at })
+        Some(Self {
+            trace_id,
+            span_id,
+            value: 0.0,
+            ended_at,
+        })
     }
 }

@@ -70,8 +70,10 @@ const MINIMAL: &[&str] = &[
     "tokenweir_tokens_total",
 ];
 /// The metrics that only the level `full` has.
-const FULL_ONLY: &[&str] =
-    &["tokenweir_backend_breaker_state", "tokenweir_backend_metric_available"];
+const FULL_ONLY: &[&str] = &[
+    "tokenweir_backend_breaker_state",
+    "tokenweir_backend_metric_available",
+];
 /// The histograms that have the label `backend` at the level `standard` too.
 const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
 
@@ -92,9 +94,16 @@ impl MetricsLevel {
             return MetricDetail::Omitted;
         }
         let is_histogram = matches!(row.kind, MetricKind::Histogram(_));
-        let can_fold =
-            is_histogram && row.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
-        let folded = if can_fold { MetricDetail::WithoutBackend } else { MetricDetail::Complete };
+        let can_fold = is_histogram
+            && row
+                .labels
+                .iter()
+                .any(|label| label.name == MetricLabel::BACKEND.name);
+        let folded = if can_fold {
+            MetricDetail::WithoutBackend
+        } else {
+            MetricDetail::Complete
+        };
         match self {
             Self::Full => MetricDetail::Complete,
             Self::Minimal if MINIMAL.contains(&row.name) => folded,
@@ -114,9 +123,17 @@ mod tests {
 
     #[test]
     fn lists_name_metrics_of_the_catalogue() {
-        let lists = [MINIMAL, FULL_ONLY, WITH_BACKEND_AT_STANDARD, &[REMOVED_FROM_CONVENTIONS]];
+        let lists = [
+            MINIMAL,
+            FULL_ONLY,
+            WITH_BACKEND_AT_STANDARD,
+            &[REMOVED_FROM_CONVENTIONS],
+        ];
         for name in lists.concat() {
-            assert!(catalog::rows().any(|row| row.name == name), "no metric {name}");
+            assert!(
+                catalog::rows().any(|row| row.name == name),
+                "no metric {name}"
+            );
         }
         assert!(MINIMAL.is_sorted());
         let of_latest =

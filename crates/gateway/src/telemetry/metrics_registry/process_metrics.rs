@@ -9,7 +9,11 @@ use tokenweir_protocol::metric_kind::MetricKind;
 pub(super) fn read(process: &ProcessCollector, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
     for family in process.collect() {
         let is_counter = family.get_field_type() == MetricType::COUNTER;
-        let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
+        let kind = if is_counter {
+            MetricKind::Counter
+        } else {
+            MetricKind::Gauge
+        };
         for metric in family.get_metric() {
             let value = if is_counter {
                 metric.get_counter().get_value()

@@ -88,7 +88,14 @@ impl Prometheus {
 
     /// Creates the sink.
     pub fn with_settings(settings: MetricsSettings) -> Self {
-        let MetricsSettings { rows, level, semconv, tiers, buckets, objectives } = settings;
+        let MetricsSettings {
+            rows,
+            level,
+            semconv,
+            tiers,
+            buckets,
+            objectives,
+        } = settings;
         let build_family = |row: &'static MetricDescriptor| {
             let folded_label = match level.detail(row, semconv) {
                 MetricDetail::Omitted => return None,
@@ -99,8 +106,15 @@ impl Prometheus {
         };
         let mut families: Vec<MetricFamily> = rows.into_iter().filter_map(build_family).collect();
         families.sort_by_key(|family| family.row.name);
-        let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
-        let known = KnownLabelValues { tiers, slos, ..KnownLabelValues::default() };
+        let slos = objectives
+            .iter()
+            .map(|objective| objective.name.clone())
+            .collect();
+        let known = KnownLabelValues {
+            tiers,
+            slos,
+            ..KnownLabelValues::default()
+        };
         for family in &families {
             family.seed(&known);
         }
@@ -111,11 +125,17 @@ impl Prometheus {
             record_families,
             objectives,
             offers_protobuf: false,
-            label_state: Mutex::new(KnownLabelState { known, ..KnownLabelState::default() }),
+            label_state: Mutex::new(KnownLabelState {
+                known,
+                ..KnownLabelState::default()
+            }),
             #[cfg(target_os = "linux")]
             process_collector: prometheus::process_collector::ProcessCollector::for_self(),
         };
-        for Objective { name, definition, .. } in &metrics.objectives {
+        for Objective {
+            name, definition, ..
+        } in &metrics.objectives
+        {
             metrics.record(OBJECTIVE_RATIO_METRIC, &[name], definition.target);
         }
         metrics
@@ -128,12 +148,20 @@ impl Prometheus {
         let models = &status.models;
         let seeded = models.iter().filter(|model| model.is_seeded);
         let mut label_state = lock(&self.label_state);
-        let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
-            &mut *label_state;
+        let KnownLabelState {
+            known,
+            retired_backends,
+            labelled_models,
+            has_removed_models,
+        } = &mut *label_state;
         let current = KnownLabelValues {
             models: seeded.map(|model| model.name.to_string()).collect(),
             tenants: status.tenants.clone(),
-            backends: status.backends.iter().map(|backend| backend.backend.clone()).collect(),
+            backends: status
+                .backends
+                .iter()
+                .map(|backend| backend.backend.clone())
+                .collect(),
             ..known.clone()
         };
         if current != *known {
@@ -153,7 +181,9 @@ impl Prometheus {
         }
         let current_models: HashSet<Arc<str>> =
             models.iter().map(|model| model.name.clone()).collect();
-        *has_removed_models |= labelled_models.iter().any(|name| !current_models.contains(name));
+        *has_removed_models |= labelled_models
+            .iter()
+            .any(|name| !current_models.contains(name));
         *labelled_models = current_models;
         if *has_removed_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled_models.contains(name);
@@ -166,9 +196,14 @@ impl Prometheus {
     /// Adds a value to the series of a metric with these label values. The metric must have the
     /// source [`MetricSource::Recorded`].
     pub fn record(&self, metric: &str, labels: &[&str], value: f64) {
-        let position = self.families.binary_search_by_key(&metric, |family| family.row.name);
+        let position = self
+            .families
+            .binary_search_by_key(&metric, |family| family.row.name);
         // A metric that the level omits is not in the list.
-        if let Some(family) = position.ok().and_then(|position| self.families.get(position)) {
+        if let Some(family) = position
+            .ok()
+            .and_then(|position| self.families.get(position))
+        {
             family.writer().record(labels, value, None);
         }
     }
@@ -180,7 +215,10 @@ impl Prometheus {
         for family in &mut self.families {
             family.has_exponential = !family.bounds.is_empty();
         }
-        Self { offers_protobuf: true, ..self }
+        Self {
+            offers_protobuf: true,
+            ..self
+        }
     }
 
     /// Renders the metrics page as messages of Protocol Buffers.
@@ -249,7 +287,10 @@ impl Prometheus {
 
     /// Calls `emit` with the name, the help text, the kind and the value of each `process_*`
     /// metric. Such metrics exist on Linux only.
-    #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "only on Linux"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(clippy::unused_self, reason = "only on Linux")
+    )]
     fn process_metrics(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
         #[cfg(target_os = "linux")]
         super::process_metrics::read(&self.process_collector, emit);
@@ -279,7 +320,9 @@ impl Prometheus {
                 }
             }
             (MetricSource::RecordPerObjective(read), _) => {
-                self.objectives.iter().for_each(|objective| read(objective, record, add));
+                self.objectives
+                    .iter()
+                    .for_each(|objective| read(objective, record, add));
             }
             // The value was counted at the first output. The exemplar is attached at the end of the
             // request, because only then it is known whether the trace is sampled.
@@ -311,7 +354,9 @@ impl Sink for Prometheus {
                 && let Some(value) = read(record)
             {
                 let mut series = family.writer();
-                family.row.read_labels(record, |labels| series.record(labels, value, None));
+                family
+                    .row
+                    .read_labels(record, |labels| series.record(labels, value, None));
             }
         }
     }

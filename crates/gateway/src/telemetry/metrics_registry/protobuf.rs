@@ -119,7 +119,12 @@ impl FamilyMessage {
             MetricKind::Gauge => 1,
             MetricKind::Histogram(_) => 4,
         };
-        Self { name: name.to_owned(), help: help.to_owned(), kind: Some(kind), metrics: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            kind: Some(kind),
+            metrics: Vec::new(),
+        }
     }
 
     /// Adds a series with one number.
@@ -128,10 +133,16 @@ impl FamilyMessage {
         labels: impl Iterator<Item = (&'static str, &'l str)>,
         value: f64,
     ) {
-        let mut metric =
-            MetricMessage { labels: label_messages(labels), ..MetricMessage::default() };
+        let mut metric = MetricMessage {
+            labels: label_messages(labels),
+            ..MetricMessage::default()
+        };
         let is_counter = self.kind == Some(0);
-        let number = if is_counter { &mut metric.counter } else { &mut metric.gauge };
+        let number = if is_counter {
+            &mut metric.counter
+        } else {
+            &mut metric.gauge
+        };
         *number = Some(NumberMessage { value: Some(value) });
         self.metrics.push(metric);
     }
@@ -163,15 +174,21 @@ impl HistogramMessage {
     fn new(bounds: &[f64], point: &SeriesPoint) -> Self {
         let mut cumulative_count = 0;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-        let buckets = bounds.zip(&point.counts).enumerate().map(|(index, (bound, count))| {
-            cumulative_count += count;
-            let exemplar = point.exemplars().iter().find(|(bucket, _)| *bucket == index);
-            BucketMessage {
-                cumulative_count: Some(cumulative_count),
-                upper_bound: Some(bound),
-                exemplar: exemplar.map(|(_, exemplar)| ExemplarMessage::new(exemplar)),
-            }
-        });
+        let buckets = bounds
+            .zip(&point.counts)
+            .enumerate()
+            .map(|(index, (bound, count))| {
+                cumulative_count += count;
+                let exemplar = point
+                    .exemplars()
+                    .iter()
+                    .find(|(bucket, _)| *bucket == index);
+                BucketMessage {
+                    cumulative_count: Some(cumulative_count),
+                    upper_bound: Some(bound),
+                    exemplar: exemplar.map(|(_, exemplar)| ExemplarMessage::new(exemplar)),
+                }
+            });
         let buckets = buckets.collect();
         let native = point.exponential();
         Self {
@@ -194,14 +211,22 @@ impl SpanMessage {
     /// Prometheus numbers a bucket by its upper bound. [`ExponentialHistogram`] numbers it by its lower
     /// bound, so the offset for Prometheus is larger by one.
     fn of(native: &ExponentialHistogram) -> Option<Self> {
-        let length = u32::try_from(native.counts().len()).ok().filter(|length| *length > 0)?;
-        Some(Self { offset: Some(native.offset() + 1), length: Some(length) })
+        let length = u32::try_from(native.counts().len())
+            .ok()
+            .filter(|length| *length > 0)?;
+        Some(Self {
+            offset: Some(native.offset() + 1),
+            length: Some(length),
+        })
     }
 }
 
 impl ExemplarMessage {
     fn new(exemplar: &Exemplar) -> Self {
-        let label = |name: &str, value| LabelMessage { name: name.to_owned(), value };
+        let label = |name: &str, value| LabelMessage {
+            name: name.to_owned(),
+            value,
+        };
         Self {
             labels: vec![
                 label("trace_id", format!("{:032x}", exemplar.trace_id)),
@@ -217,8 +242,10 @@ impl ExemplarMessage {
 }
 
 fn label_messages<'l>(labels: impl Iterator<Item = (&'static str, &'l str)>) -> Vec<LabelMessage> {
-    let label =
-        |(name, value): (&str, &str)| LabelMessage { name: name.into(), value: value.into() };
+    let label = |(name, value): (&str, &str)| LabelMessage {
+        name: name.into(),
+        value: value.into(),
+    };
     labels.map(label).collect()
 }
 
@@ -251,13 +278,20 @@ mod tests {
                 .iter()
                 .map(|label| format!("{}=\"{}\"", label.name, label.value))
                 .collect();
-            let labels =
-                if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-            let number = metric.counter.or(metric.gauge).and_then(|number| number.value);
+            let labels = if labels.is_empty() {
+                String::new()
+            } else {
+                format!("{{{}}}", labels.join(","))
+            };
+            let number = metric
+                .counter
+                .or(metric.gauge)
+                .and_then(|number| number.value);
             match (&metric.histogram, number) {
-                (Some(histogram), None) => {
-                    (format!("{}_count{labels}", family.name), histogram.count.unwrap() as f64)
-                }
+                (Some(histogram), None) => (
+                    format!("{}_count{labels}", family.name),
+                    histogram.count.unwrap() as f64,
+                ),
                 (None, Some(number)) => (format!("{}{labels}", family.name), number),
                 other => panic!("{other:?}"),
             }
@@ -279,7 +313,11 @@ mod tests {
         while !rest.is_empty() {
             let family = FamilyMessage::decode_length_delimited(&mut rest).unwrap();
             series_values.extend(samples(&family));
-            for histogram in family.metrics.iter().filter_map(|metric| metric.histogram.as_ref()) {
+            for histogram in family
+                .metrics
+                .iter()
+                .filter_map(|metric| metric.histogram.as_ref())
+            {
                 // The count of a bucket is the sum of the differences up to this bucket.
                 let mut count = 0;
                 let mut total = histogram.zero_count.unwrap().cast_signed();
@@ -287,14 +325,28 @@ mod tests {
                     count += delta;
                     total += count;
                 }
-                let length = histogram.spans.first().map_or(0, |span| span.length.unwrap());
+                let length = histogram
+                    .spans
+                    .first()
+                    .map_or(0, |span| span.length.unwrap());
                 assert_eq!(length as usize, histogram.deltas.len());
-                if !["inter_", "chunk_"].iter().any(|name| family.name.contains(name)) {
-                    assert_eq!(total.cast_unsigned(), histogram.count.unwrap(), "{}", family.name);
+                if !["inter_", "chunk_"]
+                    .iter()
+                    .any(|name| family.name.contains(name))
+                {
+                    assert_eq!(
+                        total.cast_unsigned(),
+                        histogram.count.unwrap(),
+                        "{}",
+                        family.name
+                    );
                 }
                 native_values += total;
-                exemplars +=
-                    histogram.buckets.iter().filter(|bucket| bucket.exemplar.is_some()).count();
+                exemplars += histogram
+                    .buckets
+                    .iter()
+                    .filter(|bucket| bucket.exemplar.is_some())
+                    .count();
             }
         }
         let text = prometheus.page(&status, ExpositionFormat::Text);
@@ -309,9 +361,15 @@ mod tests {
             let (series, value) = line.rsplit_once(' ').unwrap();
             let value: f64 = value.parse().unwrap();
             let found = series_values.get(series).copied();
-            assert!(found.is_some_and(|found| found.total_cmp(&value).is_eq()), "{line} {found:?}");
+            assert!(
+                found.is_some_and(|found| found.total_cmp(&value).is_eq()),
+                "{line} {found:?}"
+            );
             count += 1;
         }
-        assert!(count > 200 && native_values > 10 && exemplars > 5, "{count} {native_values}");
+        assert!(
+            count > 200 && native_values > 10 && exemplars > 5,
+            "{count} {native_values}"
+        );
     }
 }

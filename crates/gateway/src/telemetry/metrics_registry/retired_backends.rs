@@ -24,7 +24,12 @@ impl RetiredBackends {
     /// `current`.
     pub(super) fn update(&mut self, previous: &[String], current: &[String]) {
         self.names.retain(|name| !current.contains(name));
-        self.names.extend(previous.iter().filter(|name| !current.contains(name)).cloned());
+        self.names.extend(
+            previous
+                .iter()
+                .filter(|name| !current.contains(name))
+                .cloned(),
+        );
         while self.names.len() > MAX_RETIRED_BACKENDS {
             self.names.pop_front();
             self.has_discarded = true;

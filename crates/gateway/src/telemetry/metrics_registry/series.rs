@@ -111,9 +111,13 @@ impl MetricFamily {
         bounds: BucketBounds,
         folded_label: Option<&str>,
     ) -> Self {
-        let folded_label = row.labels.iter().position(|label| Some(label.name) == folded_label);
-        let mut label_order: Vec<usize> =
-            (0..row.labels.len()).filter(|index| Some(*index) != folded_label).collect();
+        let folded_label = row
+            .labels
+            .iter()
+            .position(|label| Some(label.name) == folded_label);
+        let mut label_order: Vec<usize> = (0..row.labels.len())
+            .filter(|index| Some(*index) != folded_label)
+            .collect();
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         let label_order = label_order.into();
         let bucket_labels = format_bucket_labels(&bounds);
@@ -142,15 +146,26 @@ impl MetricFamily {
     /// value that the series has for the label named `label_name`. A metric without this label is
     /// not changed.
     pub(super) fn retain(&self, label_name: &str, should_retain: impl Fn(&str) -> bool) {
-        let index = self.row.labels.iter().position(|label| label.name == label_name);
-        let Some(index) = index.filter(|index| Some(*index) != self.folded_label) else { return };
-        lock(&self.table).series.retain(|series| should_retain(&series.labels.values[index]));
+        let index = self
+            .row
+            .labels
+            .iter()
+            .position(|label| label.name == label_name);
+        let Some(index) = index.filter(|index| Some(*index) != self.folded_label) else {
+            return;
+        };
+        lock(&self.table)
+            .series
+            .retain(|series| should_retain(&series.labels.values[index]));
     }
 
     /// Returns a writer that adds values to the series. The writer locks the series once for all
     /// its values.
     pub(super) fn writer(&self) -> SeriesWriter<'_> {
-        SeriesWriter { family: self, table: None }
+        SeriesWriter {
+            family: self,
+            table: None,
+        }
     }
 
     /// Returns a copy of the labels and the accumulated value of each series, in the order of
@@ -220,7 +235,11 @@ impl SeriesWriter<'_> {
             *count += 1;
             point.set_exemplar(bucket, value, exemplar);
             if has_exponential {
-                point.details.get_or_insert_default().exponential.record_n(value, 1);
+                point
+                    .details
+                    .get_or_insert_default()
+                    .exponential
+                    .record_n(value, 1);
             }
         }
     }
@@ -241,14 +260,19 @@ impl SeriesWriter<'_> {
         }
         point.set_exemplar(bucket, snapshot.max, exemplar);
         if let Some(exponential) = snapshot.exponential {
-            point.details.get_or_insert_default().exponential.merge(exponential);
+            point
+                .details
+                .get_or_insert_default()
+                .exponential
+                .merge(exponential);
         }
     }
 
     /// Attaches an exemplar to a value that a histogram has counted before.
     pub(super) fn attach_exemplar(&mut self, labels: &[&str], value: f64, exemplar: Exemplar) {
         let bucket = self.family.bounds.bucket_index(value);
-        self.get_or_create(labels).set_exemplar(bucket, value, Some(exemplar));
+        self.get_or_create(labels)
+            .set_exemplar(bucket, value, Some(exemplar));
     }
 
     /// Returns the accumulated value of the series with these label values. Creates the series if
@@ -256,7 +280,10 @@ impl SeriesWriter<'_> {
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let family = self.family;
         let table = self.table.get_or_insert_with(|| lock(&family.table));
-        let SeriesTable { series, created_count } = &mut **table;
+        let SeriesTable {
+            series,
+            created_count,
+        } = &mut **table;
         let folded = family.folded_label;
         let exported = labels
             .iter()
@@ -271,9 +298,18 @@ impl SeriesWriter<'_> {
         let entry = entry.or_insert_with(|| {
             let values = exported.map(Into::into).collect();
             let rendered = family.render_labels(labels);
-            let labels = SeriesLabels { creation_index: *created_count, values, rendered }.into();
+            let labels = SeriesLabels {
+                creation_index: *created_count,
+                values,
+                rendered,
+            }
+            .into();
             *created_count += 1;
-            Series { labels_hash, labels, point: SeriesPoint::with_bounds(&family.bounds) }
+            Series {
+                labels_hash,
+                labels,
+                point: SeriesPoint::with_bounds(&family.bounds),
+            }
         });
         &mut entry.into_mut().point
     }
@@ -312,7 +348,11 @@ pub(super) fn format_bucket_labels(bounds: &[f64]) -> Vec<String> {
             None => text,
         }
     };
-    bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
+    bounds
+        .iter()
+        .map(to_label)
+        .chain(["+Inf".to_owned()])
+        .collect()
 }
 
 // === impl SeriesLabels ===
@@ -330,19 +370,31 @@ impl SeriesPoint {
     /// Creates an accumulated value of 0: a histogram with these bucket bounds, or a counter if `bounds` is
     /// empty.
     fn with_bounds(bounds: &BucketBounds) -> Self {
-        let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
-        Self { counts: vec![0; buckets].into(), ..Self::default() }
+        let buckets = if bounds.is_empty() {
+            0
+        } else {
+            bounds.len() + 1
+        };
+        Self {
+            counts: vec![0; buckets].into(),
+            ..Self::default()
+        }
     }
 
     /// Returns the latest exemplar of each bucket, with the index of the bucket. Buckets without an
     /// exemplar have no entry.
     pub(super) fn exemplars(&self) -> &[(usize, Exemplar)] {
-        self.details.as_ref().map_or(&[], |details| &details.exemplars)
+        self.details
+            .as_ref()
+            .map_or(&[], |details| &details.exemplars)
     }
 
     /// Returns the recorded values in exponential buckets. Empty if the metric has no such buckets.
     pub(super) fn exponential(&self) -> ExponentialHistogram {
-        self.details.as_ref().map(|details| details.exponential.clone()).unwrap_or_default()
+        self.details
+            .as_ref()
+            .map(|details| details.exponential.clone())
+            .unwrap_or_default()
     }
 
     /// Replaces the exemplar of the bucket. The exemplar gets `value`. `None` changes nothing.

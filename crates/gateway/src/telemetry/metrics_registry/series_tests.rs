@@ -13,14 +13,19 @@ pub(in crate::telemetry::metrics_registry) fn family(name: &str) -> MetricFamily
 }
 
 fn exemplar(value: f64) -> Exemplar {
-    Exemplar { value, ..Exemplar::from_record(&streamed()).unwrap() }
+    Exemplar {
+        value,
+        ..Exemplar::from_record(&streamed()).unwrap()
+    }
 }
 
 /// Decodes a label value that was escaped for the metrics page.
 fn unescape_label_value(text: &str) -> String {
     let mut characters = text.chars();
     let decode = || match characters.next()? {
-        '\\' => characters.next().map(|escaped| if escaped == 'n' { '\n' } else { escaped }),
+        '\\' => characters
+            .next()
+            .map(|escaped| if escaped == 'n' { '\n' } else { escaped }),
         other => Some(other),
     };
     std::iter::from_fn(decode).collect()
@@ -41,7 +46,10 @@ proptest! {
 fn labels_are_in_alphabetical_order() {
     let family = family("tokenweir_tokens_total");
     let text = family.render_labels(&["tiny", "input", "exact", "gold"]);
-    assert_eq!(text, r#"gen_ai_request_model="tiny",source="exact",tier="gold",type="input""#);
+    assert_eq!(
+        text,
+        r#"gen_ai_request_model="tiny",source="exact",tier="gold",type="input""#
+    );
 }
 
 #[test]
@@ -61,14 +69,18 @@ fn each_histogram_bucket_retains_only_its_latest_exemplar() {
     for round in 0..1_000 {
         for value in [0.05, 0.5, 5.0] {
             let value = value + f64::from(round) * 1e-6;
-            family.writer().record(&["gold"], value, Some(exemplar(0.0)));
+            family
+                .writer()
+                .record(&["gold"], value, Some(exemplar(0.0)));
         }
     }
     family.writer().record(&["gold"], 0.06, None);
     let (_, point) = family.points().remove(0);
     assert_eq!(point.counts[..], [1_001, 1_000, 1_000]);
     let exemplars = point.exemplars().iter();
-    let last: Vec<_> = exemplars.map(|(bucket, exemplar)| (*bucket, exemplar.value)).collect();
+    let last: Vec<_> = exemplars
+        .map(|(bucket, exemplar)| (*bucket, exemplar.value))
+        .collect();
     assert_eq!(last, [(0, 0.050_999), (1, 0.500_999), (2, 5.000_999)]);
 }
 
@@ -78,9 +90,14 @@ fn the_largest_value_has_the_exemplar() {
     let mut gaps = OutputGapHistogram::with_bounds(&family.bounds, false);
     gaps.record_duration_n(Duration::from_millis(20), 15);
     gaps.record_duration_n(Duration::from_millis(700), 1);
-    family.writer().record_histogram(&["tiny", "vllm-0"], &gaps.snapshot(), Some(exemplar(0.0)));
+    family
+        .writer()
+        .record_histogram(&["tiny", "vllm-0"], &gaps.snapshot(), Some(exemplar(0.0)));
     let (_, point) = family.points().remove(0);
-    assert_eq!((&point.counts[..], point.exemplars()[0].0), (&[15, 1, 0][..], 1));
+    assert_eq!(
+        (&point.counts[..], point.exemplars()[0].0),
+        (&[15, 1, 0][..], 1)
+    );
     assert!((point.exemplars()[0].1.value - 0.7).abs() < 1e-9);
 }
 
@@ -93,8 +110,14 @@ fn series_keep_the_order_of_creation() {
     }
     family.retain("tier", |tier| tier != "7");
     family.writer().record(&["7"], 1.0, None);
-    let tiers_in_snapshot: Vec<String> =
-        family.points().iter().flat_map(|(labels, _)| labels.values().map(str::to_owned)).collect();
+    let tiers_in_snapshot: Vec<String> = family
+        .points()
+        .iter()
+        .flat_map(|(labels, _)| labels.values().map(str::to_owned))
+        .collect();
     let others = tiers.iter().filter(|tier| *tier != "7");
-    assert!(tiers_in_snapshot.iter().eq(others.chain([&tiers[7]])), "{tiers_in_snapshot:?}");
+    assert!(
+        tiers_in_snapshot.iter().eq(others.chain([&tiers[7]])),
+        "{tiers_in_snapshot:?}"
+    );
 }

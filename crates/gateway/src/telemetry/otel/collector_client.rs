@@ -47,7 +47,11 @@ impl OtlpHttpSender {
     /// Creates a sender that uses `runtime`. `timeout` is the longest wait for a complete response.
     pub(super) fn new(outbound: &Arc<OutboundTls>, runtime: Handle, timeout: Duration) -> Self {
         let client = Client::builder(TokioExecutor::new()).build(connector(outbound));
-        Self { client, runtime, timeout }
+        Self {
+            client,
+            runtime,
+            timeout,
+        }
     }
 }
 
@@ -59,7 +63,10 @@ impl HttpClient for OtlpHttpSender {
         let response = async move {
             let response = client.request(request.map(Full::new)).await?;
             let (head, body) = response.into_parts();
-            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES)
+                .collect()
+                .await?
+                .to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
         // The SDK keeps only the status of a failed request. A collector that is too slow is
@@ -70,7 +77,9 @@ impl HttpClient for OtlpHttpSender {
                 *late.status_mut() = StatusCode::GATEWAY_TIMEOUT;
                 Ok(late)
             };
-            tokio::time::timeout(timeout, response).await.unwrap_or_else(|_| late())
+            tokio::time::timeout(timeout, response)
+                .await
+                .unwrap_or_else(|_| late())
         };
         self.runtime.spawn(response).await?
     }

@@ -90,7 +90,10 @@ pub(super) fn exporter(
     settings: &TracingSettings,
     outbound: &Arc<OutboundTls>,
 ) -> Result<opentelemetry_otlp::SpanExporter, SpanSinkStartError> {
-    let endpoint = settings.endpoint.as_deref().ok_or(SpanSinkStartError::TracingDisabled)?;
+    let endpoint = settings
+        .endpoint
+        .as_deref()
+        .ok_or(SpanSinkStartError::TracingDisabled)?;
     let runtime = Handle::try_current().map_err(|_| SpanSinkStartError::NoRuntime)?;
     let builder = opentelemetry_otlp::SpanExporter::builder();
     let exporter = match settings.protocol {
@@ -103,8 +106,11 @@ pub(super) fn exporter(
                 .with_channel(channel)
                 .with_retry_policy(retry_policy())
                 .with_timeout(settings.timeout.max(RETRY_LIMIT));
-            let builder =
-                if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
+            let builder = if settings.is_gzip {
+                builder.with_compression(GZIP_COMPRESSION)
+            } else {
+                builder
+            };
             builder.build()
         }
         OtlpProtocol::HttpProtobuf => {
@@ -116,8 +122,11 @@ pub(super) fn exporter(
                 .with_endpoint(endpoint)
                 .with_retry_policy(retry_policy())
                 .with_timeout(settings.timeout.max(RETRY_LIMIT));
-            let builder =
-                if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
+            let builder = if settings.is_gzip {
+                builder.with_compression(GZIP_COMPRESSION)
+            } else {
+                builder
+            };
             builder.build()
         }
     };
@@ -145,8 +154,14 @@ pub(super) fn processor(
         .with_max_export_batch_size(settings.batch.size)
         .with_scheduled_delay(settings.batch.delay)
         .build();
-    let counting = CountingExporter { exporter, counts, is_failing: AtomicBool::new(false) };
-    let mut processor = BatchSpanProcessor::builder(counting).with_batch_config(batch).build();
+    let counting = CountingExporter {
+        exporter,
+        counts,
+        is_failing: AtomicBool::new(false),
+    };
+    let mut processor = BatchSpanProcessor::builder(counting)
+        .with_batch_config(batch)
+        .build();
     processor.set_resource(&resource(&settings.service_name));
     processor
 }
@@ -159,13 +174,19 @@ impl TracingSettings {
     /// called inside a tokio runtime.
     pub async fn reach(&self, limit: Duration) -> Option<Result<(), String>> {
         self.endpoint.as_ref()?;
-        let settings = Self { timeout: limit, ..self.clone() };
+        let settings = Self {
+            timeout: limit,
+            ..self.clone()
+        };
         let send = async {
             let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn());
             let outbound = outbound.map_err(|error| error.to_string())?;
             let exporter = exporter(&settings, &outbound);
             let exporter = exporter.map_err(|error| error.to_string())?;
-            exporter.export(Vec::new()).await.map_err(|error| error.to_string())
+            exporter
+                .export(Vec::new())
+                .await
+                .map_err(|error| error.to_string())
         };
         let result = tokio::time::timeout(limit, send).await;
         Some(result.unwrap_or_else(|_| Err(format!("no response within {limit:?}"))))
@@ -206,7 +227,11 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let export = self.exporter.export(batch);
         let export = cpu_time::measure_future(TelemetryPart::SpanExport, export);
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
-        let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
+        let panicked = || {
+            Err(OTelSdkError::InternalFailure(
+                "the exporter panicked".to_owned(),
+            ))
+        };
         let result = result.unwrap_or_else(panicked);
         let mut counts = lock(&self.counts);
         match &result {
@@ -274,7 +299,10 @@ mod tests {
 
     /// Creates an exporter that never waits before it accepts or rejects a batch.
     fn ungated_exporter(should_accept: bool) -> GatedExporter {
-        GatedExporter { gate: Mutex::new(channel().1), should_accept }
+        GatedExporter {
+            gate: Mutex::new(channel().1),
+            should_accept,
+        }
     }
 
     /// Exports the spans of the records. Returns the numbers of queued, exported, failed, filtered
@@ -286,24 +314,52 @@ mod tests {
         }
         sink.clone().shutdown().await;
         let counts = sink.counts();
-        [counts.queued, counts.exported, counts.failed, counts.filtered, counts.dropped()]
+        [
+            counts.queued,
+            counts.exported,
+            counts.failed,
+            counts.filtered,
+            counts.dropped(),
+        ]
     }
 
     #[tokio::test]
     async fn every_span_is_counted_by_its_export_result() {
-        let no_trace = RequestRecord { trace: None, ..streamed() };
-        let unsampled = RequestRecord { sample_reason: None, ..streamed() };
+        let no_trace = RequestRecord {
+            trace: None,
+            ..streamed()
+        };
+        let unsampled = RequestRecord {
+            sample_reason: None,
+            ..streamed()
+        };
         let records = [streamed(), unsampled, no_trace];
-        assert_eq!(export_and_count(ungated_exporter(true), &records).await, [3, 3, 0, 3, 0]);
-        assert_eq!(export_and_count(ungated_exporter(false), &records).await, [3, 0, 3, 3, 0]);
+        assert_eq!(
+            export_and_count(ungated_exporter(true), &records).await,
+            [3, 3, 0, 3, 0]
+        );
+        assert_eq!(
+            export_and_count(ungated_exporter(false), &records).await,
+            [3, 0, 3, 3, 0]
+        );
     }
 
     #[tokio::test]
     async fn a_full_queue_drops_spans() {
         let (gate_sender, gate) = channel();
-        let batch = SpanBatchSettings { queue: 2, size: 1, delay: Duration::from_mins(1) };
-        let settings = TracingSettings { batch, ..TracingSettings::default() };
-        let exporter = GatedExporter { gate: Mutex::new(gate), should_accept: true };
+        let batch = SpanBatchSettings {
+            queue: 2,
+            size: 1,
+            delay: Duration::from_mins(1),
+        };
+        let settings = TracingSettings {
+            batch,
+            ..TracingSettings::default()
+        };
+        let exporter = GatedExporter {
+            gate: Mutex::new(gate),
+            should_accept: true,
+        };
         let sink = SpanSink::with_exporter(exporter, &settings);
         (0..10).for_each(|_| sink.finished(&[&streamed()]));
         drop(gate_sender);
@@ -324,7 +380,10 @@ mod tests {
     #[test]
     fn grpc_needs_a_runtime() {
         let endpoint = Some("http://127.0.0.1:4317".to_owned());
-        let started = SpanSink::start(&TracingSettings { endpoint, ..TracingSettings::default() });
+        let started = SpanSink::start(&TracingSettings {
+            endpoint,
+            ..TracingSettings::default()
+        });
         assert!(matches!(started, Err(SpanSinkStartError::NoRuntime)));
     }
 
@@ -359,13 +418,22 @@ mod tests {
         ] {
             for protocol in [OtlpProtocol::Grpc, OtlpProtocol::HttpProtobuf] {
                 let endpoint = Some(url.clone());
-                let settings = TracingSettings { endpoint, protocol, ..TracingSettings::default() };
+                let settings = TracingSettings {
+                    endpoint,
+                    protocol,
+                    ..TracingSettings::default()
+                };
                 let sink = SpanSink::start(&settings).unwrap();
                 sink.finished(&[&streamed()]);
                 let before = clock::now();
-                sink.clone().shutdown_within(Duration::from_millis(500)).await;
+                sink.clone()
+                    .shutdown_within(Duration::from_millis(500))
+                    .await;
                 let took = clock::now() - before;
-                assert!(took < Duration::from_secs(2), "{failure} {protocol:?} {took:?}");
+                assert!(
+                    took < Duration::from_secs(2),
+                    "{failure} {protocol:?} {took:?}"
+                );
                 let counts = sink.counts();
                 assert_eq!((counts.queued, counts.exported), (3, 0), "{failure}");
             }

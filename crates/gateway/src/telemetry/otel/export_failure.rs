@@ -41,9 +41,15 @@ mod tests {
             ("export failed with gRPC code: ResourceExhausted", THROTTLED),
             ("HTTP export failed with status code: 504", SLOW),
             ("export failed with gRPC code: DeadlineExceeded", SLOW),
-            ("export failed with gRPC code: Cancelled: Timeout expired", SLOW),
+            (
+                "export failed with gRPC code: Cancelled: Timeout expired",
+                SLOW,
+            ),
             ("HTTP export failed: network error", UNREACHABLE),
-            ("export failed with gRPC code: Unavailable: transport", UNREACHABLE),
+            (
+                "export failed with gRPC code: Unavailable: transport",
+                UNREACHABLE,
+            ),
             ("HTTP export failed with status code: 401", REFUSED),
             ("export failed with gRPC code: Unauthenticated", REFUSED),
             ("something new", REFUSED),

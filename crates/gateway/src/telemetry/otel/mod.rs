@@ -59,7 +59,10 @@ impl SpanSink {
     pub fn start(settings: &TracingSettings) -> Result<Self, SpanSinkStartError> {
         let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn())?;
         let exporter = export::exporter(settings, &outbound)?;
-        Ok(Self { outbound: Some(outbound), ..Self::with_exporter(exporter, settings) })
+        Ok(Self {
+            outbound: Some(outbound),
+            ..Self::with_exporter(exporter, settings)
+        })
     }
 
     /// Starts the export of spans with `exporter` instead of the exporter that `settings` describe.
@@ -123,7 +126,10 @@ impl SpanSink {
 impl Sink for SpanSink {
     fn sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         record.trace.as_ref()?;
-        let reason = self.tail_sampler.as_ref().and_then(|tail| tail.sample(record));
+        let reason = self
+            .tail_sampler
+            .as_ref()
+            .and_then(|tail| tail.sample(record));
         reason.or_else(|| sampling::sample_head(record, self.export_all.as_deref()))
     }
 

@@ -31,7 +31,11 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
 /// Returns the keys and values of `OTEL_RESOURCE_ATTRIBUTES`: pairs with commas between them, in which commas
 /// and equals signs are percent-encoded. The detector of the SDK does not decode them.
 pub(super) fn parse_attributes(variable: &str) -> impl Iterator<Item = (String, String)> {
-    let decode = |text: &str| percent_decode_str(text.trim()).decode_utf8_lossy().into_owned();
+    let decode = |text: &str| {
+        percent_decode_str(text.trim())
+            .decode_utf8_lossy()
+            .into_owned()
+    };
     let pairs = variable.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(move |(key, value)| (decode(key), decode(value)))
 }
@@ -46,8 +50,11 @@ fn instance_id() -> String {
 /// The name of this machine, or of the pod in Kubernetes.
 pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    name.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_else(|| "localhost".to_owned())
+    let name = name
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty());
+    name.or_else(|| std::env::var("HOSTNAME").ok())
+        .unwrap_or_else(|| "localhost".to_owned())
 }
 
 #[cfg(test)]
@@ -58,7 +65,11 @@ mod tests {
     #[test]
     fn otel_resource_attributes_are_percent_decoded() {
         let parsed = parse_attributes("team=a%2Cb, deployment.environment = prod%20eu,x=1%3D2=3,y");
-        let expected = [("team", "a,b"), ("deployment.environment", "prod eu"), ("x", "1=2=3")];
+        let expected = [
+            ("team", "a,b"),
+            ("deployment.environment", "prod eu"),
+            ("x", "1=2=3"),
+        ];
         let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(parsed.collect::<Vec<_>>(), expected);
     }
@@ -66,9 +77,16 @@ mod tests {
     #[test]
     fn a_resource_names_program_version_and_instance() {
         let resource = resource("edge");
-        let value = |key| resource.get(&Key::from_static_str(key)).map(|value| value.to_string());
+        let value = |key| {
+            resource
+                .get(&Key::from_static_str(key))
+                .map(|value| value.to_string())
+        };
         assert_eq!(value("service.name").as_deref(), Some("edge"));
-        assert_eq!(value("service.version").as_deref(), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            value("service.version").as_deref(),
+            Some(env!("CARGO_PKG_VERSION"))
+        );
         let id = value("service.instance.id").unwrap();
         assert!(id.ends_with(&format!(":{}", std::process::id())), "{id}");
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
     "tokenweir_otel_spans_total",
     "Spans, by result. Dropped spans are queued - exported - failed.",
-    &[MetricLabel::counted("result", |status| spans(status).by_result().to_vec())],
+    &[MetricLabel::counted("result", |status| {
+        spans(status).by_result().to_vec()
+    })],
 )];
 
 fn spans(status: &StatusSnapshot) -> SpanCounts {

@@ -32,7 +32,9 @@ impl ClientCounts {
             input
         } else {
             let decision = record.decision.as_ref();
-            decision.map_or(0, |decision| decision.selected_candidate().prompt.round() as u64)
+            decision.map_or(0, |decision| {
+                decision.selected_candidate().prompt.round() as u64
+            })
         };
         let counts = ClientSummary {
             requests: 1,
@@ -41,7 +43,10 @@ impl ClientCounts {
             refused: u64::from(record.outcome == Outcome::Rejected),
             ..ClientSummary::default()
         };
-        self.add(ClientKey::of(record.caller.as_ref(), record.client), &counts);
+        self.add(
+            ClientKey::of(record.caller.as_ref(), record.client),
+            &counts,
+        );
     }
 
     /// Counts an open stream for its client.
@@ -51,12 +56,18 @@ impl ClientCounts {
             prompt_tokens: stream.prompt_tokens,
             ..ClientSummary::default()
         };
-        self.add(ClientKey::of(stream.caller.as_ref(), stream.client), &counts);
+        self.add(
+            ClientKey::of(stream.caller.as_ref(), stream.client),
+            &counts,
+        );
     }
 
     /// Adds the counts of another time window to these counts.
     pub(super) fn merge(&mut self, other: &Self) {
-        other.0.iter().for_each(|(key, counts)| self.add(key.clone(), counts));
+        other
+            .0
+            .iter()
+            .for_each(|(key, counts)| self.add(key.clone(), counts));
     }
 
     /// Returns the counts of each client, with its tenant and the name of its key, or with its address.
@@ -67,9 +78,10 @@ impl ClientCounts {
                 key: Some(key.to_string()),
                 ..counts
             },
-            ClientKey::Address(address) => {
-                ClientSummary { address: Some(address.to_string()), ..counts }
-            }
+            ClientKey::Address(address) => ClientSummary {
+                address: Some(address.to_string()),
+                ..counts
+            },
         })
     }
 
@@ -94,7 +106,10 @@ impl ClientCounts {
 impl ClientKey {
     fn of(caller: Option<&Arc<ClientIdentity>>, address: IpAddr) -> Self {
         match caller {
-            Some(caller) => Self::Key { tenant: caller.tenant.clone(), key: caller.key.clone() },
+            Some(caller) => Self::Key {
+                tenant: caller.tenant.clone(),
+                key: caller.key.clone(),
+            },
             None => Self::Address(address),
         }
     }
@@ -103,7 +118,13 @@ impl ClientKey {
 /// Returns the work of a client: the sum of its requests, tokens and open streams. If there are too
 /// many clients, those with the most work keep their counts.
 fn work(counts: &ClientSummary) -> u64 {
-    let ClientSummary { requests, prompt_tokens, output_tokens, open_streams, .. } = counts;
+    let ClientSummary {
+        requests,
+        prompt_tokens,
+        output_tokens,
+        open_streams,
+        ..
+    } = counts;
     requests + prompt_tokens + output_tokens + open_streams
 }
 
@@ -127,8 +148,14 @@ mod tests {
             }
         }
         assert_eq!(counts.0.len(), MAX_CLIENTS);
-        let most = counts.summaries().max_by_key(|client| client.requests).unwrap();
-        assert_eq!((most.address.as_deref(), most.requests), (Some("10.0.0.7"), 500));
+        let most = counts
+            .summaries()
+            .max_by_key(|client| client.requests)
+            .unwrap();
+        assert_eq!(
+            (most.address.as_deref(), most.requests),
+            (Some("10.0.0.7"), 500)
+        );
     }
 
     #[test]
@@ -147,8 +174,18 @@ mod tests {
         let clients: Vec<ClientSummary> = counts.summaries().collect();
         assert_eq!(clients.len(), 1);
         let expected = (Some("search"), Some("batch"), None, 3, 36);
-        let ClientSummary { tenant, key, address, requests, prompt_tokens, .. } = &clients[0];
+        let ClientSummary {
+            tenant,
+            key,
+            address,
+            requests,
+            prompt_tokens,
+            ..
+        } = &clients[0];
         let shown = (tenant.as_deref(), key.as_deref(), address.as_deref());
-        assert_eq!((shown.0, shown.1, shown.2, *requests, *prompt_tokens), expected);
+        assert_eq!(
+            (shown.0, shown.1, shown.2, *requests, *prompt_tokens),
+            expected
+        );
     }
 }

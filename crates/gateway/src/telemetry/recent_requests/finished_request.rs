@@ -66,7 +66,11 @@ impl FinishedRequest {
 impl RequestFacts {
     pub(in crate::telemetry) fn from_record(record: &RequestRecord) -> Self {
         let is_sampled = record.sample_reason.is_some();
-        let trace = if is_sampled { record.trace.as_ref() } else { None };
+        let trace = if is_sampled {
+            record.trace.as_ref()
+        } else {
+            None
+        };
         Self {
             request_id: record.request_id.as_str().into(),
             started: record.started,

@@ -39,7 +39,11 @@ impl HistoryRing {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
         self.0.extend(open.filter(|point| point.index < interval));
-        while self.0.pop_front_if(|point| point.index + INTERVALS <= interval).is_some() {}
+        while self
+            .0
+            .pop_front_if(|point| point.index + INTERVALS <= interval)
+            .is_some()
+        {}
     }
 
     /// Returns the history of the last hour in the form of the admin listener. `current` is the
@@ -57,7 +61,10 @@ impl HistoryRing {
         let interval_length = WINDOW_DURATION * WINDOWS_PER_INTERVAL as u32;
         let mut points = vec![HistoryPoint::default(); length];
         for point in self.0.iter().copied().chain(self.open_points(windows)) {
-            let position = point.index.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+            let position = point
+                .index
+                .checked_sub(first)
+                .and_then(|at| usize::try_from(at).ok());
             if let Some(slot) = position.and_then(|at| points.get_mut(at)) {
                 *slot = point;
             }

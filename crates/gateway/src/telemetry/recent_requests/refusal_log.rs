@@ -51,12 +51,29 @@ impl RefusalLog {
     /// Returns the counts of the ended wave. `None`: no wave has ended.
     pub(super) fn end_wave(&mut self, now: Instant) -> Option<EndedWave> {
         let seconds = self.period.end(now)?.as_secs();
-        let Self { requests, refused_by_reason, .. } = std::mem::take(self);
+        let Self {
+            requests,
+            refused_by_reason,
+            ..
+        } = std::mem::take(self);
         let refused = refused_by_reason.values().sum();
-        let reasons = refused_by_reason.iter().map(|(reason, count)| format!("{reason} {count}"));
+        let reasons = refused_by_reason
+            .iter()
+            .map(|(reason, count)| format!("{reason} {count}"));
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        tracing::info!(seconds, requests, refused, reasons, "the gateway stops refusing requests");
-        Some(EndedWave { seconds, requests, refused, reasons })
+        tracing::info!(
+            seconds,
+            requests,
+            refused,
+            reasons,
+            "the gateway stops refusing requests"
+        );
+        Some(EndedWave {
+            seconds,
+            requests,
+            refused,
+            reasons,
+        })
     }
 }
 
@@ -82,8 +99,16 @@ mod tests {
         assert!(!log.record(&refused("no_backend"), at(10)) && !log.record(&streamed(), at(15)));
         assert_eq!(log.end_wave(at(19)), None);
         let reasons = "no_backend 1, saturated 2".to_owned();
-        let ended = EndedWave { seconds: 9, requests: 4, refused: 3, reasons };
-        assert_eq!((log.end_wave(at(20)), log.end_wave(at(40))), (Some(ended), None));
+        let ended = EndedWave {
+            seconds: 9,
+            requests: 4,
+            refused: 3,
+            reasons,
+        };
+        assert_eq!(
+            (log.end_wave(at(20)), log.end_wave(at(40))),
+            (Some(ended), None)
+        );
         assert!(log.record(&refused("shed"), at(41)), "a new wave");
     }
 }

@@ -59,7 +59,10 @@ pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
 
 impl RequestStatsWindow {
     pub(super) fn new(index: u64) -> Self {
-        Self { index, ..Self::default() }
+        Self {
+            index,
+            ..Self::default()
+        }
     }
 
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
@@ -91,8 +94,11 @@ impl RequestStatsWindow {
         if let Some(wait) = record.reasoning_wait() {
             self.first_answer.record(wait);
         }
-        let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
-            &*record.observed;
+        let ObservedResponse {
+            inter_token_latency: itl,
+            inter_chunk_latency: gaps,
+            ..
+        } = &*record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         self.record_attempts(record);
     }
@@ -100,8 +106,10 @@ impl RequestStatsWindow {
     fn record_attempts(&mut self, record: &RequestRecord) {
         for (index, attempt) in record.attempts.iter().enumerate() {
             let is_last = index + 1 == record.attempts.len();
-            let BackendCounts { minute: counts, ttft: ttft_sum } =
-                self.by_backend.entry(attempt.backend.clone()).or_default();
+            let BackendCounts {
+                minute: counts,
+                ttft: ttft_sum,
+            } = self.by_backend.entry(attempt.backend.clone()).or_default();
             counts.attempts += 1;
             counts.requests += u64::from(is_last);
             counts.failed_attempts += u64::from(record.backend_failure(index).is_some());
@@ -125,7 +133,8 @@ impl RequestStatsWindow {
             *self.slow.entry(cause).or_default() += 1;
             self.counts.slow_output += u64::from(cause.is_after_first_output());
         }
-        self.objectives.resize_with(objectives.len(), Default::default);
+        self.objectives
+            .resize_with(objectives.len(), Default::default);
         let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled);
         for (counts, objective) in self.objectives.iter_mut().zip(objectives) {
             let result = objective.judge(record);
@@ -144,8 +153,14 @@ impl RequestStatsWindow {
         sums.client_disconnects += counts.client_disconnects;
         sums.slow_output += counts.slow_output;
         sums.output_tokens += counts.output_tokens;
-        add_counts(&mut sums.gateway_client_errors, &counts.gateway_client_errors);
-        add_counts(&mut sums.backend_client_errors, &counts.backend_client_errors);
+        add_counts(
+            &mut sums.gateway_client_errors,
+            &counts.gateway_client_errors,
+        );
+        add_counts(
+            &mut sums.backend_client_errors,
+            &counts.backend_client_errors,
+        );
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
@@ -165,9 +180,18 @@ impl RequestStatsWindow {
         self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
-        for (id, BackendCounts { minute: counts, ttft }) in &other.by_backend {
-            let BackendCounts { minute: merged, ttft: ttft_sum } =
-                self.by_backend.entry(id.clone()).or_default();
+        for (
+            id,
+            BackendCounts {
+                minute: counts,
+                ttft,
+            },
+        ) in &other.by_backend
+        {
+            let BackendCounts {
+                minute: merged,
+                ttft: ttft_sum,
+            } = self.by_backend.entry(id.clone()).or_default();
             merged.requests += counts.requests;
             merged.attempts += counts.attempts;
             merged.failed_attempts += counts.failed_attempts;
@@ -182,8 +206,14 @@ impl RequestStatsWindow {
     pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
         let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
             let streams = u32::try_from(counts.minute.streams).unwrap_or(u32::MAX);
-            let ttft_seconds = counts.ttft.checked_div(streams).map(|ttft| ttft.as_secs_f64());
-            let minute = BackendMinute { ttft_seconds, ..counts.minute.clone() };
+            let ttft_seconds = counts
+                .ttft
+                .checked_div(streams)
+                .map(|ttft| ttft.as_secs_f64());
+            let minute = BackendMinute {
+                ttft_seconds,
+                ..counts.minute.clone()
+            };
             (id.to_string(), minute)
         };
         let objective = |(objective, counts): (&Objective, &ObjectiveCounts)| ObjectiveMinute {
@@ -193,8 +223,16 @@ impl RequestStatsWindow {
             slow: counts.missed,
         };
         LastMinute {
-            slow: self.slow.iter().map(|(it, count)| (it.as_str().to_owned(), *count)).collect(),
-            objectives: objectives.iter().zip(&self.objectives).map(objective).collect(),
+            slow: self
+                .slow
+                .iter()
+                .map(|(it, count)| (it.as_str().to_owned(), *count))
+                .collect(),
+            objectives: objectives
+                .iter()
+                .zip(&self.objectives)
+                .map(objective)
+                .collect(),
             ttft: quantiles(&self.ttft),
             first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
@@ -216,8 +254,10 @@ fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u
 pub(super) fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
     let snapshot = gaps.snapshot();
     let mut lower = 0.0;
-    for (count, bound) in
-        snapshot.bucket_counts.iter().zip(gaps.bounds().iter().chain([&snapshot.max]))
+    for (count, bound) in snapshot
+        .bucket_counts
+        .iter()
+        .zip(gaps.bounds().iter().chain([&snapshot.max]))
     {
         let upper = bound.min(snapshot.max);
         if *count > 0 {

@@ -112,7 +112,13 @@ const fn control(
     action: ControlAction,
     effect: &'static str,
 ) -> EngineControl {
-    EngineControl { name, permission, action, api: None, effect }
+    EngineControl {
+        name,
+        permission,
+        action,
+        api: None,
+        effect,
+    }
 }
 
 /// A field that the gateway refuses unless the client has the permission.
@@ -134,7 +140,11 @@ pub static FIELDS: [EngineControl; 27] = [
         P::KvTransfer,
         "makes the engine connect to `remote_host`; `prompt_token_ids` in it replaces the prompt",
     ),
-    refused("ec_transfer_params", P::EcTransfer, "makes the engine fetch encoder caches"),
+    refused(
+        "ec_transfer_params",
+        P::EcTransfer,
+        "makes the engine fetch encoder caches",
+    ),
     refused(
         "vllm_xargs",
         P::Xargs,
@@ -155,8 +165,17 @@ pub static FIELDS: [EngineControl; 27] = [
         P::KvCacheReport,
         "makes KV events announce cached blocks again",
     ),
-    control("vllm_xargs.session_id", P::SessionId, Strip("\"\""), "names the session in KV events"),
-    refused("sampling_params.extra_args", P::Xargs, "`/inference/v1/generate`: like `vllm_xargs`"),
+    control(
+        "vllm_xargs.session_id",
+        P::SessionId,
+        Strip("\"\""),
+        "names the session in KV events",
+    ),
+    refused(
+        "sampling_params.extra_args",
+        P::Xargs,
+        "`/inference/v1/generate`: like `vllm_xargs`",
+    ),
     refused(
         "sampling_params.extra_args.kv_transfer_params",
         P::KvTransfer,
@@ -167,8 +186,17 @@ pub static FIELDS: [EngineControl; 27] = [
         P::EcTransfer,
         "the engine reads it as `ec_transfer_params`",
     ),
-    control("session_id", P::SessionId, Strip("null"), "names the session in KV events"),
-    refused("priority", P::Priority, "changes the position in the engine's queue"),
+    control(
+        "session_id",
+        P::SessionId,
+        Strip("null"),
+        "names the session in KV events",
+    ),
+    refused(
+        "priority",
+        P::Priority,
+        "changes the position in the engine's queue",
+    ),
     control(
         "cache_salt",
         P::CacheSalt,
@@ -188,36 +216,82 @@ pub static FIELDS: [EngineControl; 27] = [
         P::ChatTemplate,
         "a program that builds the prompt, if vLLM trusts request templates",
     ),
-    refused("chat_template_kwargs.chat_template", P::ChatTemplate, "like `chat_template`"),
+    refused(
+        "chat_template_kwargs.chat_template",
+        P::ChatTemplate,
+        "like `chat_template`",
+    ),
     refused(
         "prompt_embeds",
         P::PromptEmbeds,
         "a prompt as embeddings, which the gateway cannot read and which can crash the engine",
     ),
-    refused("prompt_token_ids", P::KvTransfer, "TensorRT-LLM: replaces the prompt"),
+    refused(
+        "prompt_token_ids",
+        P::KvTransfer,
+        "TensorRT-LLM: replaces the prompt",
+    ),
     refused(
         "disaggregated_params",
         P::KvTransfer,
         "TensorRT-LLM: makes the engine fetch a KV cache",
     ),
-    refused("bootstrap_host", P::KvTransfer, "SGLang: makes the engine connect there"),
+    refused(
+        "bootstrap_host",
+        P::KvTransfer,
+        "SGLang: makes the engine connect there",
+    ),
     refused(
         "bootstrap_room",
         P::KvTransfer,
         "SGLang: selects the transfer whose KV cache the engine uses",
     ),
-    refused("custom_logit_processor", P::Xargs, "SGLang: code that the engine runs"),
-    refused("data_parallel_rank", P::DataParallelRank, "SGLang: picks the engine"),
-    refused("routed_dp_rank", P::DataParallelRank, "SGLang: picks the engine"),
-    refused("lora", P::Lora, "llama.cpp: picks adapters, whatever `model` says"),
-    refused("lora_path", P::Lora, "SGLang: picks an adapter, whatever `model` says"),
-    refused("lora_request", P::Lora, "TensorRT-LLM: loads an adapter from a path"),
+    refused(
+        "custom_logit_processor",
+        P::Xargs,
+        "SGLang: code that the engine runs",
+    ),
+    refused(
+        "data_parallel_rank",
+        P::DataParallelRank,
+        "SGLang: picks the engine",
+    ),
+    refused(
+        "routed_dp_rank",
+        P::DataParallelRank,
+        "SGLang: picks the engine",
+    ),
+    refused(
+        "lora",
+        P::Lora,
+        "llama.cpp: picks adapters, whatever `model` says",
+    ),
+    refused(
+        "lora_path",
+        P::Lora,
+        "SGLang: picks an adapter, whatever `model` says",
+    ),
+    refused(
+        "lora_request",
+        P::Lora,
+        "TensorRT-LLM: loads an adapter from a path",
+    ),
 ];
 
 /// The engine-control headers. Headers that are removed for all clients are in [`crate::headers`].
 pub static HEADERS: [EngineControl; 3] = [
-    control("x-session-id", P::SessionId, Strip(""), "names the session in KV events"),
-    control("x-data-parallel-rank", P::DataParallelRank, Strip(""), "picks the engine"),
+    control(
+        "x-session-id",
+        P::SessionId,
+        Strip(""),
+        "names the session in KV events",
+    ),
+    control(
+        "x-data-parallel-rank",
+        P::DataParallelRank,
+        Strip(""),
+        "picks the engine",
+    ),
     control(
         "x-vllm-priority",
         P::Priority,
@@ -230,16 +304,31 @@ pub static HEADERS: [EngineControl; 3] = [
 /// Markdown.
 pub fn table() -> impl Iterator<Item = String> {
     let fields = FIELDS.iter().map(|control| (control, ""));
-    fields.chain(HEADERS.iter().map(|control| (control, "header "))).map(|(control, kind)| {
-        let EngineControl { name, permission, action, api, effect } = control;
-        let action = match action {
-            Refuse => "400",
-            Strip(_) => "removed",
-            Pass => "forwarded",
-        };
-        let api = if *api == Some(Api::Responses) { "field of Responses " } else { "" };
-        format!("- {kind}{api}`{name}` ({action}, `{}`): {effect}", permission.as_str())
-    })
+    fields
+        .chain(HEADERS.iter().map(|control| (control, "header ")))
+        .map(|(control, kind)| {
+            let EngineControl {
+                name,
+                permission,
+                action,
+                api,
+                effect,
+            } = control;
+            let action = match action {
+                Refuse => "400",
+                Strip(_) => "removed",
+                Pass => "forwarded",
+            };
+            let api = if *api == Some(Api::Responses) {
+                "field of Responses "
+            } else {
+                ""
+            };
+            format!(
+                "- {kind}{api}`{name}` ({action}, `{}`): {effect}",
+                permission.as_str()
+            )
+        })
 }
 
 /// Paths of requests in which vLLM has no field `cache_salt`.
@@ -271,7 +360,10 @@ pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
 impl Permissions {
     /// The set of the permissions in a list.
     pub fn new(list: &[Permission]) -> Self {
-        Self(list.iter().fold(0, |set, permission| set | 1 << *permission as u16))
+        Self(
+            list.iter()
+                .fold(0, |set, permission| set | 1 << *permission as u16),
+        )
     }
 
     /// Whether the set has this permission.
@@ -306,7 +398,9 @@ impl Permissions {
 
     /// Whether the gateway must remove this header of a client's request. `name` is in lower case.
     pub fn strips_header(self, name: &str) -> bool {
-        HEADERS.iter().any(|control| control.name == name && !self.allow(control.permission))
+        HEADERS
+            .iter()
+            .any(|control| control.name == name && !self.allow(control.permission))
     }
 }
 
@@ -337,7 +431,11 @@ mod tests {
             let allowed: Vec<_> = rows().filter(|row| single.allow(row.permission)).collect();
             assert!(allowed.iter().all(|row| row.permission == *permission));
         }
-        assert!(HEADERS.iter().all(|header| header.name == header.name.to_ascii_lowercase()));
+        assert!(
+            HEADERS
+                .iter()
+                .all(|header| header.name == header.name.to_ascii_lowercase())
+        );
     }
 
     #[test]
@@ -353,13 +451,17 @@ mod tests {
     fn forbidden_strings_are_replaced_and_others_rejected() {
         let body = r#"{"session_id":"a\"b" ,"n":1}"#;
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
-        let edits = Permissions::default().check(&fields.controls, Some(Api::Chat)).unwrap();
+        let edits = Permissions::default()
+            .check(&fields.controls, Some(Api::Chat))
+            .unwrap();
         let edited = Splice::apply(edits.iter().map(|edit| &edit.splice), body.as_bytes());
         assert_eq!(edited, r#"{"session_id":null ,"n":1}"#);
         for value in ["1", "true", "[]", "{}"] {
             let fields =
                 RequestFields::parse(format!("{{\"session_id\":{value}}}").as_bytes()).unwrap();
-            let rejected = Permissions::default().check(&fields.controls, None).unwrap_err();
+            let rejected = Permissions::default()
+                .check(&fields.controls, None)
+                .unwrap_err();
             assert_eq!(rejected.name, "session_id", "{value}");
         }
     }
@@ -369,9 +471,15 @@ mod tests {
         let fields = RequestFields::parse(br#"{"request_id":"resp_of_another"}"#).unwrap();
         let none = Permissions::default();
         assert!(none.check(&fields.controls, Some(Api::Responses)).is_err());
-        assert_eq!(none.check(&fields.controls, Some(Api::Chat)), Ok(Vec::new()));
+        assert_eq!(
+            none.check(&fields.controls, Some(Api::Chat)),
+            Ok(Vec::new())
+        );
         let allowed = Permissions::new(&[P::RequestId]);
-        assert_eq!(allowed.check(&fields.controls, Some(Api::Responses)), Ok(Vec::new()));
+        assert_eq!(
+            allowed.check(&fields.controls, Some(Api::Responses)),
+            Ok(Vec::new())
+        );
     }
 
     #[test]
@@ -381,7 +489,11 @@ mod tests {
             let edited = Splice::apply([&splice], body.as_bytes());
             let mut expected: Value = serde_json::from_str(body).unwrap();
             expected["s"] = json!("x");
-            assert_eq!(serde_json::from_slice::<Value>(&edited).unwrap(), expected, "{body}");
+            assert_eq!(
+                serde_json::from_slice::<Value>(&edited).unwrap(),
+                expected,
+                "{body}"
+            );
         }
         assert_eq!(Splice::insert(b"[]", ""), None);
     }

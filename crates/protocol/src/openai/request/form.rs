@@ -56,9 +56,13 @@ pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBo
                 fields.stream = part.text().is_some_and(is_true);
             }
             name => {
-                let control =
-                    std::str::from_utf8(name).ok().and_then(engine_control::find_form_field);
-                fields.controls.extend(control.map(|control| UsedControl { control, text: None }));
+                let control = std::str::from_utf8(name)
+                    .ok()
+                    .and_then(engine_control::find_form_field);
+                fields.controls.extend(control.map(|control| UsedControl {
+                    control,
+                    text: None,
+                }));
             }
         }
     }
@@ -71,7 +75,9 @@ fn parse_boundary(content_type: &[u8]) -> Result<&[u8], RequestBodyError> {
     const INVALID: RequestBodyError = RequestBodyError::Form(
         "the Content-Type must be `multipart/form-data; boundary=...`, with one boundary",
     );
-    let parameters = content_type.strip_prefix(b"multipart/form-data").ok_or(INVALID)?;
+    let parameters = content_type
+        .strip_prefix(b"multipart/form-data")
+        .ok_or(INVALID)?;
     let mut boundary = None;
     for parameter in HeaderParameters(parameters) {
         match parameter.ok_or(INVALID)? {
@@ -84,7 +90,9 @@ fn parse_boundary(content_type: &[u8]) -> Result<&[u8], RequestBodyError> {
     let is_valid = |value: &&[u8]| {
         let is_mark = |byte: &u8| b"'()+_,-./:=?".contains(byte);
         (1..=MAX_BOUNDARY_BYTES).contains(&value.len())
-            && value.iter().all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
+            && value
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
     };
     boundary.filter(is_valid).ok_or(INVALID)
 }
@@ -99,7 +107,9 @@ fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, Reque
     let finder = memmem::Finder::new(delimiter);
     let mut position = if body.starts_with(b"\r\n") { 2 } else { 0 };
     if !body[position..].starts_with(delimiter) {
-        return Err(RequestBodyError::Form("the body does not begin with the boundary"));
+        return Err(RequestBodyError::Form(
+            "the body does not begin with the boundary",
+        ));
     }
     let mut parts = Vec::new();
     loop {
@@ -111,7 +121,9 @@ fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, Reque
             _ => return Err(STRAY_BOUNDARY),
         }
         let next = position + finder.find(&body[position..]).ok_or(MISSING_BOUNDARY)?;
-        let part = body[position..next].strip_suffix(b"\r\n").ok_or(STRAY_BOUNDARY)?;
+        let part = body[position..next]
+            .strip_suffix(b"\r\n")
+            .ok_or(STRAY_BOUNDARY)?;
         parts.push(position..position + part.len());
         position = next;
     }
@@ -147,7 +159,12 @@ impl<'a> FormPart<'a> {
             }
         }
         let (name, is_file) = disposition.ok_or(INVALID)?;
-        Ok(Self { name, is_file, media_type, value: &part[head + BLANK_LINE.len()..] })
+        Ok(Self {
+            name,
+            is_file,
+            media_type,
+            value: &part[head + BLANK_LINE.len()..],
+        })
     }
 
     /// The value as text. `None`: servers may decode the value differently, because the part is a
@@ -159,7 +176,9 @@ impl<'a> FormPart<'a> {
         let is_unambiguous = charset.is_none_or(|charset| {
             ASCII_CHARSETS.iter().any(|name| {
                 let spellings = [format!("charset={name}"), format!("charset=\"{name}\"")];
-                let is_declared = spellings.iter().any(|spelling| charset == spelling.as_bytes());
+                let is_declared = spellings
+                    .iter()
+                    .any(|spelling| charset == spelling.as_bytes());
                 is_declared && (*name == UTF_8 || text.is_ascii())
             })
         });
@@ -190,14 +209,18 @@ fn is_identity_encoding(encoding: &[u8]) -> bool {
 /// `None`: the value is invalid or ambiguous.
 fn parse_disposition(value: &[u8]) -> Option<(&[u8], bool)> {
     let mut parameters = HeaderParameters(value.strip_prefix(b"form-data")?);
-    let (b"name", name) = parameters.next()?? else { return None };
+    let (b"name", name) = parameters.next()?? else {
+        return None;
+    };
     let is_allowed = |byte: &u8| byte.is_ascii_graphic() && !b"\\;".contains(byte);
     if !name.iter().all(is_allowed) {
         return None;
     }
     let mut is_file = false;
     for parameter in parameters {
-        let (b"filename" | b"filename*", _) = parameter? else { return None };
+        let (b"filename" | b"filename*", _) = parameter? else {
+            return None;
+        };
         is_file = true;
     }
     Some((name, is_file))
@@ -289,13 +312,22 @@ mod tests {
             let model = parse_form(&form_with(head)).map(|fields| fields.model);
             assert_eq!(model, Ok(Some("a".into())), "{head}");
         }
-        for name in ["a b;c.wav\"", "\"", "\u{e9}.wav\"; filename*=utf-8''%C3%A9.wav"] {
-            let file =
-                form_with(&format!("Content-Disposition: form-data; name=file; filename=\"{name}"));
+        for name in [
+            "a b;c.wav\"",
+            "\"",
+            "\u{e9}.wav\"; filename*=utf-8''%C3%A9.wav",
+        ] {
+            let file = form_with(&format!(
+                "Content-Disposition: form-data; name=file; filename=\"{name}"
+            ));
             assert_eq!(parse_form(&file), Ok(RequestFields::default()), "{name}");
         }
         for body in ["--B--", "--B--\r\n", "\r\n--B--\r\n"] {
-            assert_eq!(parse_form(body.as_bytes()), Ok(RequestFields::default()), "{body:?}");
+            assert_eq!(
+                parse_form(body.as_bytes()),
+                Ok(RequestFields::default()),
+                "{body:?}"
+            );
         }
     }
 
@@ -350,7 +382,10 @@ mod tests {
     #[test]
     fn the_content_type_needs_exactly_one_boundary() {
         let body = [&model_part(b"a")[..], b"--B--\r\n"].concat();
-        for valid in [CONTENT_TYPE, "multipart/form-data;boundary=\"B\"; charset=UTF-8"] {
+        for valid in [
+            CONTENT_TYPE,
+            "multipart/form-data;boundary=\"B\"; charset=UTF-8",
+        ] {
             assert!(peek(valid.as_bytes(), &body).is_ok(), "{valid}");
         }
         for invalid in [
@@ -369,17 +404,25 @@ mod tests {
             "Multipart/Form-Data; boundary=B",
         ] {
             let result = peek(invalid.as_bytes(), &body);
-            assert!(matches!(result, Err(RequestBodyError::Form(_))), "{invalid}");
+            assert!(
+                matches!(result, Err(RequestBodyError::Form(_))),
+                "{invalid}"
+            );
         }
     }
 
     #[test]
     fn invalid_or_duplicate_models_are_rejected() {
         for value in [&b"\xff\xfe"[..], "\u{feff}a".as_bytes()] {
-            assert!(is_rejected(&[&model_part(value)[..], b"--B--\r\n"].concat()));
+            assert!(is_rejected(
+                &[&model_part(value)[..], b"--B--\r\n"].concat()
+            ));
         }
         let body = [&model_part(b"a")[..], &model_part(b"a"), b"--B--\r\n"].concat();
-        assert_eq!(parse_form(&body), Err(RequestBodyError::DuplicateField("model")));
+        assert_eq!(
+            parse_form(&body),
+            Err(RequestBodyError::DuplicateField("model"))
+        );
     }
 
     /// The bytes of a file, which can look like a part of the form.

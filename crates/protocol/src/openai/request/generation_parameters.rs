@@ -73,8 +73,9 @@ impl GenerationParameters {
             }
             GenerationParameter::Reasoning => {
                 let effort = value.as_text();
-                self.reasoning =
-                    REASONING_EFFORTS.into_iter().find(|name| Some(*name) == effort.as_deref());
+                self.reasoning = REASONING_EFFORTS
+                    .into_iter()
+                    .find(|name| Some(*name) == effort.as_deref());
             }
             GenerationParameter::PreviousResponseId => {
                 self.previous_response = value.as_text().map(Into::into);
@@ -124,7 +125,10 @@ mod tests {
             r#"{"reasoning":{"effort":"high"},"text":{"format":{"type":"text"}},
             "previous_response_id":"resp_1"}"#,
         );
-        assert_eq!((responses.reasoning, responses.output), (Some("high"), Some("text")));
+        assert_eq!(
+            (responses.reasoning, responses.output),
+            (Some("high"), Some("text"))
+        );
         assert_eq!(responses.previous_response.as_deref(), Some("resp_1"));
     }
 
@@ -143,7 +147,10 @@ mod tests {
             assert_eq!(texts, expected, "{body}");
         }
         let many = format!(r#"{{"stop":[{}"z"]}}"#, r#""a","#.repeat(100));
-        assert_eq!(parse_parameters(&many).stop_sequences.len(), MAX_STOP_SEQUENCES);
+        assert_eq!(
+            parse_parameters(&many).stop_sequences.len(),
+            MAX_STOP_SEQUENCES
+        );
     }
 
     #[test]

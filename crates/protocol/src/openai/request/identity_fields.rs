@@ -83,7 +83,10 @@ mod tests {
             messages: 2,
         };
         assert_eq!(chat, expected);
-        for body in [r#"{"conversation":"conv_1"}"#, r#"{"conversation":{"id":"conv_1"}}"#] {
+        for body in [
+            r#"{"conversation":"conv_1"}"#,
+            r#"{"conversation":{"id":"conv_1"}}"#,
+        ] {
             assert_eq!(fields(body).conversation, text("conv_1"), "{body}");
         }
     }

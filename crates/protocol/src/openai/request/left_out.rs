@@ -51,7 +51,9 @@ impl LeftOut {
 
     /// Adds the attribution blocks in an array of content blocks.
     fn add_blocks(&mut self, body: &[u8], blocks: Range<usize>) {
-        let Some(array) = body.get(blocks.clone()) else { return };
+        let Some(array) = body.get(blocks.clone()) else {
+            return;
+        };
         visit_elements(array, |block| {
             if is_attribution(&array[block.clone()]) {
                 self.add(block.start + blocks.start..block.end + blocks.start);
@@ -61,7 +63,9 @@ impl LeftOut {
 
     /// Adds the attribution blocks in the messages of the role `system`.
     fn add_system_messages(&mut self, body: &[u8], messages: Range<usize>) {
-        let Some(array) = body.get(messages.clone()) else { return };
+        let Some(array) = body.get(messages.clone()) else {
+            return;
+        };
         visit_elements(array, |message| {
             let start = messages.start + message.start;
             let message = &array[message];
@@ -81,7 +85,9 @@ impl LeftOut {
     /// Adds the members `cache_control`, which clients move from message to message. Engines do not
     /// read them.
     fn add_cache_marks(&mut self, body: &[u8], messages: Range<usize>) {
-        let Some(array) = body.get(messages.clone()) else { return };
+        let Some(array) = body.get(messages.clone()) else {
+            return;
+        };
         let mut from = 0;
         while self.0.len() < MAX_RANGES
             && let Some(at) = CACHE_MARK_FINDER.find(&array[from..])
@@ -112,7 +118,9 @@ impl PromptSpans {
         self.spans().flat_map(move |span| {
             let mut at = span.start;
             let first = left_out.0.partition_point(|cut| cut.end <= span.start);
-            let mut cuts = left_out.0[first..].iter().take_while(move |cut| cut.end < span.end);
+            let mut cuts = left_out.0[first..]
+                .iter()
+                .take_while(move |cut| cut.end < span.end);
             std::iter::from_fn(move || {
                 if at >= span.end {
                     return None;
@@ -120,7 +128,10 @@ impl PromptSpans {
                 let cut = cuts.next();
                 let bytes = body.get(at..cut.map_or(span.end, |cut| cut.start.max(at)))?;
                 at = cut.map_or(span.end, |cut| cut.end.max(at));
-                Some(PromptPiece { bytes, ends_part: at >= span.end })
+                Some(PromptPiece {
+                    bytes,
+                    ends_part: at >= span.end,
+                })
             })
         })
     }
@@ -129,7 +140,10 @@ impl PromptSpans {
 impl<'a> From<&'a [u8]> for PromptPiece<'a> {
     /// A part in one piece.
     fn from(bytes: &'a [u8]) -> Self {
-        Self { bytes, ends_part: true }
+        Self {
+            bytes,
+            ends_part: true,
+        }
     }
 }
 
@@ -151,7 +165,10 @@ fn is_attribution(block: &[u8]) -> bool {
 /// `None`: the bytes are no member, or its value is neither `null` nor an Anthropic cache mark.
 fn cache_mark(array: &[u8], name: Range<usize>) -> Option<Range<usize>> {
     let before = array[..name.start].trim_ascii_end();
-    let value = array[name.end..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let value = array[name.end..]
+        .trim_ascii_start()
+        .strip_prefix(b":")?
+        .trim_ascii_start();
     let value_start = array.len() - value.len();
     let length = match value.strip_prefix(b"{") {
         Some(members) => length_until_closed(members)? + 1,
@@ -212,7 +229,10 @@ mod tests {
             let body = |checksum: &str| form.replace('A', &attribution(checksum));
             let first = prompt(&body("1"), true);
             assert_eq!(first, prompt(&body("2"), true), "{form}");
-            assert!(first.contains("rules") && first.contains(r#""text":"a""#), "{first}");
+            assert!(
+                first.contains("rules") && first.contains(r#""text":"a""#),
+                "{first}"
+            );
             assert!(!first.contains("billing"), "{first}");
             assert_ne!(prompt(&body("1"), false), prompt(&body("2"), false));
         }
@@ -229,7 +249,10 @@ mod tests {
             r#"{"system":[{"type":"text","text":"\"text\":\"x-anthropic-billing-header: 1"}]}"#,
         ] {
             let body = form.replace('A', &attribution("1"));
-            assert!(prompt(&body, true).contains("x-anthropic-billing-header"), "{form}");
+            assert!(
+                prompt(&body, true).contains("x-anthropic-billing-header"),
+                "{form}"
+            );
         }
     }
 
@@ -247,7 +270,10 @@ mod tests {
             assert_eq!(prompt(&body, true), prompt(without, true), "{body}");
         }
         let first = format!(r#"{{"messages":[{{{mark}, "role":"user","content":"a"}}]}}"#);
-        assert_eq!(prompt(&first, true), "[{ \"role\":\"user\",\"content\":\"a\"}]\n");
+        assert_eq!(
+            prompt(&first, true),
+            "[{ \"role\":\"user\",\"content\":\"a\"}]\n"
+        );
         for kept in [
             r#"{"messages":["\"cache_control\":{\"type\":\"ephemeral\"}"]}"#,
             r#"{"messages":[{"input":{"cache_control":{"max_age":1}}}]}"#,
@@ -260,7 +286,10 @@ mod tests {
     #[test]
     fn the_number_of_ranges_is_bounded() {
         let mark = r#"{"a":1,"cache_control":null}"#;
-        let body = format!(r#"{{"messages":[{}{mark}]}}"#, format!("{mark},").repeat(100_000));
+        let body = format!(
+            r#"{{"messages":[{}{mark}]}}"#,
+            format!("{mark},").repeat(100_000)
+        );
         let expected = format!(",{mark}").repeat(100_001 - super::MAX_RANGES);
         assert!(prompt(&body, true).ends_with(&format!("{expected}]\n")));
     }

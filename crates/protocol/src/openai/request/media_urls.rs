@@ -3,7 +3,13 @@
 use crate::json::{JsonText, find_string_end};
 
 /// Names of members whose strings, or whose member `url`, are URLs that engines fetch.
-const URL_NAMES: [&str; 5] = ["image_url", "audio_url", "video_url", "file_url", "server_url"];
+const URL_NAMES: [&str; 5] = [
+    "image_url",
+    "audio_url",
+    "video_url",
+    "file_url",
+    "server_url",
+];
 /// The name of a member that has a URL only in its member `url`.
 const SOURCE_NAME: &str = "source";
 const URL_NAME: &str = "url";
@@ -38,7 +44,10 @@ pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>))
         match byte {
             b'{' | b'[' => {
                 let is_array = *byte == b'[';
-                open.push(Container { place: next, is_array });
+                open.push(Container {
+                    place: next,
+                    is_array,
+                });
                 if !is_array {
                     next = Place::Other;
                 }
@@ -80,7 +89,9 @@ fn is_name(after: &[u8]) -> bool {
 
 /// The place of the value of a member with this name in the object `open`.
 fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
-    let Some(name) = name.decode() else { return Place::Other };
+    let Some(name) = name.decode() else {
+        return Place::Other;
+    };
     let is_media = open.is_some_and(|container| container.place != Place::Other);
     if URL_NAMES.contains(&&*name) || (is_media && name == URL_NAME) {
         Place::Url
@@ -97,7 +108,9 @@ mod tests {
 
     fn urls(body: &str) -> Vec<String> {
         let mut found = Vec::new();
-        visit_media_urls(body.as_bytes(), |text| found.push(text.decode().unwrap().into_owned()));
+        visit_media_urls(body.as_bytes(), |text| {
+            found.push(text.decode().unwrap().into_owned());
+        });
         found
     }
 

@@ -43,7 +43,9 @@ impl PromptSpans {
 
     /// The bytes of the prompt parts in the body, in prompt order.
     pub fn parts<'a>(&self, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        self.spans().filter_map(|span| body.get(span)).filter(|part| !part.is_empty())
+        self.spans()
+            .filter_map(|span| body.get(span))
+            .filter(|part| !part.is_empty())
     }
 
     /// The byte range of each part, in prompt order.
@@ -90,12 +92,20 @@ impl PromptBytes {
         let media = media_bytes(body);
         let text = parts.saturating_sub(media);
         let text = text.max(body.len().saturating_sub(media + OTHER_FIELDS_BYTES));
-        Self { parts: parts as u64, text: text as u64, media: media as u64 }
+        Self {
+            parts: parts as u64,
+            text: text as u64,
+            media: media as u64,
+        }
     }
 
     /// Counts the bytes of a form. All of them are media, because a form uploads audio.
     pub fn of_form(body: &[u8]) -> Self {
-        Self { parts: 0, text: 0, media: body.len() as u64 }
+        Self {
+            parts: 0,
+            text: 0,
+            media: body.len() as u64,
+        }
     }
 }
 
@@ -104,7 +114,10 @@ fn media_bytes(body: &[u8]) -> usize {
     if body.len() < MIN_MEDIA_BODY_BYTES {
         return 0;
     }
-    MEDIA_MARKERS.iter().map(|marker| media_bytes_after(marker, body)).sum()
+    MEDIA_MARKERS
+        .iter()
+        .map(|marker| media_bytes_after(marker, body))
+        .sum()
 }
 
 /// Number of bytes of the media that follow each `marker`, up to the end of their string.
@@ -114,9 +127,14 @@ fn media_bytes_after(marker: &[u8], mut rest: &[u8]) -> usize {
         rest = rest.get(start + marker.len()..).unwrap_or_default();
         if marker.ends_with(b"\"") {
             // The value of the field. A data URL is found by its own marker.
-            let value = rest.trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+            let value = rest
+                .trim_ascii_start()
+                .strip_prefix(b":")
+                .map(<[u8]>::trim_ascii_start);
             let value = value.and_then(|value| value.strip_prefix(b"\""));
-            let Some(value) = value.filter(|value| !value.starts_with(b"data:")) else { continue };
+            let Some(value) = value.filter(|value| !value.starts_with(b"data:")) else {
+                continue;
+            };
             rest = value;
         }
         let length = memchr(b'"', rest).unwrap_or(rest.len());
@@ -140,7 +158,9 @@ mod tests {
     fn parts(body: &str) -> Vec<String> {
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
         let parts = fields.prompt.parts(body.as_bytes());
-        parts.map(|part| String::from_utf8(part.to_vec()).unwrap()).collect()
+        parts
+            .map(|part| String::from_utf8(part.to_vec()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -178,13 +198,27 @@ mod tests {
             ),
             format!(r#"{{"data":"data:a/b;base64,{media}","messages":["{text}"]}}"#),
         ] {
-            let PromptBytes { text: counted, media: counted_media, .. } = bytes(&body);
+            let PromptBytes {
+                text: counted,
+                media: counted_media,
+                ..
+            } = bytes(&body);
             assert!(near(counted, text.len()), "{counted}: {}", &body[..60]);
             let has_media = body.contains(&media);
-            assert_eq!(counted_media, if has_media { media.len() as u64 } else { 0 });
+            assert_eq!(
+                counted_media,
+                if has_media { media.len() as u64 } else { 0 }
+            );
         }
         let short = bytes(r#"{"model":"m","messages":["a"],"n":1}"#);
-        assert_eq!(short, PromptBytes { parts: 5, text: 5, media: 0 });
+        assert_eq!(
+            short,
+            PromptBytes {
+                parts: 5,
+                text: 5,
+                media: 0
+            }
+        );
         let unclosed = format!("{{\"a\":\"{}", ";base64,".repeat(100_000));
         assert!(super::media_bytes(unclosed.as_bytes()) <= unclosed.len());
     }

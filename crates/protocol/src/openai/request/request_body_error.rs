@@ -66,14 +66,22 @@ impl RequestBodyError {
             }
             _ => {}
         }
-        let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else { return Self::NotObject };
+        let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else {
+            return Self::NotObject;
+        };
         let line = error.line();
         let column = error.column();
-        let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1));
+        let text = body
+            .split(|byte| *byte == b'\n')
+            .nth(line.saturating_sub(1));
         let at_error = text.and_then(|text| text.get(column.saturating_sub(1)..));
         let at_error = at_error.unwrap_or_default();
         let is_constant = at_error.starts_with(b"NaN") || at_error.starts_with(b"Infinity");
-        if is_constant { Self::NotFinite { line, column } } else { Self::NotJson { line, column } }
+        if is_constant {
+            Self::NotFinite { line, column }
+        } else {
+            Self::NotJson { line, column }
+        }
     }
 }
 
@@ -106,7 +114,10 @@ mod tests {
                 utf32(u32::to_be_bytes),
             ] {
                 let message = message(&encoded);
-                assert!(message.ends_with("it is UTF-16 or UTF-32; send UTF-8"), "{message}");
+                assert!(
+                    message.ends_with("it is UTF-16 or UTF-32; send UTF-8"),
+                    "{message}"
+                );
             }
         }
     }
@@ -132,7 +143,10 @@ mod tests {
             (b"{\n \"a\": Infinity}", not_finite(2, 7)),
             (b"{\"a\":-Infinity}", not_finite(1, 7)),
             (br#"{"model":"a","model":"b"}"#, DuplicateField("model")),
-            (br#"{"stream":false,"str\u0065am":true}"#, DuplicateField("stream")),
+            (
+                br#"{"stream":false,"str\u0065am":true}"#,
+                DuplicateField("stream"),
+            ),
             (br#"{"model":{"a":1}}"#, WrongType("model")),
             // Python's JSON parser accepts each of these as a string that is not empty.
             (br#"{"model":"\ud800"}"#, InvalidUnicode("model")),
@@ -140,7 +154,12 @@ mod tests {
             (br#"{"model":"\ud800\u0041"}"#, InvalidUnicode("model")),
             (b"{\"model\":\"\xed\xa0\x80\"}", InvalidUnicode("model")),
         ] {
-            assert_eq!(RequestFields::parse(body), Err(error), "{}", body.escape_ascii());
+            assert_eq!(
+                RequestFields::parse(body),
+                Err(error),
+                "{}",
+                body.escape_ascii()
+            );
         }
         assert!(message(b"{\"a\":NaN}").ends_with("`NaN` and `Infinity` are not JSON numbers"));
     }

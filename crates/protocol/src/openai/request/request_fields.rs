@@ -103,14 +103,20 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("stream", RequestField::Stream),
     ("stream_options", RequestField::StreamOptions),
     ("stream_options.include_usage", RequestField::IncludeUsage),
-    ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
+    (
+        "stream_options.continuous_usage_stats",
+        RequestField::ContinuousUsage,
+    ),
     ("max_completion_tokens", RequestField::MaxCompletionTokens),
     ("max_tokens", RequestField::MaxTokens),
     ("max_output_tokens", RequestField::MaxOutputTokens),
     ("n", RequestField::N),
     ("tools", RequestField::Prompt(PromptPart::Tools)),
     ("system", RequestField::Prompt(PromptPart::System)),
-    ("instructions", RequestField::Prompt(PromptPart::Instructions)),
+    (
+        "instructions",
+        RequestField::Prompt(PromptPart::Instructions),
+    ),
     ("messages", RequestField::Prompt(PromptPart::Messages)),
     ("prompt", RequestField::Prompt(PromptPart::Prompt)),
     ("input", RequestField::Prompt(PromptPart::Input)),
@@ -120,30 +126,87 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("cache_salt", RequestField::CacheSalt),
     ("store", RequestField::Store),
     ("background", RequestField::Background),
-    ("temperature", RequestField::Parameter(GenerationParameter::Temperature)),
+    (
+        "temperature",
+        RequestField::Parameter(GenerationParameter::Temperature),
+    ),
     ("top_p", RequestField::Parameter(GenerationParameter::TopP)),
     ("top_k", RequestField::Parameter(GenerationParameter::TopK)),
-    ("frequency_penalty", RequestField::Parameter(GenerationParameter::FrequencyPenalty)),
-    ("presence_penalty", RequestField::Parameter(GenerationParameter::PresencePenalty)),
+    (
+        "frequency_penalty",
+        RequestField::Parameter(GenerationParameter::FrequencyPenalty),
+    ),
+    (
+        "presence_penalty",
+        RequestField::Parameter(GenerationParameter::PresencePenalty),
+    ),
     ("seed", RequestField::Parameter(GenerationParameter::Seed)),
-    ("response_format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
-    ("text.format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
-    ("reasoning_effort", RequestField::Parameter(GenerationParameter::Reasoning)),
-    ("reasoning.effort", RequestField::Parameter(GenerationParameter::Reasoning)),
-    ("previous_response_id", RequestField::Parameter(GenerationParameter::PreviousResponseId)),
-    ("stop", RequestField::Parameter(GenerationParameter::StopSequences)),
-    ("stop[]", RequestField::Parameter(GenerationParameter::StopSequences)),
-    ("stop_sequences", RequestField::Parameter(GenerationParameter::StopSequences)),
-    ("stop_sequences[]", RequestField::Parameter(GenerationParameter::StopSequences)),
+    (
+        "response_format.type",
+        RequestField::Parameter(GenerationParameter::OutputFormat),
+    ),
+    (
+        "text.format.type",
+        RequestField::Parameter(GenerationParameter::OutputFormat),
+    ),
+    (
+        "reasoning_effort",
+        RequestField::Parameter(GenerationParameter::Reasoning),
+    ),
+    (
+        "reasoning.effort",
+        RequestField::Parameter(GenerationParameter::Reasoning),
+    ),
+    (
+        "previous_response_id",
+        RequestField::Parameter(GenerationParameter::PreviousResponseId),
+    ),
+    (
+        "stop",
+        RequestField::Parameter(GenerationParameter::StopSequences),
+    ),
+    (
+        "stop[]",
+        RequestField::Parameter(GenerationParameter::StopSequences),
+    ),
+    (
+        "stop_sequences",
+        RequestField::Parameter(GenerationParameter::StopSequences),
+    ),
+    (
+        "stop_sequences[]",
+        RequestField::Parameter(GenerationParameter::StopSequences),
+    ),
     ("messages[]", RequestField::Message),
     ("user", RequestField::Identity(IdentityField::User)),
-    ("safety_identifier", RequestField::Identity(IdentityField::SafetyIdentifier)),
-    ("metadata.user_id", RequestField::Identity(IdentityField::MetadataUser)),
-    ("metadata.session_id", RequestField::Identity(IdentityField::MetadataSession)),
-    ("metadata.conversation_id", RequestField::Identity(IdentityField::MetadataConversation)),
-    ("metadata.thread_id", RequestField::Identity(IdentityField::MetadataConversation)),
-    ("conversation", RequestField::Identity(IdentityField::Conversation)),
-    ("conversation.id", RequestField::Identity(IdentityField::Conversation)),
+    (
+        "safety_identifier",
+        RequestField::Identity(IdentityField::SafetyIdentifier),
+    ),
+    (
+        "metadata.user_id",
+        RequestField::Identity(IdentityField::MetadataUser),
+    ),
+    (
+        "metadata.session_id",
+        RequestField::Identity(IdentityField::MetadataSession),
+    ),
+    (
+        "metadata.conversation_id",
+        RequestField::Identity(IdentityField::MetadataConversation),
+    ),
+    (
+        "metadata.thread_id",
+        RequestField::Identity(IdentityField::MetadataConversation),
+    ),
+    (
+        "conversation",
+        RequestField::Identity(IdentityField::Conversation),
+    ),
+    (
+        "conversation.id",
+        RequestField::Identity(IdentityField::Conversation),
+    ),
 ];
 
 /// Types of the tools that vLLM's Responses API runs itself.
@@ -164,12 +227,22 @@ static FIELD_PATHS: LazyLock<PathTable<FieldRow>> = LazyLock::new(|| {
     let mut paths = Vec::new();
     for (path, field) in REQUEST_FIELDS {
         // A body has `prompt` or `token_ids`, so both have one row, and a body with both has a duplicate.
-        let name = if *path == "token_ids" { "prompt" } else { *path };
+        let name = if *path == "token_ids" {
+            "prompt"
+        } else {
+            *path
+        };
         paths.extend(row_of(name).map(|row| (*path, FieldRow { row, field: *field })));
     }
     for (row, control) in engine_control::FIELDS.iter().enumerate() {
         if row_of(control.name).is_none() {
-            paths.push((control.name, FieldRow { row, field: RequestField::Control }));
+            paths.push((
+                control.name,
+                FieldRow {
+                    row,
+                    field: RequestField::Control,
+                },
+            ));
         }
     }
     PathTable::new(&[("", &paths)])
@@ -194,8 +267,10 @@ impl RequestFields {
         if !scanner.is_complete() || body.trim_ascii_start().first() != Some(&b'{') {
             return Err(RequestBodyError::from_invalid_json(body));
         }
-        fields.max_tokens =
-            parser.max_completion_tokens.or(parser.max_tokens).or(parser.max_output_tokens);
+        fields.max_tokens = parser
+            .max_completion_tokens
+            .or(parser.max_tokens)
+            .or(parser.max_output_tokens);
         fields.is_stateful |= fields.parameters.previous_response.is_some();
         if fields.stream {
             fields.usage_splice = Splice::include_usage(body, parser.stream_options);
@@ -210,7 +285,9 @@ impl RequestFields {
         let JsonValue::Text(text) = value else {
             return Err(RequestBodyError::WrongType("model"));
         };
-        let model = text.decode().ok_or(RequestBodyError::InvalidUnicode("model"))?;
+        let model = text
+            .decode()
+            .ok_or(RequestBodyError::InvalidUnicode("model"))?;
         self.model = Some(model.into());
         self.model_slot = Some(ModelSpan::Json(text_range(text, end)));
         Ok(())
@@ -231,7 +308,11 @@ impl RequestFields {
     /// it at most once. Also true if the body contains the name of a tool that the backend runs,
     /// anywhere in the body: the exact position is not checked.
     pub fn has_effects(&self, body: &[u8]) -> bool {
-        let has_tool = || SERVER_SIDE_TOOLS.iter().any(|name| memmem::find(body, name).is_some());
+        let has_tool = || {
+            SERVER_SIDE_TOOLS
+                .iter()
+                .any(|name| memmem::find(body, name).is_some())
+        };
         self.is_stateful || has_tool()
     }
 
@@ -243,7 +324,9 @@ impl RequestFields {
     /// Whether the body contains the name of a field with which events list or count their tokens,
     /// anywhere in the body.
     pub fn has_counting_field(body: &[u8]) -> bool {
-        TOKEN_COUNTING_FIELDS.iter().any(|name| memmem::find(body, name).is_some())
+        TOKEN_COUNTING_FIELDS
+            .iter()
+            .any(|name| memmem::find(body, name).is_some())
     }
 }
 
@@ -290,7 +373,8 @@ impl FieldParser {
                 let bit = 1 << found.row;
                 if self.seen_fields & bit != 0 {
                     let name = REQUEST_FIELDS[found.row].0;
-                    self.error.get_or_insert(RequestBodyError::DuplicateField(name));
+                    self.error
+                        .get_or_insert(RequestBodyError::DuplicateField(name));
                 }
                 self.seen_fields |= bit;
                 self.read_unique_field(found.field, value, end, fields);
@@ -351,7 +435,8 @@ impl FieldParser {
         let control = &engine_control::FIELDS[row];
         let bit = 1 << row;
         if self.seen_controls & bit != 0 {
-            self.error.get_or_insert(RequestBodyError::DuplicateField(control.name));
+            self.error
+                .get_or_insert(RequestBodyError::DuplicateField(control.name));
         }
         self.seen_controls |= bit;
         let is_used = match value {
@@ -363,8 +448,11 @@ impl FieldParser {
         if is_used {
             let transfers = [Permission::KvTransfer, Permission::EcTransfer];
             fields.is_stateful |= transfers.contains(&control.permission);
-            let text =
-                if let JsonValue::Text(text) = value { Some(text_range(text, end)) } else { None };
+            let text = if let JsonValue::Text(text) = value {
+                Some(text_range(text, end))
+            } else {
+                None
+            };
             fields.controls.push(UsedControl { control, text });
         }
     }
@@ -382,11 +470,15 @@ impl StreamOptions {
             (Self::Absent, RequestField::StreamOptions, JsonValue::Null) => Self::Null(end),
             (Self::Absent, RequestField::StreamOptions, JsonValue::Object) => Self::Object(end),
             (Self::Object(_), RequestField::IncludeUsage, JsonValue::Bool(false)) => {
-                Self::Excluded { end, len: "false".len() }
+                Self::Excluded {
+                    end,
+                    len: "false".len(),
+                }
             }
-            (Self::Object(_), RequestField::IncludeUsage, JsonValue::Null) => {
-                Self::Excluded { end, len: "null".len() }
-            }
+            (Self::Object(_), RequestField::IncludeUsage, JsonValue::Null) => Self::Excluded {
+                end,
+                len: "null".len(),
+            },
             (Self::Object(_), RequestField::IncludeUsage, JsonValue::Bool(true)) => {
                 Self::Included(end)
             }

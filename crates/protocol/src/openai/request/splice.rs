@@ -64,7 +64,10 @@ impl Splice {
         let (range, replacement) = match options {
             StreamOptions::Absent => {
                 let brace = body.iter().position(|byte| *byte == b'{')?;
-                (brace + 1..brace + 1, r#""stream_options":{"include_usage":true},"#)
+                (
+                    brace + 1..brace + 1,
+                    r#""stream_options":{"include_usage":true},"#,
+                )
             }
             StreamOptions::Null(end) => (end - "null".len()..end, r#"{"include_usage":true}"#),
             StreamOptions::Object(at) if is_empty(at) => (at..at, r#""include_usage":true"#),
@@ -72,19 +75,30 @@ impl Splice {
             StreamOptions::Excluded { end, len } => (end - len..end, "true"),
             StreamOptions::Included(_) | StreamOptions::Unchanged => return None,
         };
-        Some(Self { range, replacement: replacement.into() })
+        Some(Self {
+            range,
+            replacement: replacement.into(),
+        })
     }
 
     /// The edit that adds continuous usage to a request that has `include_usage`. `None` if the
     /// body must not be edited in this way.
     pub(super) fn continuous_usage(options: StreamOptions) -> Option<Self> {
-        let StreamOptions::Included(end) = options else { return None };
-        Some(Self { range: end..end, replacement: CONTINUOUS_USAGE.into() })
+        let StreamOptions::Included(end) = options else {
+            return None;
+        };
+        Some(Self {
+            range: end..end,
+            replacement: CONTINUOUS_USAGE.into(),
+        })
     }
 
     /// The edit that replaces a byte range.
     pub fn replace(range: Range<usize>, replacement: impl Into<Cow<'static, str>>) -> Self {
-        Self { range, replacement: replacement.into() }
+        Self {
+            range,
+            replacement: replacement.into(),
+        }
     }
 
     /// The edit that inserts a member at the beginning of a JSON object. The object must not have
@@ -93,7 +107,10 @@ impl Splice {
         let at = body.iter().position(|byte| *byte == b'{')? + 1;
         let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
         let comma = if is_empty { "" } else { "," };
-        Some(Self { range: at..at, replacement: format!("{member}{comma}").into() })
+        Some(Self {
+            range: at..at,
+            replacement: format!("{member}{comma}").into(),
+        })
     }
 
     /// The edit that sets the member `name` of a JSON object to a JSON value. If the object has the member
@@ -119,7 +136,10 @@ impl Splice {
         if let Some(start) = replacement.find(INCLUDED) {
             replacement.insert_str(start + INCLUDED.len(), CONTINUOUS_USAGE);
         }
-        Self { range: self.range.clone(), replacement: replacement.into() }
+        Self {
+            range: self.range.clone(),
+            replacement: replacement.into(),
+        }
     }
 
     /// A copy of the body with the edits applied. The edits must be made for this body and must not
@@ -185,7 +205,10 @@ mod tests {
             );
             assert_eq!(apply(&[continuous], body), expected, "{body}");
         };
-        check(r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#);
+        check(
+            r#"{"stream":true}"#,
+            r#"{"stream_options":{"include_usage":true},"stream":true}"#,
+        );
         check(
             r#" { "stream": true}"#,
             r#" {"stream_options":{"include_usage":true}, "stream": true}"#,
@@ -195,13 +218,19 @@ mod tests {
             ("{ }", r#"{"include_usage":true }"#),
             (r#"{"x":{}}"#, r#"{"include_usage":true,"x":{}}"#),
             (r#"{"include_usage":false}"#, r#"{"include_usage":true}"#),
-            (r#"{"include_usage":null,"y":1}"#, r#"{"include_usage":true,"y":1}"#),
+            (
+                r#"{"include_usage":null,"y":1}"#,
+                r#"{"include_usage":true,"y":1}"#,
+            ),
         ] {
             for body in [
                 r#"{"stream":true,"stream_options":OPTIONS}"#,
                 r#"{"stream_options":OPTIONS,"stream":true}"#,
             ] {
-                check(&body.replace("OPTIONS", options), &body.replace("OPTIONS", expected));
+                check(
+                    &body.replace("OPTIONS", options),
+                    &body.replace("OPTIONS", expected),
+                );
             }
         }
     }
@@ -210,11 +239,15 @@ mod tests {
     fn continuous_usage_needs_requested_usage() {
         let splice = |options: &str| {
             let body = format!(r#"{{"stream":true,"stream_options":{options},"model":"a"}}"#);
-            let edit = RequestFields::parse(body.as_bytes()).unwrap().continuous_usage_splice?;
+            let edit = RequestFields::parse(body.as_bytes())
+                .unwrap()
+                .continuous_usage_splice?;
             Some(apply(&[edit], &body).replace(r#","model":"a"}"#, ""))
         };
-        for options in [r#"{"include_usage":true}"#, r#"{"x":1, "include_usage" : true , "y":{}}"#]
-        {
+        for options in [
+            r#"{"include_usage":true}"#,
+            r#"{"x":1, "include_usage" : true , "y":{}}"#,
+        ] {
             let expected = options.replace("true", r#"true,"continuous_usage_stats":true"#);
             let expected = format!(r#"{{"stream":true,"stream_options":{expected}"#);
             assert_eq!(splice(options), Some(expected));
@@ -254,12 +287,31 @@ mod tests {
     fn renaming_a_model_replaces_only_its_name() {
         for (body, model, expected) in [
             (r#"{"model":"a"}"#, "longer", r#"{"model":"longer"}"#),
-            (r#"{ "model" : "" , "x":1.0e5}"#, "b", r#"{ "model" : "b" , "x":1.0e5}"#),
-            (r#"{"mod\u0065l":"\u0061","a":"model"}"#, "b", r#"{"mod\u0065l":"b","a":"model"}"#),
-            (r#"{"x":{"model":"a"},"model":"a\"}"}"#, "b", r#"{"x":{"model":"a"},"model":"b"}"#),
-            (r#"{"model":"a"}"#, "q\"\\é\u{1}", r#"{"model":"q\"\\é\u0001"}"#),
+            (
+                r#"{ "model" : "" , "x":1.0e5}"#,
+                "b",
+                r#"{ "model" : "b" , "x":1.0e5}"#,
+            ),
+            (
+                r#"{"mod\u0065l":"\u0061","a":"model"}"#,
+                "b",
+                r#"{"mod\u0065l":"b","a":"model"}"#,
+            ),
+            (
+                r#"{"x":{"model":"a"},"model":"a\"}"}"#,
+                "b",
+                r#"{"x":{"model":"a"},"model":"b"}"#,
+            ),
+            (
+                r#"{"model":"a"}"#,
+                "q\"\\é\u{1}",
+                r#"{"model":"q\"\\é\u0001"}"#,
+            ),
         ] {
-            let span = RequestFields::parse(body.as_bytes()).unwrap().model_slot.unwrap();
+            let span = RequestFields::parse(body.as_bytes())
+                .unwrap()
+                .model_slot
+                .unwrap();
             assert_eq!(apply(&[span.renamed(model)], body), expected);
         }
     }

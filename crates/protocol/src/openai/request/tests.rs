@@ -22,11 +22,20 @@ fn fields_are_found_in_any_order() {
         )),
         max_tokens: Some(9),
         n: Some(2),
-        identity: IdentityFields { messages: 1, ..Default::default() },
+        identity: IdentityFields {
+            messages: 1,
+            ..Default::default()
+        },
         ..RequestFields::default()
     };
     let parsed = RequestFields::parse(body).unwrap();
-    assert_eq!(RequestFields { prompt: PromptSpans::default(), ..parsed }, expected);
+    assert_eq!(
+        RequestFields {
+            prompt: PromptSpans::default(),
+            ..parsed
+        },
+        expected
+    );
 }
 
 #[test]
@@ -46,11 +55,20 @@ fn stateful_requests_are_recognized() {
         r#"{"tools":[{"type":"mcp","server_url":"http://a"}]}"#,
     ] {
         let body = body.as_bytes();
-        assert!(RequestFields::parse(body).unwrap().has_effects(body), "{body:?}");
+        assert!(
+            RequestFields::parse(body).unwrap().has_effects(body),
+            "{body:?}"
+        );
     }
-    for body in [r#"{"store":false}"#, r#"{"background":null,"kv_transfer_params":null}"#] {
+    for body in [
+        r#"{"store":false}"#,
+        r#"{"background":null,"kv_transfer_params":null}"#,
+    ] {
         let body = body.as_bytes();
-        assert!(!RequestFields::parse(body).unwrap().has_effects(body), "{body:?}");
+        assert!(
+            !RequestFields::parse(body).unwrap().has_effects(body),
+            "{body:?}"
+        );
     }
 }
 
@@ -59,12 +77,18 @@ fn requests_with_listed_tokens_are_recognized() {
     for body in [r#"{"logprobs":true}"#, r#"{"x":{"return_token_ids":true}}"#] {
         assert!(RequestFields::has_counting_field(body.as_bytes()), "{body}");
     }
-    assert!(!RequestFields::has_counting_field(br#"{"stream_options":{"include_usage":false}}"#));
+    assert!(!RequestFields::has_counting_field(
+        br#"{"stream_options":{"include_usage":false}}"#
+    ));
 }
 
 #[test]
 fn only_a_literal_true_requests_a_stream() {
-    for body in [r#"{"stream":"true"}"#, r#"{"stream":1}"#, r#"{"stream":false}"#] {
+    for body in [
+        r#"{"stream":"true"}"#,
+        r#"{"stream":1}"#,
+        r#"{"stream":false}"#,
+    ] {
         assert_eq!(
             RequestFields::parse(body.as_bytes()).map(|fields| fields.stream),
             Ok(false),

@@ -83,7 +83,8 @@ impl DeltaBuilder {
             ResponseField::Answer => self.has_document_answer |= value.is_answer(),
             ResponseField::Refusal => self.read_refusal(value, summary),
             ResponseField::Arguments => {
-                self.current_choice.record_output(OutputKind::ToolCall, value);
+                self.current_choice
+                    .record_output(OutputKind::ToolCall, value);
                 summary.search(self.current_choice.index, value);
             }
             ResponseField::Text => {
@@ -168,7 +169,10 @@ impl DeltaBuilder {
     fn read_choice(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
         match value {
             JsonValue::Object => {
-                self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
+                self.current_choice = ChoiceDelta {
+                    is_present: true,
+                    ..ChoiceDelta::default()
+                }
             }
             JsonValue::End { .. } => self.finish_choice(summary),
             // An element that is no object counts as a choice, so the array is not empty.
@@ -307,8 +311,13 @@ impl DeltaBuilder {
     /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
     /// from the total.
     fn complete_usage(&mut self, input_leaves_out_cache: bool) {
-        let Some(usage) = &mut self.delta.usage else { return };
-        let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
+        let Some(usage) = &mut self.delta.usage else {
+            return;
+        };
+        let cached = usage
+            .cached
+            .unwrap_or(0)
+            .saturating_add(usage.cache_created.unwrap_or(0));
         if input_leaves_out_cache && let Some(input) = &mut usage.input {
             *input = input.saturating_add(cached);
         }
@@ -366,8 +375,20 @@ impl DeltaBuilder {
     /// every event. The engine counts them for the event's choice only, so the output of the response is
     /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
-        let Delta { choice, tokens, usage, .. } = &mut self.delta;
-        if let (1, Some(Usage { output: Some(output), .. })) = (self.choice_count, usage) {
+        let Delta {
+            choice,
+            tokens,
+            usage,
+            ..
+        } = &mut self.delta;
+        if let (
+            1,
+            Some(Usage {
+                output: Some(output),
+                ..
+            }),
+        ) = (self.choice_count, usage)
+        {
             summary.record_output_tokens(*choice, output, tokens);
         }
     }
@@ -397,7 +418,9 @@ fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
 }
 
 fn is_reasoning_type(value: JsonValue<'_>) -> bool {
-    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"))
+    value
+        .as_text()
+        .is_some_and(|kind| kind.starts_with("reasoning"))
 }
 
 fn scalar_text(value: JsonValue<'_>) -> Option<Box<str>> {

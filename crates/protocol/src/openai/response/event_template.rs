@@ -43,15 +43,19 @@ impl EventTemplate {
         }
         let before = &self.data[..self.text.start];
         let after = &self.data[self.text.end..];
-        let text = data.strip_prefix(before).and_then(|suffix| suffix.strip_suffix(after));
+        let text = data
+            .strip_prefix(before)
+            .and_then(|suffix| suffix.strip_suffix(after));
         text.is_some_and(|text| !text.is_empty() && is_string_content(text))
     }
 
     /// The content of an event whose data [matches](Self::is_match) the template. `None`: the event
     /// has another type than the template.
     pub(super) fn delta_for(&self, event_type: &str) -> Option<Delta> {
-        let recorded =
-            self.recorded.as_ref().filter(|recorded| *recorded.event_type == *event_type);
+        let recorded = self
+            .recorded
+            .as_ref()
+            .filter(|recorded| *recorded.event_type == *event_type);
         recorded.map(|recorded| recorded.delta.clone())
     }
 
@@ -94,8 +98,10 @@ impl EventTemplate {
         };
         let is_template = !self.data.is_empty() && self.text_count == 1 && !self.text.is_empty();
         if is_template && !delta.output.is_empty() && *delta == output_only {
-            self.recorded =
-                Some(RecordedDelta { event_type: event_type.into(), delta: output_only });
+            self.recorded = Some(RecordedDelta {
+                event_type: event_type.into(),
+                delta: output_only,
+            });
         }
     }
 }
@@ -116,7 +122,9 @@ mod tests {
     ) -> (Vec<Delta>, String) {
         let mut reader = ResponseReader::new(api);
         let deltas = events.iter().map(|(event_type, data)| {
-            data.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
+            data.as_bytes()
+                .chunks(piece_bytes)
+                .for_each(|piece| reader.data(piece));
             reader.finish_event(event_type)
         });
         (deltas.collect(), format!("{:?}", reader.answer()))
@@ -129,7 +137,9 @@ mod tests {
     /// Whether the last event matches the template that the earlier events produce.
     fn is_repetition(events: &[String]) -> bool {
         let mut reader = ResponseReader::new(Api::Chat);
-        let [before @ .., last] = events else { return false };
+        let [before @ .., last] = events else {
+            return false;
+        };
         for event in before {
             reader.data(event.as_bytes());
             reader.finish_event("");
@@ -145,9 +155,16 @@ mod tests {
         assert!(is_repetition(&events(event_with("two"))));
         assert!(is_repetition(&events(event_with(r#"a \"quoted\" one \\"#))));
         assert!(!is_repetition(&events(event_with(""))));
-        assert!(!is_repetition(&events(event_with(r#"two","content":"three"#))));
-        assert!(!is_repetition(&events(event_with(r"\"))), "the closing quote is escaped");
-        assert!(!is_repetition(&events(event_with("two").replace(":0", ":1"))));
+        assert!(!is_repetition(&events(event_with(
+            r#"two","content":"three"#
+        ))));
+        assert!(
+            !is_repetition(&events(event_with(r"\"))),
+            "the closing quote is escaped"
+        );
+        assert!(!is_repetition(&events(
+            event_with("two").replace(":0", ":1")
+        )));
     }
 
     #[test]

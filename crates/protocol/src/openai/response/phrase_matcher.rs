@@ -28,13 +28,17 @@ impl PhraseMatcher {
         };
         let mut builder = NFA::builder();
         builder.ascii_case_insensitive(true);
-        Ok(Self { automaton: builder.build(phrases.iter().map(escape_as_json))? })
+        Ok(Self {
+            automaton: builder.build(phrases.iter().map(escape_as_json))?,
+        })
     }
 
     /// Searches the next piece of a text. Returns whether a phrase ends in this piece.
     pub fn read(&self, text: &[u8], match_state: &mut MatchState) -> bool {
         let start = || self.automaton.start_state(Anchored::No).ok();
-        let Some(mut state) = match_state.0.or_else(start) else { return false };
+        let Some(mut state) = match_state.0.or_else(start) else {
+            return false;
+        };
         let mut is_found = false;
         for byte in text {
             state = self.automaton.next_state(Anchored::No, state, *byte);
@@ -57,7 +61,10 @@ mod tests {
         for cut in 0..text.len() {
             let mut match_state = MatchState::default();
             let first = phrases.read(&text[..cut], &mut match_state);
-            assert!(first | phrases.read(&text[cut..], &mut match_state), "{cut}");
+            assert!(
+                first | phrases.read(&text[cut..], &mut match_state),
+                "{cut}"
+            );
         }
         assert!(!phrases.read(b"I can. Not help", &mut MatchState::default()));
         assert!(phrases.read(br#"I say \"NO\"."#, &mut MatchState::default()));

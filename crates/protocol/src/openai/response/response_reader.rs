@@ -90,7 +90,10 @@ impl ResponseReader {
     pub fn data(&mut self, piece: &[u8]) {
         match self.event_state {
             EventState::MatchingDone(0)
-                if self.template.as_ref().is_some_and(|template| template.is_match(piece)) =>
+                if self
+                    .template
+                    .as_ref()
+                    .is_some_and(|template| template.is_match(piece)) =>
             {
                 self.event_state = EventState::MatchingTemplate;
                 return;
@@ -123,14 +126,19 @@ impl ResponseReader {
     pub fn finish_event(&mut self, event_type: &str) -> Delta {
         if self.event_state == EventState::MatchingDone(DONE_MARKER.len()) {
             self.event_state = EventState::MatchingDone(0);
-            return Delta { terminal: true, ..Delta::default() };
+            return Delta {
+                terminal: true,
+                ..Delta::default()
+            };
         }
         if let EventState::MatchingDone(matched) = self.event_state {
             self.scan(&DONE_MARKER[..matched]);
         }
         if self.event_state == EventState::MatchingTemplate {
-            let recorded =
-                self.template.as_ref().and_then(|template| template.delta_for(event_type));
+            let recorded = self
+                .template
+                .as_ref()
+                .and_then(|template| template.delta_for(event_type));
             if let Some(mut delta) = recorded {
                 self.event_state = EventState::MatchingDone(0);
                 if self.extracted_usage.is_some() {
@@ -145,7 +153,9 @@ impl ResponseReader {
             // The text itself is needed, so every event must be parsed.
             self.template = None;
         } else {
-            self.template.get_or_insert_default().end(event_type, &delta);
+            self.template
+                .get_or_insert_default()
+                .end(event_type, &delta);
         }
         self.delta_builder = DeltaBuilder::default();
         self.event_state = EventState::MatchingDone(0);
@@ -169,12 +179,15 @@ impl ResponseReader {
     /// Adds the removed usage to the content of the event.
     #[cold]
     fn add_usage(&mut self, delta: &mut Delta) {
-        let Some(mut usage) = self.extracted_usage.take() else { return };
+        let Some(mut usage) = self.extracted_usage.take() else {
+            return;
+        };
         if delta.malformed {
             return;
         }
         if let Some(output) = &mut usage.output {
-            self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
+            self.summary
+                .record_output_tokens(delta.choice, output, &mut delta.tokens);
         }
         delta.usage = Some(usage);
         self.note_generated_output(delta);
@@ -188,8 +201,11 @@ impl ResponseReader {
     fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
         let is_valid = self.scanner.is_complete() && self.scanner.is_object();
         let type_in_data = self.delta_builder.event_type.take();
-        let event_type =
-            if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
+        let event_type = if event_type.is_empty() {
+            type_in_data.as_deref().unwrap_or("")
+        } else {
+            event_type
+        };
         let is_empty = self.scanner.is_empty();
         let mut delta = if is_empty {
             Delta::default()
@@ -197,7 +213,8 @@ impl ResponseReader {
             self.finish_delta(is_valid, self.schema.output_of(event_type))
         };
         if self.schema.has_typed_text {
-            self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
+            self.summary
+                .commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
             self.summary.is_refusal |= is_valid && event_type == REFUSAL_EVENT_TYPE;
         }
         self.summary.commit_or_discard_text(true);
@@ -221,7 +238,11 @@ impl ResponseReader {
     /// not needed while templates are used.
     fn parse_template_data(&mut self) {
         self.event_state = EventState::Parsing;
-        let data = self.template.as_mut().map(EventTemplate::discard).unwrap_or_default();
+        let data = self
+            .template
+            .as_mut()
+            .map(EventTemplate::discard)
+            .unwrap_or_default();
         self.scan(&data);
     }
 
@@ -234,12 +255,19 @@ impl ResponseReader {
         let is_valid = self.scanner.is_complete();
         let is_cut = !is_valid && !self.scanner.has_failed() && self.schema.is_known;
         let is_error = self.delta_builder.event_type.as_deref() == Some(ERROR_EVENT_TYPE);
-        let event_output = if is_error { EventOutput::Error } else { EventOutput::Fields };
+        let event_output = if is_error {
+            EventOutput::Error
+        } else {
+            EventOutput::Fields
+        };
         let is_document_answer = self.is_document_answer();
         let delta = self.finish_delta(is_valid, event_output);
         self.summary.commit_or_discard_text(true);
         self.has_answer |= is_document_answer || (is_valid && shows_answer(&delta));
-        Delta { terminal: !is_cut, ..delta }
+        Delta {
+            terminal: !is_cut,
+            ..delta
+        }
     }
 
     /// Whether the data of a complete response is an answer, apart from output, finish reasons and errors in
@@ -303,7 +331,14 @@ impl ResponseReader {
     }
 
     fn scan(&mut self, piece: &[u8]) {
-        let Self { schema, scanner, delta_builder, template, summary, .. } = self;
+        let Self {
+            schema,
+            scanner,
+            delta_builder,
+            template,
+            summary,
+            ..
+        } = self;
         scanner.scan(&schema.paths, piece, |field, value, end| {
             if let (JsonValue::Text(text), Some(template)) = (value, &mut *template)
                 && field.is_text()
@@ -330,21 +365,28 @@ impl ResponseReader {
             let is_held = is_text && self.schema.is_known && !self.has_text_event;
             self.has_text_event |= is_text;
             return Delta {
-                output: if is_held { OutputKinds::default() } else { OutputKind::Unknown.into() },
+                output: if is_held {
+                    OutputKinds::default()
+                } else {
+                    OutputKind::Unknown.into()
+                },
                 malformed: self.schema.is_known,
                 ..Delta::default()
             };
         }
         self.delta_builder.has_earlier_output = self.has_output;
         let leaves_out_cache = self.schema.input_leaves_out_cache;
-        self.delta_builder.end(&mut self.summary, event_output, leaves_out_cache)
+        self.delta_builder
+            .end(&mut self.summary, event_output, leaves_out_cache)
     }
 }
 
 /// Whether an event has output, a finish reason or an error. The finish reason of an engine that failed is
 /// no answer.
 fn shows_answer(delta: &Delta) -> bool {
-    let is_finished = delta.finish.is_some_and(|finish| finish != FinishReason::Error);
+    let is_finished = delta
+        .finish
+        .is_some_and(|finish| finish != FinishReason::Error);
     let has_output = !delta.output.is_empty() && !delta.is_empty_text;
     has_output || is_finished || delta.error.is_some()
 }

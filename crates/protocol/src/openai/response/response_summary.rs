@@ -60,7 +60,9 @@ impl ResponseSummary {
 
     /// Searches the next text of a choice for the phrases.
     pub(super) fn search(&mut self, index: usize, value: JsonValue<'_>) {
-        let Some(phrases) = self.phrases.clone() else { return };
+        let Some(phrases) = self.phrases.clone() else {
+            return;
+        };
         if let (JsonValue::Text(text), Some(choice)) = (value, self.choice(index)) {
             let is_found = phrases.read(text.prefix(), &mut choice.match_state);
             self.has_phrase |= is_found;
@@ -98,7 +100,9 @@ impl ResponseSummary {
 
     /// Whether an earlier event of the choice had a role.
     pub(super) fn has_role(&self, index: usize) -> bool {
-        self.choices.get(index).is_some_and(|choice| choice.has_role)
+        self.choices
+            .get(index)
+            .is_some_and(|choice| choice.has_role)
     }
 
     /// Whether the response had choices and each of them has ended.
@@ -132,7 +136,9 @@ impl ResponseSummary {
         output: &mut u64,
         tokens: &mut Option<u32>,
     ) {
-        let Some(choice) = self.choice(index) else { return };
+        let Some(choice) = self.choice(index) else {
+            return;
+        };
         let before = std::mem::replace(&mut choice.output_tokens, *output);
         *tokens = tokens.or(u32::try_from(output.saturating_sub(before)).ok());
         let counts = self.choices.iter().map(|choice| choice.output_tokens);

@@ -27,7 +27,9 @@ pub fn read_usage(object: &[u8]) -> Usage {
     let _ = visit_members(object, |member| {
         let value = &object[member.value];
         on_member(&object[member.name], value);
-        let _ = visit_members(value, |detail| on_member(&value[detail.name], &value[detail.value]));
+        let _ = visit_members(value, |detail| {
+            on_member(&value[detail.name], &value[detail.value]);
+        });
     });
     usage
 }
@@ -44,7 +46,11 @@ mod tests {
     #[test]
     fn a_null_in_details_replaces_no_count() {
         let usage = br#"{"cached_tokens": 5, "prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": null}}"#;
-        let expected = Usage { input: Some(9), cached: Some(5), ..Usage::default() };
+        let expected = Usage {
+            input: Some(9),
+            cached: Some(5),
+            ..Usage::default()
+        };
         assert_eq!(read_usage(usage), expected);
     }
 }

@@ -23,11 +23,20 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 const METADATA: &[&str] = &["logprobs", "segment_id"];
 
 const FIELDS: &[(&str, ResponseField)] = &[
-    ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
+    (
+        "choices[].delta.content",
+        ResponseField::Output(OutputKind::Text),
+    ),
     ("delta", ResponseField::Output(OutputKind::Text)),
     // Speech can be silent, so an empty text is an answer.
     ("text", ResponseField::Transcript),
     // The names of the token counts in OpenAI's events.
-    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
+    (
+        "usage.input_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "usage.output_tokens",
+        ResponseField::UsageCount(UsageCount::Output),
+    ),
 ];

@@ -28,11 +28,17 @@ const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("tool_calls[]", ResponseField::Output(OutputKind::ToolCall)),
     ("function_call", ResponseField::Output(OutputKind::ToolCall)),
     ("reasoning", ResponseField::Output(OutputKind::Reasoning)),
-    ("reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    (
+        "reasoning_content",
+        ResponseField::Output(OutputKind::Reasoning),
+    ),
 ];
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
-    ("choices[].delta.tool_calls", ResponseField::Output(OutputKind::ToolCall)),
+    (
+        "choices[].delta.tool_calls",
+        ResponseField::Output(OutputKind::ToolCall),
+    ),
     ("choices[].message", ResponseField::Delta),
     ("choices[].message.*", ResponseField::UnknownOutput),
     ("choices[].token_ids", ResponseField::Tokens),

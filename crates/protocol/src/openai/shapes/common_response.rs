@@ -13,7 +13,10 @@ use std::sync::LazyLock;
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     event_output: |_| EventOutput::Kind(OutputKind::Unknown),
     is_known: false,
-    ..ResponseSchema::new(&[("", COMMON_FIELDS), ("", UNKNOWN_FIELDS)], &[REQUEST_METADATA])
+    ..ResponseSchema::new(
+        &[("", COMMON_FIELDS), ("", UNKNOWN_FIELDS)],
+        &[REQUEST_METADATA],
+    )
 });
 
 /// The fields of a response of unknown format that can be its answer: all that no other path names.
@@ -119,10 +122,19 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("object", ResponseField::ObjectType),
     ("usage", ResponseField::Usage),
-    ("usage.prompt_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("usage.completion_tokens", ResponseField::UsageCount(UsageCount::Output)),
+    (
+        "usage.prompt_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "usage.completion_tokens",
+        ResponseField::UsageCount(UsageCount::Output),
+    ),
     ("usage.total_tokens", ResponseField::TotalTokens),
-    ("usage.prompt_tokens_details.cached_tokens", ResponseField::UsageCount(UsageCount::Cached)),
+    (
+        "usage.prompt_tokens_details.cached_tokens",
+        ResponseField::UsageCount(UsageCount::Cached),
+    ),
     // vLLM's extension.
     (
         "usage.prompt_tokens_details.created_cache_tokens",
@@ -133,17 +145,44 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
         ResponseField::UsageCount(UsageCount::Reasoning),
     ),
     // SGLang's extension.
-    ("usage.reasoning_tokens", ResponseField::UsageCount(UsageCount::Reasoning)),
+    (
+        "usage.reasoning_tokens",
+        ResponseField::UsageCount(UsageCount::Reasoning),
+    ),
     // Cohere's format of embeddings and reranking.
-    ("meta.billed_units.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("meta.tokens.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("meta.tokens.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
+    (
+        "meta.billed_units.input_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "meta.tokens.input_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "meta.tokens.output_tokens",
+        ResponseField::UsageCount(UsageCount::Output),
+    ),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
-    ("metrics.queue_time_ms", ResponseField::EngineMillis(EnginePhase::Queue)),
-    ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(EnginePhase::Prefill)),
-    ("metrics.generation_time_ms", ResponseField::EngineMillis(EnginePhase::Decode)),
-    ("timings.prompt_ms", ResponseField::EngineMillis(EnginePhase::Prefill)),
-    ("timings.predicted_ms", ResponseField::EngineMillis(EnginePhase::Decode)),
+    (
+        "metrics.queue_time_ms",
+        ResponseField::EngineMillis(EnginePhase::Queue),
+    ),
+    (
+        "metrics.time_to_first_token_ms",
+        ResponseField::EngineMillis(EnginePhase::Prefill),
+    ),
+    (
+        "metrics.generation_time_ms",
+        ResponseField::EngineMillis(EnginePhase::Decode),
+    ),
+    (
+        "timings.prompt_ms",
+        ResponseField::EngineMillis(EnginePhase::Prefill),
+    ),
+    (
+        "timings.predicted_ms",
+        ResponseField::EngineMillis(EnginePhase::Decode),
+    ),
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),

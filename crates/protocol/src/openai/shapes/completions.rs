@@ -13,7 +13,10 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].text", ResponseField::Output(OutputKind::Text)),
-    ("choices[].text[]", ResponseField::Output(OutputKind::Unknown)),
+    (
+        "choices[].text[]",
+        ResponseField::Output(OutputKind::Unknown),
+    ),
     ("choices[].token_ids", ResponseField::Tokens),
     ("choices[].token_ids[]", ResponseField::Token),
     ("choices[].logprobs.tokens", ResponseField::Tokens),

@@ -64,7 +64,10 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("object", ResponseField::ObjectType),
     ("code", ResponseField::FlatErrorCode),
-    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
+    (
+        "usage.output_tokens",
+        ResponseField::UsageCount(UsageCount::Output),
+    ),
     ("content[].*", ResponseField::UnknownOutput),
     ("content_block", ResponseField::Delta),
     ("content_block.*", ResponseField::UnknownOutput),
@@ -73,13 +76,22 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("delta.*", ResponseField::UnknownOutput),
     ("content[].text", ResponseField::Output(OutputKind::Text)),
     ("content[].input", ResponseField::Arguments),
-    ("content[].thinking", ResponseField::Output(OutputKind::Reasoning)),
+    (
+        "content[].thinking",
+        ResponseField::Output(OutputKind::Reasoning),
+    ),
     ("delta.stop_reason", ResponseField::FinishReason),
     ("delta.text", ResponseField::Output(OutputKind::Text)),
     ("delta.partial_json", ResponseField::Arguments),
-    ("delta.thinking", ResponseField::Output(OutputKind::Reasoning)),
+    (
+        "delta.thinking",
+        ResponseField::Output(OutputKind::Reasoning),
+    ),
     // A signature or a citation has no token of its own, but it is content for the client.
-    ("delta.signature", ResponseField::Output(OutputKind::Reasoning)),
+    (
+        "delta.signature",
+        ResponseField::Output(OutputKind::Reasoning),
+    ),
     ("delta.citation", ResponseField::Output(OutputKind::Text)),
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
@@ -91,7 +103,16 @@ const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("stop_reason", ResponseField::FinishReason),
-    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("usage.cache_read_input_tokens", ResponseField::UsageCount(UsageCount::Cached)),
-    ("usage.cache_creation_input_tokens", ResponseField::UsageCount(UsageCount::CacheCreated)),
+    (
+        "usage.input_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "usage.cache_read_input_tokens",
+        ResponseField::UsageCount(UsageCount::Cached),
+    ),
+    (
+        "usage.cache_creation_input_tokens",
+        ResponseField::UsageCount(UsageCount::CacheCreated),
+    ),
 ];

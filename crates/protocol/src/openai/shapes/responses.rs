@@ -40,7 +40,11 @@ pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 fn event_output(event: &str) -> EventOutput {
     let Some(item) = event.strip_prefix("response.") else {
         let other = EventOutput::Kind(OutputKind::Unknown);
-        return if event.is_empty() { EventOutput::Fields } else { other };
+        return if event.is_empty() {
+            EventOutput::Fields
+        } else {
+            other
+        };
     };
     let kind = match item {
         "created"
@@ -119,7 +123,10 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output", ResponseField::Answer),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
-    ("output[].content[].text", ResponseField::Output(OutputKind::Text)),
+    (
+        "output[].content[].text",
+        ResponseField::Output(OutputKind::Text),
+    ),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
@@ -133,7 +140,10 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("part", ResponseField::Delta),
     ("part.*", ResponseField::UnknownOutput),
     // A field of events that contain the response so far.
-    ("response.output[]", ResponseField::Output(OutputKind::Unknown)),
+    (
+        "response.output[]",
+        ResponseField::Output(OutputKind::Unknown),
+    ),
 ];
 
 /// The fields that a complete response, and the response so far in an event, have besides their output.
@@ -142,9 +152,18 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("status", ResponseField::Status),
     ("incomplete_details.reason", ResponseField::IncompleteReason),
-    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
-    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
-    ("usage.input_tokens_details.cached_tokens", ResponseField::UsageCount(UsageCount::Cached)),
+    (
+        "usage.input_tokens",
+        ResponseField::UsageCount(UsageCount::Input),
+    ),
+    (
+        "usage.output_tokens",
+        ResponseField::UsageCount(UsageCount::Output),
+    ),
+    (
+        "usage.input_tokens_details.cached_tokens",
+        ResponseField::UsageCount(UsageCount::Cached),
+    ),
     (
         "usage.output_tokens_details.reasoning_tokens",
         ResponseField::UsageCount(UsageCount::Reasoning),

@@ -7,8 +7,14 @@ use tokenweir_protocol::json::JsonText;
 /// Greatest length of a URL of media in bytes, except URLs that contain their data.
 const MAX_URL_BYTES: usize = 8 << 10;
 /// The ends of names that resolve to hosts of the own network.
-const PRIVATE_ENDS: [&str; 6] =
-    ["localhost", "localdomain", "local", "internal", "svc", "home.arpa"];
+const PRIVATE_ENDS: [&str; 6] = [
+    "localhost",
+    "localdomain",
+    "local",
+    "internal",
+    "svc",
+    "home.arpa",
+];
 const DATA_SCHEME: &str = "data:";
 
 const FOREIGN_SCHEME: &str = "must be an http, https or data URL";
@@ -35,7 +41,9 @@ pub(super) fn check_url(url: JsonText<'_>, allowed: Option<&[String]>) -> Result
     if url.starts_with(DATA_SCHEME) {
         return Ok(());
     }
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let rest = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"));
     let rest = rest.ok_or(FOREIGN_SCHEME)?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let host = host_of(&rest[..end]).ok_or(AMBIGUOUS)?;
@@ -96,7 +104,10 @@ fn is_public(host: &str) -> bool {
     if let Ok(address) = host.parse::<Ipv6Addr>() {
         return is_public_v6(address);
     }
-    let is_below = |end: &str| host.strip_suffix(end).is_some_and(|rest| rest.ends_with('.'));
+    let is_below = |end: &str| {
+        host.strip_suffix(end)
+            .is_some_and(|rest| rest.ends_with('.'))
+    };
     host.contains('.') && !PRIVATE_ENDS.into_iter().any(is_below)
 }
 

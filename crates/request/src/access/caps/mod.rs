@@ -75,9 +75,15 @@ impl RequestCaps {
             ("prompt_tokens", self.prompt_tokens),
         ];
         if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == Some(0)) {
-            return Err(((*name).to_owned(), "a cap must be 1 or more; leave it out for no cap"));
+            return Err((
+                (*name).to_owned(),
+                "a cap must be 1 or more; leave it out for no cap",
+            ));
         }
-        if self.max_tokens.is_some_and(|most| self.default_max_tokens > Some(most)) {
+        if self
+            .max_tokens
+            .is_some_and(|most| self.default_max_tokens > Some(most))
+        {
             let problem = "this must be at most `max_tokens`";
             return Err(("default_max_tokens".to_owned(), problem));
         }
@@ -119,16 +125,25 @@ impl CappedRequest<'_> {
     }
 
     fn check_choices(&self, sizes: &StatedSizes) -> Result<(), GatewayError> {
-        let Some(most) = self.lowest(|caps| caps.n) else { return Ok(()) };
+        let Some(most) = self.lowest(|caps| caps.n) else {
+            return Ok(());
+        };
         for stated in &sizes.choices {
             require_at_most(stated.field, stated.count, most)?;
         }
-        let choices = sizes.choices.iter().filter_map(|stated| stated.count).max().unwrap_or(1);
+        let choices = sizes
+            .choices
+            .iter()
+            .filter_map(|stated| stated.count)
+            .max()
+            .unwrap_or(1);
         require_at_most("prompt", Some(choices.saturating_mul(sizes.prompts)), most)
     }
 
     fn check_prompt(&self) -> Result<(), GatewayError> {
-        let Some(most) = self.lowest(|caps| caps.prompt_tokens) else { return Ok(()) };
+        let Some(most) = self.lowest(|caps| caps.prompt_tokens) else {
+            return Ok(());
+        };
         let mut text_bytes = self.prompt.text;
         let mut ids = 0;
         for part in self.fields.prompt.parts(self.body) {
@@ -141,7 +156,10 @@ impl CappedRequest<'_> {
         let estimated = ids + (text_bytes as f64 * TOKENS_PER_BYTE + media) as u64;
         if estimated > most {
             let problem = format!("has about {estimated} tokens, and this client may send {most}");
-            return Err(GatewayError::RequestCap { field: "prompt", problem });
+            return Err(GatewayError::RequestCap {
+                field: "prompt",
+                problem,
+            });
         }
         Ok(())
     }
@@ -181,31 +199,53 @@ impl CappedRequest<'_> {
         let (Some(default), Some(field)) = (default, names.first()) else {
             return Ok(CapEdits::default());
         };
-        let mut stated = sizes.max_tokens.iter().filter(|stated| names.contains(&stated.field));
+        let mut stated = sizes
+            .max_tokens
+            .iter()
+            .filter(|stated| names.contains(&stated.field));
         // Engines differ in whether 0 is a limit.
         if let Some(zero) = stated.clone().find(|stated| stated.count == Some(0)) {
             let problem = "must be 1 or more".to_owned();
-            return Err(GatewayError::RequestCap { field: zero.field, problem });
+            return Err(GatewayError::RequestCap {
+                field: zero.field,
+                problem,
+            });
         }
         if stated.next().is_some() {
             return Ok(CapEdits::default());
         }
         let splice = sizes.set(self.body, field, &default.to_string());
-        let edits = splice.map(|splice| FieldEdit { field, splice }).into_iter().collect();
-        Ok(CapEdits { edits, max_tokens: Some(default) })
+        let edits = splice
+            .map(|splice| FieldEdit { field, splice })
+            .into_iter()
+            .collect();
+        Ok(CapEdits {
+            edits,
+            max_tokens: Some(default),
+        })
     }
 
     /// The edit that sets the priority, unless the client has set its own. vLLM has no priority in other APIs.
     fn set_priority(&self, sizes: &StatedSizes) -> Option<FieldEdit> {
         const FIELD: &str = "priority";
-        let has_own = self.fields.controls.iter().any(|used| used.control.name == FIELD);
-        let has_priority = matches!(self.api, Some(Api::Chat | Api::Completions | Api::Responses));
+        let has_own = self
+            .fields
+            .controls
+            .iter()
+            .any(|used| used.control.name == FIELD);
+        let has_priority = matches!(
+            self.api,
+            Some(Api::Chat | Api::Completions | Api::Responses)
+        );
         if has_own || !has_priority {
             return None;
         }
         let priority = self.priority?;
         let splice: Splice = sizes.set(self.body, FIELD, &priority.to_string())?;
-        Some(FieldEdit { field: FIELD, splice })
+        Some(FieldEdit {
+            field: FIELD,
+            splice,
+        })
     }
 }
 

@@ -7,8 +7,13 @@ use tokenweir_protocol::json::members::{self, Member, visit_elements, visit_memb
 use tokenweir_protocol::openai::Splice;
 
 /// Names of the limits of output tokens: of OpenAI and Anthropic, and of SGLang and llama.cpp.
-const LIMIT_NAMES: [&str; 5] =
-    ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"];
+const LIMIT_NAMES: [&str; 5] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "n_predict",
+];
 /// Names of the number of choices. `best_of`: the choices that old engines compute for one.
 const CHOICE_NAMES: [&str; 2] = ["n", "best_of"];
 /// Fields that a gateway sets. Their values of `null` and 0 count as not stated.
@@ -48,10 +53,15 @@ struct FieldPlace {
 impl StatedSizes {
     /// Reads the numbers of a body, which is a complete JSON object.
     pub(super) fn read(body: &[u8]) -> Self {
-        let mut sizes = Self { prompts: 1, ..Self::default() };
+        let mut sizes = Self {
+            prompts: 1,
+            ..Self::default()
+        };
         visit_members(body, |member| {
             let value = &body[member.value.clone()];
-            let Some(name) = decode_name(body, &member) else { return };
+            let Some(name) = decode_name(body, &member) else {
+                return;
+            };
             if name == PARAMETERS_NAME {
                 sizes.read_parameters(value);
                 visit_elements(value, |element| sizes.read_parameters(&value[element]));
@@ -60,7 +70,10 @@ impl StatedSizes {
             } else {
                 sizes.read_number(&name, value);
                 let field = SET_NAMES.into_iter().find(|field| *field == name);
-                let places = field.map(|field| FieldPlace { field, value: member.value });
+                let places = field.map(|field| FieldPlace {
+                    field,
+                    value: member.value,
+                });
                 sizes.places.extend(places);
             }
         });
@@ -94,7 +107,10 @@ impl StatedSizes {
         if let Some(place) = self.places.iter().find(|place| place.field == field) {
             return Some(Splice::replace(place.value.clone(), value.to_owned()));
         }
-        let members = body.trim_ascii_start().strip_prefix(b"{")?.trim_ascii_start();
+        let members = body
+            .trim_ascii_start()
+            .strip_prefix(b"{")?
+            .trim_ascii_start();
         if members.starts_with(b"}") {
             return None;
         }
@@ -120,6 +136,8 @@ fn count_prompts(value: &[u8]) -> u64 {
 /// Number of token ids, if a part of the prompt consists of them. `None`: the part is text.
 pub(super) fn count_token_ids(part: &[u8]) -> Option<u64> {
     let is_of_numbers = part.starts_with(b"[")
-        && part.iter().all(|byte| byte.is_ascii_digit() || b"[], \t\r\n".contains(byte));
+        && part
+            .iter()
+            .all(|byte| byte.is_ascii_digit() || b"[], \t\r\n".contains(byte));
     is_of_numbers.then(|| memchr::memchr_iter(b',', part).count() as u64 + 1)
 }

@@ -48,24 +48,60 @@ fn check(
 fn sizes_beyond_a_cap_are_refused() {
     for (api, member, field) in [
         (Api::Chat, r#""max_tokens":101"#, "max_tokens"),
-        (Api::Chat, r#""max_tokens":1,"max_completion_tokens":101"#, "max_completion_tokens"),
-        (Api::Chat, r#""max_completion_tokens":1,"max_tokens":101"#, "max_tokens"),
+        (
+            Api::Chat,
+            r#""max_tokens":1,"max_completion_tokens":101"#,
+            "max_completion_tokens",
+        ),
+        (
+            Api::Chat,
+            r#""max_completion_tokens":1,"max_tokens":101"#,
+            "max_tokens",
+        ),
         (Api::Chat, r#""m\u0061x_tokens":101"#, "max_tokens"),
         (Api::Chat, r#""max_tokens":"101""#, "max_tokens"),
         (Api::Chat, r#""max_tokens":1.01e2"#, "max_tokens"),
         (Api::Chat, r#""max_tokens":1e400"#, "max_tokens"),
         (Api::Chat, r#""max_tokens":-1"#, "max_tokens"),
-        (Api::Chat, r#""max_tokens":18446744073709551616"#, "max_tokens"),
-        (Api::Chat, r#""max_completion_tokens":0"#, "max_completion_tokens"),
+        (
+            Api::Chat,
+            r#""max_tokens":18446744073709551616"#,
+            "max_tokens",
+        ),
+        (
+            Api::Chat,
+            r#""max_completion_tokens":0"#,
+            "max_completion_tokens",
+        ),
         (Api::Chat, r#""n":5"#, "n"),
         (Api::Chat, r#""n":"5""#, "n"),
         (Api::Completions, r#""best_of":5"#, "best_of"),
-        (Api::Completions, r#""prompt":["a","b","c"],"n":2"#, "prompt"),
-        (Api::Completions, r#""prompt":[[1],[2],[3],[4],[5]]"#, "prompt"),
+        (
+            Api::Completions,
+            r#""prompt":["a","b","c"],"n":2"#,
+            "prompt",
+        ),
+        (
+            Api::Completions,
+            r#""prompt":[[1],[2],[3],[4],[5]]"#,
+            "prompt",
+        ),
         (Api::Messages, r#""max_tokens":101"#, "max_tokens"),
-        (Api::Responses, r#""max_output_tokens":101"#, "max_output_tokens"),
-        (Api::Other, r#""token_ids":[1],"sampling_params":{"max_tokens":101}"#, "max_tokens"),
-        (Api::Other, r#""sampling_params":{"n":1},"sampling_params":{"n":5}"#, "n"),
+        (
+            Api::Responses,
+            r#""max_output_tokens":101"#,
+            "max_output_tokens",
+        ),
+        (
+            Api::Other,
+            r#""token_ids":[1],"sampling_params":{"max_tokens":101}"#,
+            "max_tokens",
+        ),
+        (
+            Api::Other,
+            r#""sampling_params":{"n":1},"sampling_params":{"n":5}"#,
+            "n",
+        ),
         (Api::Other, r#""n_predict":-1"#, "n_predict"),
         (Api::Other, r#""sampling_params":[{"n":1},{"n":5}]"#, "n"),
         (Api::Other, r#""messages":[[{}],[{}],[{}]],"n":2"#, "prompt"),
@@ -82,15 +118,26 @@ fn long_prompts_are_refused_and_ids_count() {
     for (count, is_allowed) in [(500, true), (501, false)] {
         let body = format!("{{\"max_tokens\":1,\"prompt\":[{}]}}", ids(count));
         assert_eq!(check(Api::Completions, body).is_ok(), is_allowed, "{count}");
-        let body = format!("{{\"sampling_params\":{{}},\"token_ids\":[{}]}}", ids(count));
+        let body = format!(
+            "{{\"sampling_params\":{{}},\"token_ids\":[{}]}}",
+            ids(count)
+        );
         assert_eq!(check(Api::Other, body).is_ok(), is_allowed, "{count}");
     }
     for (bytes, is_allowed) in [(1_900, true), (2_100, false)] {
         for field in ["messages", "documents"] {
-            let bytes = if field == "documents" { bytes + 1_024 } else { bytes };
+            let bytes = if field == "documents" {
+                bytes + 1_024
+            } else {
+                bytes
+            };
             let text = "a ".repeat(bytes / 2);
             let body = format!("{{\"max_tokens\":1,\"{field}\":[\"{text}\"]}}");
-            assert_eq!(check(Api::Chat, body).is_ok(), is_allowed, "{bytes} {field}");
+            assert_eq!(
+                check(Api::Chat, body).is_ok(),
+                is_allowed,
+                "{bytes} {field}"
+            );
         }
     }
 }
@@ -99,29 +146,71 @@ fn long_prompts_are_refused_and_ids_count() {
 fn requests_within_the_caps_stay_unchanged() {
     for (api, member) in [
         (Api::Chat, r#""max_tokens":100,"n":4"#),
-        (Api::Chat, r#""max_completion_tokens":1e2,"max_tokens":null,"n":null"#),
+        (
+            Api::Chat,
+            r#""max_completion_tokens":1e2,"max_tokens":null,"n":null"#,
+        ),
         (Api::Completions, r#""prompt":["a","b"],"n":2"#),
         (Api::Completions, r#""prompt":"a","max_tokens":0"#),
         (Api::Completions, r#""prompt":[1,2,3,4,5,6]"#),
         (Api::Messages, r#""max_tokens":100"#),
-        (Api::Responses, r#""max_output_tokens":1,"unknown":{"max_tokens":101,"n":5}"#),
-        (Api::Other, r#""max_tokens":1,"input":["a","b","c","d","e"]"#),
-        (Api::Chat, r#""max_tokens":1,"messages":[{},{},{},{},{}],"n":4"#),
+        (
+            Api::Responses,
+            r#""max_output_tokens":1,"unknown":{"max_tokens":101,"n":5}"#,
+        ),
+        (
+            Api::Other,
+            r#""max_tokens":1,"input":["a","b","c","d","e"]"#,
+        ),
+        (
+            Api::Chat,
+            r#""max_tokens":1,"messages":[{},{},{},{},{}],"n":4"#,
+        ),
     ] {
         let body = format!("{{\"model\":\"m\",{member}}}");
-        assert_eq!(check(api, &caps(), None, &body), Ok(body.clone()), "{member}");
+        assert_eq!(
+            check(api, &caps(), None, &body),
+            Ok(body.clone()),
+            "{member}"
+        );
     }
 }
 
 #[test]
 fn a_missing_limit_becomes_the_default() {
-    let with_default = RequestCaps { default_max_tokens: Some(50), ..caps() };
-    let only_default = RequestCaps { max_tokens: None, ..with_default.clone() };
+    let with_default = RequestCaps {
+        default_max_tokens: Some(50),
+        ..caps()
+    };
+    let only_default = RequestCaps {
+        max_tokens: None,
+        ..with_default.clone()
+    };
     for (api, caps, body, expected) in [
-        (Api::Chat, &caps(), r#"{"n":1}"#, r#"{"max_tokens":100,"n":1}"#),
-        (Api::Chat, &with_default, r#"{"n":1}"#, r#"{"max_tokens":50,"n":1}"#),
-        (Api::Chat, &only_default, r#"{"n":1}"#, r#"{"max_tokens":50,"n":1}"#),
-        (Api::Chat, &only_default, r#"{"max_tokens":999}"#, r#"{"max_tokens":999}"#),
+        (
+            Api::Chat,
+            &caps(),
+            r#"{"n":1}"#,
+            r#"{"max_tokens":100,"n":1}"#,
+        ),
+        (
+            Api::Chat,
+            &with_default,
+            r#"{"n":1}"#,
+            r#"{"max_tokens":50,"n":1}"#,
+        ),
+        (
+            Api::Chat,
+            &only_default,
+            r#"{"n":1}"#,
+            r#"{"max_tokens":50,"n":1}"#,
+        ),
+        (
+            Api::Chat,
+            &only_default,
+            r#"{"max_tokens":999}"#,
+            r#"{"max_tokens":999}"#,
+        ),
         (
             Api::Chat,
             &with_default,
@@ -142,11 +231,20 @@ fn a_missing_limit_becomes_the_default() {
             r#"{"max_output_tokens":50,"max_tokens":5}"#,
         ),
         (Api::Completions, &with_default, r#"{"n":1}"#, r#"{"n":1}"#),
-        (Api::Other, &with_default, r#"{"n":1}"#, r#"{"max_tokens":50,"n":1}"#),
+        (
+            Api::Other,
+            &with_default,
+            r#"{"n":1}"#,
+            r#"{"max_tokens":50,"n":1}"#,
+        ),
         (Api::Messages, &with_default, r#"{"n":1}"#, r#"{"n":1}"#),
         (Api::Chat, &with_default, "{ }", "{ }"),
     ] {
-        assert_eq!(check(api, caps, None, body).as_deref(), Ok(expected), "{body}");
+        assert_eq!(
+            check(api, caps, None, body).as_deref(),
+            Ok(expected),
+            "{body}"
+        );
     }
 }
 
@@ -155,13 +253,25 @@ fn a_tier_sets_an_unstated_priority() {
     let none = RequestCaps::default();
     for (api, body, expected) in [
         (Api::Chat, r#"{"n":1}"#, r#"{"priority":-3,"n":1}"#),
-        (Api::Responses, r#"{"priority":0,"n":1}"#, r#"{"priority":-3,"n":1}"#),
-        (Api::Completions, r#"{"pri\u006frity":null}"#, r#"{"pri\u006frity":-3}"#),
+        (
+            Api::Responses,
+            r#"{"priority":0,"n":1}"#,
+            r#"{"priority":-3,"n":1}"#,
+        ),
+        (
+            Api::Completions,
+            r#"{"pri\u006frity":null}"#,
+            r#"{"pri\u006frity":-3}"#,
+        ),
         (Api::Chat, r#"{"priority":7}"#, r#"{"priority":7}"#),
         (Api::Messages, r#"{"n":1}"#, r#"{"n":1}"#),
         (Api::Other, r#"{"n":1}"#, r#"{"n":1}"#),
     ] {
-        assert_eq!(check(api, &none, Some(-3), body).as_deref(), Ok(expected), "{body}");
+        assert_eq!(
+            check(api, &none, Some(-3), body).as_deref(),
+            Ok(expected),
+            "{body}"
+        );
     }
 }
 
@@ -178,7 +288,11 @@ fn without_a_list_only_public_hosts_are_allowed() {
     ] {
         assert_eq!(check_url(text(url), None), Ok(()), "{url}");
     }
-    let escaped = ["\\u0068ttp://10.0.0.1/", "http:\\/\\/localhost/", "http://a.b\\u0009/"];
+    let escaped = [
+        "\\u0068ttp://10.0.0.1/",
+        "http:\\/\\/localhost/",
+        "http://a.b\\u0009/",
+    ];
     let private = [
         "http://127.0.0.1/",
         "http://127.1/",
@@ -245,7 +359,11 @@ fn a_list_decides_alone_which_hosts_are_allowed() {
         ("http://example.com/a", false),
         ("data:,a", true),
     ] {
-        assert_eq!(check_url(text(url), Some(&hosts)).is_ok(), is_allowed, "{url}");
+        assert_eq!(
+            check_url(text(url), Some(&hosts)).is_ok(),
+            is_allowed,
+            "{url}"
+        );
     }
     assert!(check_url(text("http://example.com"), Some(&[])).is_err());
     let all = ["*".to_owned()];
@@ -263,11 +381,23 @@ fn invalid_caps_are_named() {
     for host in ["*", "*.a.b", "10.0.0.1", "::1", "localhost"] {
         assert_eq!(hosts(host).check(), Ok(()), "{host}");
     }
-    for host in ["", "A.b", "http://a", "a:80", "a/b", "*a.b", "a.*", "127.1", "a..b"] {
-        assert_eq!(hosts(host).check().unwrap_err().0, "media_hosts.1", "{host}");
+    for host in [
+        "", "A.b", "http://a", "a:80", "a/b", "*a.b", "a.*", "127.1", "a..b",
+    ] {
+        assert_eq!(
+            hosts(host).check().unwrap_err().0,
+            "media_hosts.1",
+            "{host}"
+        );
     }
-    let zero = RequestCaps { n: Some(0), ..caps() };
+    let zero = RequestCaps {
+        n: Some(0),
+        ..caps()
+    };
     assert_eq!(zero.check().unwrap_err().0, "n");
-    let above = RequestCaps { default_max_tokens: Some(101), ..caps() };
+    let above = RequestCaps {
+        default_max_tokens: Some(101),
+        ..caps()
+    };
     assert_eq!(above.check().unwrap_err().0, "default_max_tokens");
 }

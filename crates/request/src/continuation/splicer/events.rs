@@ -31,8 +31,10 @@ impl StreamSplicer {
             self.is_done = true;
             return Action::Keep;
         }
-        let is_aborted =
-            event.finish.as_ref().is_some_and(|finish| &bytes[finish.clone()] == b"abort");
+        let is_aborted = event
+            .finish
+            .as_ref()
+            .is_some_and(|finish| &bytes[finish.clone()] == b"abort");
         if self.text.shown > 0 && self.refusal.is_none() && (event.is_error || is_aborted) {
             self.interruption = Some(if is_aborted {
                 InterruptionCause::Aborted
@@ -42,7 +44,10 @@ impl StreamSplicer {
             return Action::Hold;
         }
         self.head.get_or_insert_with(|| {
-            event.head.clone().map(|range| range.map(|range| Box::from(&bytes[range])))
+            event
+                .head
+                .clone()
+                .map(|range| range.map(|range| Box::from(&bytes[range])))
         });
         if event.choices > 1 || event.is_other_choice {
             self.refuse(ContinuationRefusal::Choices);
@@ -50,7 +55,9 @@ impl StreamSplicer {
         if !self.on_prompt(&event, bytes) {
             return self.diverge();
         }
-        let Some(repeated) = self.on_output(&event, bytes) else { return self.diverge() };
+        let Some(repeated) = self.on_output(&event, bytes) else {
+            return self.diverge();
+        };
         self.is_finished |= event.finish.is_some();
         self.has_usage |= event.usage.is_some();
         self.has_last_usage |= event.usage.is_some() && event.choices == 0;
@@ -76,7 +83,10 @@ impl StreamSplicer {
     /// Reads the token ids of the prompt. Returns `false` if a continuing backend reports a prompt
     /// other than the prompt that the gateway sent.
     fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
-        let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids])?.collect());
+        let ids = event
+            .prompt_ids
+            .clone()
+            .and_then(|ids| numbers(&bytes[ids])?.collect());
         let ids: Option<Vec<u32>> = ids;
         match &mut self.continued {
             None => {
@@ -93,7 +103,10 @@ impl StreamSplicer {
             Some(continued) if self.plan.is_exact && !continued.is_checked => {
                 continued.is_checked = true;
                 // After a refusal the splicer keeps no ids, so there is nothing to compare.
-                let sent = self.prompt_ids.iter().chain(self.ids.iter().take(continued.tokens));
+                let sent = self
+                    .prompt_ids
+                    .iter()
+                    .chain(self.ids.iter().take(continued.tokens));
                 self.refusal.is_some() || ids.is_some_and(|ids| ids.iter().eq(sent))
             }
             Some(_) => true,
@@ -135,12 +148,19 @@ impl StreamSplicer {
         }
         let repeated = self.text.show(text, self.refusal.is_none())?;
         self.has_shown_more = false;
-        self.latest = Position { tokens: self.tokens, bytes: self.text.generated };
+        self.latest = Position {
+            tokens: self.tokens,
+            bytes: self.text.generated,
+        };
         if tokens == 1 {
             self.certain = [self.certain[1], self.latest];
         }
         if self.plan.is_exact {
-            let first = if self.plan.is_greedy { self.certain[0].bytes } else { self.text.shown };
+            let first = if self.plan.is_greedy {
+                self.certain[0].bytes
+            } else {
+                self.text.shown
+            };
             self.text.forget_before(first);
         }
         let is_whole = event.finish.is_none() || !self.text.is_repeating();
@@ -216,9 +236,20 @@ impl StreamSplicer {
             if let Some(usage) = &event.usage {
                 let prompt_tokens = self.prompt_tokens;
                 let earlier = continued.tokens as u64;
-                edit::add_usage(bytes, usage, earlier, prompt_tokens, self.has_reasoning, edits);
+                edit::add_usage(
+                    bytes,
+                    usage,
+                    earlier,
+                    prompt_tokens,
+                    self.has_reasoning,
+                    edits,
+                );
             }
         }
-        if edits.is_empty() { Action::Keep } else { Action::Edit }
+        if edits.is_empty() {
+            Action::Keep
+        } else {
+            Action::Edit
+        }
     }
 }

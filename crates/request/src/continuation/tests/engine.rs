@@ -18,7 +18,11 @@ pub(super) struct Engine {
     pub(super) name: &'static str,
 }
 
-pub(super) const ENGINE: Engine = Engine { merges: false, has_ids: true, name: "a" };
+pub(super) const ENGINE: Engine = Engine {
+    merges: false,
+    has_ids: true,
+    name: "a",
+};
 
 impl Engine {
     fn next(ids: &[u32]) -> u32 {
@@ -123,7 +127,10 @@ pub(super) struct Read {
 pub(super) fn read(stream: &[u8]) -> Read {
     let stream = std::str::from_utf8(stream).unwrap();
     let mut read = Read::default();
-    for data in stream.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap()) {
+    for data in stream
+        .split_terminator("\n\n")
+        .map(|event| event.strip_prefix("data: ").unwrap())
+    {
         if data == "[DONE]" {
             read.done += 1;
             continue;
@@ -137,10 +144,13 @@ pub(super) fn read(stream: &[u8]) -> Read {
             read.usage = event["usage"].clone();
         }
         let choice = &event["choices"][0];
-        let text = choice["delta"]["content"].as_str().or(choice["text"].as_str());
+        let text = choice["delta"]["content"]
+            .as_str()
+            .or(choice["text"].as_str());
         read.text.push_str(text.unwrap_or_default());
         read.roles += usize::from(choice["delta"]["role"].is_string());
-        read.finish.extend(Some(choice["finish_reason"].clone()).filter(Value::is_string));
+        read.finish
+            .extend(Some(choice["finish_reason"].clone()).filter(Value::is_string));
         let prompt_ids =
             event["prompt_token_ids"].is_array() || choice["prompt_token_ids"].is_array();
         read.has_token_ids |= choice["token_ids"].is_array() || prompt_ids;

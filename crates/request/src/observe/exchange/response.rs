@@ -24,8 +24,15 @@ impl Exchange {
     /// Processes the head of the response.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let ExchangeState { record, response, stages, policy, in_flight, forwarded_bytes, .. } =
-            &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            stages,
+            policy,
+            in_flight,
+            forwarded_bytes,
+            ..
+        } = &mut *self.inner;
         let record: &mut RequestRecord = record;
         record.status = Some(status);
         record.timings.headers = Some(now);
@@ -34,23 +41,36 @@ impl Exchange {
         }
         let observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
         let observer = response.observer.insert(observer);
-        observer.reader.set_phrase_matcher(in_flight.settings.phrases.clone());
+        observer
+            .reader
+            .set_phrase_matcher(in_flight.settings.phrases.clone());
         if let Some(prompt) = &record.prompt {
-            observer.reader.capture_text(TextExcerpt::new(prompt.capacity()));
+            observer
+                .reader
+                .capture_text(TextExcerpt::new(prompt.capacity()));
         }
         read_type(observer, record, status, headers);
         // The histograms have values only for streams.
         if observer.observed().is_stream {
-            observer.observed_mut().set_buckets(&in_flight.settings.scales);
+            observer
+                .observed_mut()
+                .set_buckets(&in_flight.settings.scales);
         }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
         if let Some(metadata) = headers.get(METADATA) {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
-        let fingerprint = response.backend.as_ref().and_then(|backend| backend.fingerprint());
+        let fingerprint = response
+            .backend
+            .as_ref()
+            .and_then(|backend| backend.fingerprint());
         observer.remove_injected_usage(&record.options, fingerprint);
         let is_tunnel = status == SWITCHING_PROTOCOLS;
-        let tunnel = if is_tunnel { forwarded_bytes.clone() } else { None };
+        let tunnel = if is_tunnel {
+            forwarded_bytes.clone()
+        } else {
+            None
+        };
         // A WebSocket counts as complete, however its connection is closed: the gateway does not read
         // its frames.
         observer.observed_mut().is_complete |= tunnel.is_some();
@@ -72,7 +92,12 @@ impl Exchange {
         let output_events = self.inner.response.output_events();
         let frame = self.inner.stages.on_data(frame);
         let frame = self.observe(frame, now);
-        let ExchangeState { record, response, stages, .. } = &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            stages,
+            ..
+        } = &mut *self.inner;
         if response.output_events() > output_events {
             stages.on_output(record, response.backend.as_deref(), now);
         }
@@ -81,9 +106,17 @@ impl Exchange {
 
     /// Observes a chunk that has passed the stages. Returns the bytes to forward, which can be empty.
     pub(in crate::observe) fn observe(&mut self, frame: Bytes, now: Instant) -> Bytes {
-        let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            receiver,
+            abort,
+            ..
+        } = &mut *self.inner;
         let record: &mut RequestRecord = record;
-        let Some(observer) = &mut response.observer else { return frame };
+        let Some(observer) = &mut response.observer else {
+            return frame;
+        };
         let had_output = record.timings.first_output.is_some();
         let had_id = observer.response_id().is_some();
         let chunk_summary = observer.on_data(&frame, now, &mut record.timings);
@@ -100,7 +133,9 @@ impl Exchange {
                 let stall = entry.activity().on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
                 let tokens = observer.observed().estimated_tokens;
-                entry.activity().set_progress(tokens, record.timings.is_reasoning());
+                entry
+                    .activity()
+                    .set_progress(tokens, record.timings.is_reasoning());
             }
             if entry.activity().is_tunnel() {
                 entry.activity().on_tunnel_bytes(now);
@@ -132,8 +167,12 @@ impl Exchange {
 
     /// Records that the client's connection asks for more data: the write stall ends.
     pub fn on_client_poll(&mut self) {
-        let ExchangeState { response, abort, .. } = &mut *self.inner;
-        let Some(written_at) = response.written_at.take() else { return };
+        let ExchangeState {
+            response, abort, ..
+        } = &mut *self.inner;
+        let Some(written_at) = response.written_at.take() else {
+            return;
+        };
         if let Some(observer) = &mut response.observer {
             record_write_stall(observer, written_at, clock::now());
         }
@@ -160,8 +199,12 @@ impl Exchange {
 
     /// The bytes that the usage filter holds back. Called at the end of the body.
     pub(in crate::observe) fn flush(&mut self) -> Bytes {
-        let ExchangeState { record, response, .. } = &mut *self.inner;
-        let Some(observer) = &mut response.observer else { return Bytes::new() };
+        let ExchangeState {
+            record, response, ..
+        } = &mut *self.inner;
+        let Some(observer) = &mut response.observer else {
+            return Bytes::new();
+        };
         let held = observer.flush();
         record.bytes_out += held.len() as u64;
         held
@@ -178,9 +221,13 @@ fn read_type(
     // Servers write an empty value or `none` to keep proxies from compressing.
     let is_identity = |value: &HeaderValue| {
         let names: [&[u8]; 3] = [b"identity", b"none", b""];
-        names.iter().any(|name| value.as_bytes().eq_ignore_ascii_case(name))
+        names
+            .iter()
+            .any(|name| value.as_bytes().eq_ignore_ascii_case(name))
     };
-    let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
+    let is_encoded = headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|value| !is_identity(value));
     if record.api == Some(Api::Http) {
         // The body of a stored response has the usage of an earlier request.
         return observer.on_head("", false);

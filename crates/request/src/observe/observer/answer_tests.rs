@@ -24,10 +24,16 @@ const NO_ANSWERS: [(&str, &str); 25] = [
     (JSON, "null"),
     (JSON, "{}"),
     (JSON, "[]"),
-    (JSON, r#"{"id":"a","object":"list","created":1,"model":"m","usage":{"prompt_tokens":9}}"#),
+    (
+        JSON,
+        r#"{"id":"a","object":"list","created":1,"model":"m","usage":{"prompt_tokens":9}}"#,
+    ),
     (JSON, FLAT_ERROR),
     (JSON, r#"{"error":{"message":"x","code":500}}"#),
-    (JSON, r#"{"type":"error","code":"server_error","message":"x"}"#),
+    (
+        JSON,
+        r#"{"type":"error","code":"server_error","message":"x"}"#,
+    ),
     ("application/problem+json", ""),
     ("", ""),
     ("", "<html>"),
@@ -41,7 +47,10 @@ const NO_ANSWERS: [(&str, &str); 25] = [
     (STREAM, ": ping\n\ndata:\n\ndata: [DONE]"),
     (STREAM, "data: {\"error\":\"x\"}\n\ndata: [DONE]\n\n"),
     (STREAM, "event: error\ndata: Internal Server Error\n\n"),
-    (STREAM, "data: {\"object\":\"error\",\"message\":\"x\",\"code\":50001}\n\ndata: [DONE]\n\n"),
+    (
+        STREAM,
+        "data: {\"object\":\"error\",\"message\":\"x\",\"code\":50001}\n\ndata: [DONE]\n\n",
+    ),
     (STREAM, "error: {\"code\":500,\"message\":\"x\"}\n\n"),
     (STREAM, "id: 1\nretry: 5\n\n"),
 ];
@@ -50,7 +59,10 @@ const NO_ANSWERS: [(&str, &str); 25] = [
 const NO_KNOWN_ANSWERS: [(&str, &str); 13] = [
     (JSON, "7"),
     (JSON, r#"{"detail":"Not Found"}"#),
-    (JSON, r#"{"message":"no upstream","code":503,"status":"error"}"#),
+    (
+        JSON,
+        r#"{"message":"no upstream","code":503,"status":"error"}"#,
+    ),
     (JSON, r#"{"choices":[]}"#),
     (JSON, r#"{"choices":null,"usage":{"completion_tokens":3}}"#),
     (STREAM, "Internal Server Error\n"),
@@ -58,9 +70,15 @@ const NO_KNOWN_ANSWERS: [(&str, &str); 13] = [
     (STREAM, "data: Internal Server Error\n\ndata: [DONE]\n\n"),
     (STREAM, "data: [Errno 111] refused\n\ndata: [DONE]\n\n"),
     (STREAM, "data: null\n\ndata: [DONE]\n\n"),
-    (STREAM, "data: {}\n\nevent: ping\ndata: {}\n\ndata: [DONE]\n\n"),
+    (
+        STREAM,
+        "data: {}\n\nevent: ping\ndata: {}\n\ndata: [DONE]\n\n",
+    ),
     (STREAM, "data: {\"detail\":\"x\"}\n\ndata: [DONE]\n\n"),
-    (STREAM, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n"),
+    (
+        STREAM,
+        "data: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
+    ),
 ];
 
 /// Texts that are no answer of an API that answers with JSON.
@@ -106,7 +124,12 @@ fn documents(api: Api) -> &'static [&'static str] {
             r#"{"id":"r","output":[{"type":"image_generation_call","result":"UklG"}]}"#,
             r#"{"id":"r","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}"#,
         ],
-        Api::Audio => &[r#"{"text":"One"}"#, r#"{"text":"","segments":[]}"#, "\"One\"", "One"],
+        Api::Audio => &[
+            r#"{"text":"One"}"#,
+            r#"{"text":"","segments":[]}"#,
+            "\"One\"",
+            "One",
+        ],
         Api::Embeddings => &[
             r#"{"object":"list","data":[{"index":0,"embedding":[0.1]}],"usage":{"prompt_tokens":1}}"#,
             r#"{"embedding":[0.1]}"#,
@@ -220,10 +243,15 @@ fn responses_without_answers_are_incomplete() {
     let mut count = 0;
     for api in APIS {
         let has_known_format = !matches!(api, Api::Embeddings | Api::Other);
-        let mut bodies: Vec<(&str, String)> =
-            NO_ANSWERS.iter().map(|(media, body)| (*media, (*body).to_owned())).collect();
+        let mut bodies: Vec<(&str, String)> = NO_ANSWERS
+            .iter()
+            .map(|(media, body)| (*media, (*body).to_owned()))
+            .collect();
         let mut add = |more: &[(&'static str, &str)]| {
-            bodies.extend(more.iter().map(|(media, body)| (*media, (*body).to_owned())));
+            bodies.extend(
+                more.iter()
+                    .map(|(media, body)| (*media, (*body).to_owned())),
+            );
         };
         if has_known_format {
             add(&NO_KNOWN_ANSWERS);
@@ -243,18 +271,27 @@ fn responses_without_answers_are_incomplete() {
         for begun in begun_streams(api).iter().chain(of_others) {
             add(&[(STREAM, begun), (STREAM, &format!("{begun}{DONE}"))]);
         }
-        for document in documents(api).iter().filter(|document| document.starts_with('{')) {
+        for document in documents(api)
+            .iter()
+            .filter(|document| document.starts_with('{'))
+        {
             add(&[(JSON, &document[..random.usize(1..document.len())])]);
         }
         for empty in ["data", "results", "embeddings"] {
-            add(&[(JSON, &format!(r#"{{"object":"list","{empty}":[],"usage":{{}}}}"#))]);
+            add(&[(
+                JSON,
+                &format!(r#"{{"object":"list","{empty}":[],"usage":{{}}}}"#),
+            )]);
         }
         for (media_type, body) in bodies {
             for _ in 0..DIVISIONS {
                 count += 1;
                 let observer = observe(api, media_type, body.as_bytes(), &mut random);
                 let is_error = observer.observed().error.is_some();
-                assert!(observer.lacks_answer() || is_error, "{api:?} {media_type:?} {body:?}");
+                assert!(
+                    observer.lacks_answer() || is_error,
+                    "{api:?} {media_type:?} {body:?}"
+                );
             }
         }
     }
@@ -283,7 +320,10 @@ fn answers_that_look_empty_are_complete() {
     }
     for body in ["", "One two\n", "1\n00:00 --> 00:01\nOne\n"] {
         let observer = observe(Api::Audio, "text/plain", body.as_bytes(), &mut random);
-        assert!(!observer.lacks_answer(), "a transcription can be a text: {body:?}");
+        assert!(
+            !observer.lacks_answer(),
+            "a transcription can be a text: {body:?}"
+        );
     }
 }
 
@@ -309,6 +349,9 @@ fn requested_usage_shows_generated_empty_texts() {
         observer.on_data(event.as_bytes(), now, &mut timings);
         assert_eq!(observer.is_answered(), tokens > 0, "{tokens}");
         let forwarded = observer.forward(Bytes::from(event));
-        assert!(!forwarded.windows(5).any(|part| part == b"usage"), "{forwarded:?}");
+        assert!(
+            !forwarded.windows(5).any(|part| part == b"usage"),
+            "{forwarded:?}"
+        );
     }
 }

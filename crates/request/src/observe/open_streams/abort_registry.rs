@@ -48,7 +48,11 @@ impl ResponseAbortHandle {
 
     /// Whether this handle or the handle of its connection was triggered.
     pub fn is_aborted(&self) -> bool {
-        let AbortState { is_aborted, connection, .. } = &*self.0;
+        let AbortState {
+            is_aborted,
+            connection,
+            ..
+        } = &*self.0;
         is_aborted.load(Ordering::Acquire) || connection.as_ref().is_some_and(Self::is_aborted)
     }
 
@@ -74,7 +78,10 @@ impl ResponseAbortHandle {
     }
 
     fn write_pending_for(&self, now: Instant) -> Option<Duration> {
-        self.0.last_write_at.get().map(|last_write| now.saturating_duration_since(last_write))
+        self.0
+            .last_write_at
+            .get()
+            .map(|last_write| now.saturating_duration_since(last_write))
     }
 }
 
@@ -84,14 +91,20 @@ impl AbortRegistry {
     /// Registers the abort handle of a stream on the connection with the handle `connection`.
     pub fn stream(&self, connection: &ResponseAbortHandle) -> RegisteredAbortHandle {
         let connection = Some(connection.clone());
-        let state = AbortState { connection, ..AbortState::default() };
+        let state = AbortState {
+            connection,
+            ..AbortState::default()
+        };
         RegisteredAbortHandle(self.handles.insert(ResponseAbortHandle(Arc::new(state))))
     }
 
     /// Aborts every stream whose last write has been pending for `limit` or longer.
     pub fn sweep(&self, now: Instant, limit: Duration) {
         for (_, handle) in self.handles.values() {
-            if handle.write_pending_for(now).is_some_and(|time| time >= limit) {
+            if handle
+                .write_pending_for(now)
+                .is_some_and(|time| time >= limit)
+            {
                 handle.abort();
             }
         }

@@ -79,7 +79,10 @@ pub struct InFlightGuard {
 impl Default for StallLimits {
     /// The default: a gap of less than one second is no stall, and no stream is aborted.
     fn default() -> Self {
-        Self { min_gap: Duration::from_secs(1), abort_after: None }
+        Self {
+            min_gap: Duration::from_secs(1),
+            abort_after: None,
+        }
     }
 }
 
@@ -129,7 +132,11 @@ impl ExchangeRegistry {
     pub fn enter(self: &Arc<Self>, accepted: Instant) -> InFlightGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
         let slot = self.open_requests.add(accepted);
-        InFlightGuard { registry: self.clone(), settings: self.settings.load_full(), slot }
+        InFlightGuard {
+            registry: self.clone(),
+            settings: self.settings.load_full(),
+            slot,
+        }
     }
 
     /// From now on, a dropped exchange counts as aborted by the gateway, not by its client.
@@ -157,8 +164,10 @@ impl ExchangeRegistry {
                 activity.cut();
             }
             if activity.is_tunnel() {
-                let idle =
-                    activity.terms.idle.is_some_and(|idle| activity.is_tunnel_idle(idle, now));
+                let idle = activity
+                    .terms
+                    .idle
+                    .is_some_and(|idle| activity.is_tunnel_idle(idle, now));
                 if idle || self.is_closing_tunnels.load(Ordering::Relaxed) {
                     activity.cut();
                 }
@@ -166,7 +175,9 @@ impl ExchangeRegistry {
             }
             activity.check_move(now);
             activity.check_loss(now);
-            let Some(silent_for) = activity.backend_silence(now) else { continue };
+            let Some(silent_for) = activity.backend_silence(now) else {
+                continue;
+            };
             if silent_for >= limits.threshold(&*activity.backend) {
                 activity.stall(now);
             }
@@ -191,9 +202,15 @@ impl ExchangeRegistry {
     pub fn move_streams(&self, backend: &str) -> usize {
         let streams = self.streams.values();
         let of_backend = streams.iter().filter(|(_, activity)| {
-            activity.subject.backend.as_ref().is_some_and(|id| id.as_str() == backend)
+            activity
+                .subject
+                .backend
+                .as_ref()
+                .is_some_and(|id| id.as_str() == backend)
         });
-        of_backend.filter(|(_, activity)| activity.request_move()).count()
+        of_backend
+            .filter(|(_, activity)| activity.request_move())
+            .count()
     }
 
     /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
@@ -201,8 +218,10 @@ impl ExchangeRegistry {
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
         let activities = self.streams.values();
         let slow = self.settings.load().slow;
-        let mut snapshot =
-            OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
+        let mut snapshot = OpenStreamsSnapshot {
+            count: activities.len(),
+            ..OpenStreamsSnapshot::default()
+        };
         for (sequence_number, activity) in activities {
             let (phase, silent_for) = activity.phase(now);
             let tokens = activity.tokens();
@@ -228,7 +247,10 @@ impl ExchangeRegistry {
 
     /// Calls `visit` with the identity of each open stream.
     pub fn visit_streams(&self, mut visit: impl FnMut(&StreamInfo)) {
-        self.streams.values().iter().for_each(|(_, activity)| visit(&activity.subject));
+        self.streams
+            .values()
+            .iter()
+            .for_each(|(_, activity)| visit(&activity.subject));
     }
 
     /// The start of the gateway.

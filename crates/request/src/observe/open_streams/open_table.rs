@@ -26,7 +26,10 @@ pub(super) struct TableEntry<T> {
 
 impl<T> Default for OpenTable<T> {
     fn default() -> Self {
-        Self(Mutex::new(Rows { next_key: 0, open: BTreeMap::new() }))
+        Self(Mutex::new(Rows {
+            next_key: 0,
+            open: BTreeMap::new(),
+        }))
     }
 }
 
@@ -38,13 +41,21 @@ impl<T> OpenTable<T> {
         let key = rows.next_key;
         rows.next_key += 1;
         rows.open.insert(key, value.clone());
-        TableEntry { table: self.clone(), key, value }
+        TableEntry {
+            table: self.clone(),
+            key,
+            value,
+        }
     }
 
     /// The open values with their keys. Later values have greater keys. The table is not locked while
     /// the caller uses the values.
     pub(super) fn values(&self) -> Vec<(u64, Arc<T>)> {
-        lock(&self.0).open.iter().map(|(key, value)| (*key, value.clone())).collect()
+        lock(&self.0)
+            .open
+            .iter()
+            .map(|(key, value)| (*key, value.clone()))
+            .collect()
     }
 }
 

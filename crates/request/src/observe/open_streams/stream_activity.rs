@@ -86,7 +86,10 @@ impl StreamActivity {
         tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) -> Self {
-        let tunnel = tunnel.map(|count| TunnelBytes { count, swept_count: AtomicU64::new(0) });
+        let tunnel = tunnel.map(|count| TunnelBytes {
+            count,
+            swept_count: AtomicU64::new(0),
+        });
         let activity = Self {
             backend,
             subject,
@@ -111,7 +114,9 @@ impl StreamActivity {
             waker: AtomicWaker::new(),
             tunnel,
         };
-        activity.last_output_at.set(activity.tunnel.as_ref().map(|_| now));
+        activity
+            .last_output_at
+            .set(activity.tunnel.as_ref().map(|_| now));
         activity.deadline.set(activity.terms.first_output_by);
         activity.heard_at.set(Some(now));
         activity.last_byte_at.set(Some(now));
@@ -142,7 +147,9 @@ impl StreamActivity {
     /// Whether the WebSocket had no bytes in either direction for `limit`. Only sweeps notice bytes of
     /// the client, so the time of these bytes is as exact as the interval of the sweeps.
     pub(super) fn is_tunnel_idle(&self, limit: Duration, now: Instant) -> bool {
-        let Some(tunnel) = &self.tunnel else { return false };
+        let Some(tunnel) = &self.tunnel else {
+            return false;
+        };
         let count = tunnel.count.load(Ordering::Relaxed);
         if tunnel.swept_count.swap(count, Ordering::Relaxed) != count {
             self.on_tunnel_bytes(now);
@@ -169,7 +176,10 @@ impl StreamActivity {
 
     /// The phase, and the time since the last output. `None`: no output yet, or the stream ended.
     pub(super) fn phase(&self, now: Instant) -> (StreamPhase, Option<Duration>) {
-        let silent_for = self.last_output_at.get().map(|last| now.saturating_duration_since(last));
+        let silent_for = self
+            .last_output_at
+            .get()
+            .map(|last| now.saturating_duration_since(last));
         let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
         let phase = match silent_for {
             None if self.tokens() > 0 => StreamPhase::Closing,
@@ -227,7 +237,9 @@ impl StreamActivity {
     }
 
     pub(super) fn check_keep_alive(&self, now: Instant) {
-        let Some(interval) = self.terms.rules.keep_alive else { return };
+        let Some(interval) = self.terms.rules.keep_alive else {
+            return;
+        };
         let is_due = |last_byte| now.saturating_duration_since(last_byte) >= interval;
         let waits_for_backend = self.waits_for_backend.load(Ordering::Relaxed);
         if waits_for_backend && self.last_byte_at.get().is_some_and(is_due) {
@@ -251,8 +263,14 @@ impl StreamActivity {
 
     /// Whether to end the stream because the key of its client was removed.
     pub fn is_revoked(&self, now: Instant) -> bool {
-        let time = if self.is_tunnel() { Duration::ZERO } else { REVOKED_STREAM_TIME };
-        self.revoked_at.get().is_some_and(|revoked_at| now >= revoked_at + time)
+        let time = if self.is_tunnel() {
+            Duration::ZERO
+        } else {
+            REVOKED_STREAM_TIME
+        };
+        self.revoked_at
+            .get()
+            .is_some_and(|revoked_at| now >= revoked_at + time)
     }
 
     /// Whether the stream has reached its total timeout.
@@ -308,7 +326,9 @@ impl StreamActivity {
     /// Cuts the stream if its backend is down and sends nothing: early if another backend can continue the
     /// stream, once in each silence.
     pub(super) fn check_loss(&self, now: Instant) {
-        let Some(silence) = self.silence_of_lost_backend(now) else { return };
+        let Some(silence) = self.silence_of_lost_backend(now) else {
+            return;
+        };
         let may_move = self.is_movable.load(Ordering::Relaxed)
             && self.left_after.get() != self.last_heard_at();
         if silence >= LOST_SILENCE || (silence >= MOVE_SILENCE && may_move) {
@@ -374,7 +394,9 @@ impl StreamActivity {
     pub(super) fn stall(&self, now: Instant) {
         let mut stall = lock(&self.stall);
         // None: the stream may have ended concurrently.
-        let Some(last_output_at) = self.last_output_at.get() else { return };
+        let Some(last_output_at) = self.last_output_at.get() else {
+            return;
+        };
         if stall.is_some() {
             return;
         }
@@ -392,7 +414,10 @@ impl StreamActivity {
         if !self.is_stalled.load(Ordering::Acquire) {
             return None;
         }
-        Some(Stall { ended_at: Some(now), ..self.end_stall()? })
+        Some(Stall {
+            ended_at: Some(now),
+            ..self.end_stall()?
+        })
     }
 
     fn end_stall(&self) -> Option<Stall> {

@@ -92,10 +92,9 @@ impl StreamInfo {
             backend: record.backend().cloned(),
             caller: record.caller.clone(),
             client: record.client,
-            prompt_tokens: record
-                .decision
-                .as_ref()
-                .map_or(0, |decision| decision.selected_candidate().prompt.round() as u64),
+            prompt_tokens: record.decision.as_ref().map_or(0, |decision| {
+                decision.selected_candidate().prompt.round() as u64
+            }),
             accepted: record.timings.accepted,
         }
     }

@@ -27,7 +27,10 @@ struct RecordingBackend {
 
 impl BackendMonitor for RecordingBackend {
     fn condition(&self, _now: Instant) -> BackendCondition {
-        BackendCondition { running: Some(7), ..BackendCondition::default() }
+        BackendCondition {
+            running: Some(7),
+            ..BackendCondition::default()
+        }
     }
 
     fn on_gap(&self, gap: Duration, _: Instant) {
@@ -88,14 +91,28 @@ struct StreamFixture {
 /// A registry without streams. `usual_gap` is the p99 of the backend's output gaps, in seconds.
 fn fixture(usual_gap: Option<f64>, abort_after: Option<Duration>) -> StreamFixture {
     let epoch = clock::now();
-    let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
+    let stalls = StallLimits {
+        min_gap: MIN_GAP,
+        abort_after,
+    };
     let registry = ExchangeRegistry::new(
-        ObservationSettings { stalls, ..ObservationSettings::default() },
+        ObservationSettings {
+            stalls,
+            ..ObservationSettings::default()
+        },
         epoch,
     );
-    let backend = Arc::new(RecordingBackend { usual_gap, ..RecordingBackend::default() });
+    let backend = Arc::new(RecordingBackend {
+        usual_gap,
+        ..RecordingBackend::default()
+    });
     let in_flight = registry.enter(epoch);
-    StreamFixture { epoch, registry, backend, in_flight }
+    StreamFixture {
+        epoch,
+        registry,
+        backend,
+        in_flight,
+    }
 }
 
 impl StreamFixture {
@@ -105,7 +122,8 @@ impl StreamFixture {
 
     fn open_stream_with(&self, terms: StreamPolicy) -> StreamEntry {
         let info = stream_info(self.epoch);
-        self.in_flight.stream(self.backend.clone(), info, terms, None, self.epoch)
+        self.in_flight
+            .stream(self.backend.clone(), info, terms, None, self.epoch)
     }
 
     fn at(&self, millis: u64) -> Instant {
@@ -126,9 +144,18 @@ fn a_stall_is_reported_once_until_output() {
     assert_eq!(fixture.sweep(109), [0, 0]);
     assert_eq!(fixture.sweep(110), [1, 1]);
     assert_eq!(fixture.sweep(500), [1, 1], "the same stall");
-    let stall = entry.activity().on_output(fixture.at(600), Some(OUTPUT_GAP)).unwrap();
-    assert_eq!((stall.last_output_at, stall.detected_at), (fixture.at(10), fixture.at(110)));
-    assert_eq!((stall.ended_at, stall.condition.running), (Some(fixture.at(600)), Some(7)));
+    let stall = entry
+        .activity()
+        .on_output(fixture.at(600), Some(OUTPUT_GAP))
+        .unwrap();
+    assert_eq!(
+        (stall.last_output_at, stall.detected_at),
+        (fixture.at(10), fixture.at(110))
+    );
+    assert_eq!(
+        (stall.ended_at, stall.condition.running),
+        (Some(fixture.at(600)), Some(7))
+    );
     assert_eq!(*fixture.backend.gaps.lock().unwrap(), [OUTPUT_GAP]);
     assert_eq!(fixture.sweep(699), [0, 1]);
     assert_eq!(fixture.sweep(700), [1, 2], "another stall");
@@ -217,8 +244,14 @@ fn exchanges_are_open_until_the_guard_drops() {
 #[test]
 fn a_late_first_output_aborts_the_stream() {
     let fixture = fixture(None, None);
-    let terms = StreamPolicy { first_output_by: Some(fixture.at(500)), ..StreamPolicy::default() };
-    let (overdue, on_time) = (fixture.open_stream_with(terms), fixture.open_stream_with(terms));
+    let terms = StreamPolicy {
+        first_output_by: Some(fixture.at(500)),
+        ..StreamPolicy::default()
+    };
+    let (overdue, on_time) = (
+        fixture.open_stream_with(terms),
+        fixture.open_stream_with(terms),
+    );
     on_time.activity().on_output(fixture.at(400), None);
     fixture.sweep(499);
     assert!(!is_cut(&overdue));
@@ -237,7 +270,11 @@ fn silent_streams_of_lost_backends_move_then_end() {
     let fixture = fixture(None, None);
     let (fixed, movable) = (fixture.stream(), fixture.stream());
     movable.activity().set_movable();
-    assert_eq!(loss_at(&fixture, &movable, 60_000), None, "the backend is up");
+    assert_eq!(
+        loss_at(&fixture, &movable, 60_000),
+        None,
+        "the backend is up"
+    );
     for entry in [&fixed, &movable] {
         entry.activity().on_bytes(fixture.at(60_000));
         entry.activity().set_waits_for_backend(true);
@@ -245,7 +282,11 @@ fn silent_streams_of_lost_backends_move_then_end() {
     fixture.backend.is_down.store(true, Ordering::Relaxed);
     assert_eq!(loss_at(&fixture, &movable, 64_999), None);
     assert_eq!(loss_at(&fixture, &movable, 65_000), Some(Loss::Moves));
-    assert_eq!(loss_at(&fixture, &movable, 74_999), None, "no other backend continued it");
+    assert_eq!(
+        loss_at(&fixture, &movable, 74_999),
+        None,
+        "no other backend continued it"
+    );
     assert_eq!(loss_at(&fixture, &fixed, 74_999), None);
     assert_eq!(loss_at(&fixture, &movable, 75_000), Some(Loss::Ends));
     assert_eq!(loss_at(&fixture, &fixed, 75_000), Some(Loss::Ends));
@@ -257,7 +298,11 @@ fn bytes_or_slow_clients_prevent_a_loss() {
     let entry = fixture.stream();
     fixture.backend.is_down.store(true, Ordering::Relaxed);
     entry.activity().on_bytes(fixture.at(10_000));
-    assert_eq!(loss_at(&fixture, &entry, 60_000), None, "its client does not read");
+    assert_eq!(
+        loss_at(&fixture, &entry, 60_000),
+        None,
+        "its client does not read"
+    );
     entry.activity().set_waits_for_backend(true);
     fixture.sweep(60_000);
     entry.activity().on_bytes(fixture.at(60_001));
@@ -266,13 +311,20 @@ fn bytes_or_slow_clients_prevent_a_loss() {
     assert_eq!(loss, Some(Loss::Over), "a byte came after the sweep");
     assert!(!is_cut(&entry));
     fixture.backend.is_down.store(false, Ordering::Relaxed);
-    assert_eq!(loss_at(&fixture, &entry, 90_000), None, "the backend is up again");
+    assert_eq!(
+        loss_at(&fixture, &entry, 90_000),
+        None,
+        "the backend is up again"
+    );
 }
 
 #[test]
 fn an_idle_timeout_overrides_abort_after() {
     let fixture = fixture(None, Some(2 * MIN_GAP));
-    let terms = StreamPolicy { idle: Some(MIN_GAP / 2), ..StreamPolicy::default() };
+    let terms = StreamPolicy {
+        idle: Some(MIN_GAP / 2),
+        ..StreamPolicy::default()
+    };
     let (with_idle_timeout, default) = (fixture.open_stream_with(terms), fixture.stream());
     for entry in [&with_idle_timeout, &default] {
         entry.activity().on_output(fixture.at(10), None);
@@ -285,8 +337,14 @@ fn an_idle_timeout_overrides_abort_after() {
 fn comments_are_due_once_per_silent_interval() {
     let fixture = fixture(None, None);
     let keep_alive = Some(Duration::from_secs(15));
-    let rules = StreamRules { keep_alive, ..StreamRules::default() };
-    let entry = fixture.open_stream_with(StreamPolicy { rules, ..StreamPolicy::default() });
+    let rules = StreamRules {
+        keep_alive,
+        ..StreamRules::default()
+    };
+    let entry = fixture.open_stream_with(StreamPolicy {
+        rules,
+        ..StreamPolicy::default()
+    });
     let is_keep_alive_due = |millis| {
         fixture.sweep(millis);
         entry.activity().take_keep_alive(fixture.at(millis))
@@ -317,8 +375,11 @@ fn snapshots_have_phases_and_silences() {
     decoding.activity().set_progress(7, false);
     ending.activity().on_end(fixture.at(1_900));
     let snapshot = fixture.registry.snapshot(4, fixture.at(2_000));
-    let phases: Vec<_> =
-        snapshot.oldest.iter().map(|stream| (stream.phase, stream.tokens)).collect();
+    let phases: Vec<_> = snapshot
+        .oldest
+        .iter()
+        .map(|stream| (stream.phase, stream.tokens))
+        .collect();
     let expected = [
         (StreamPhase::NoOutput, 0),
         (StreamPhase::Decode, 7),
@@ -327,7 +388,11 @@ fn snapshots_have_phases_and_silences() {
     ];
     assert_eq!(phases, expected);
     assert_eq!(
-        (snapshot.count, snapshot.tokens, snapshot.phases[&StreamPhase::Closing]),
+        (
+            snapshot.count,
+            snapshot.tokens,
+            snapshot.phases[&StreamPhase::Closing]
+        ),
         (5, 16, 1)
     );
     assert_eq!([snapshot.late_outputs, snapshot.late_answers], [0, 0]);
@@ -337,7 +402,10 @@ fn snapshots_have_phases_and_silences() {
         [1, 2],
         "reasoning: write_blocked, stalled"
     );
-    assert_eq!(snapshot.oldest[1].since_last_output, Some(Duration::from_millis(100)));
+    assert_eq!(
+        snapshot.oldest[1].since_last_output,
+        Some(Duration::from_millis(100))
+    );
     assert_eq!(snapshot.oldest[0].since_last_output, None);
     drop(ending);
     assert_eq!(fixture.registry.snapshot(4, fixture.at(2_000)).count, 4);

@@ -40,30 +40,47 @@ impl<'a> EventMembers<'a> {
         let (data, offset) = data_of(event)?;
         let mut members = Vec::new();
         visit_members(&data, |member| members.push(member))?;
-        Some(Self { data, offset, members })
+        Some(Self {
+            data,
+            offset,
+            members,
+        })
     }
 
     /// The byte ranges of the event to cut, so that it has no `usage` object. Each range includes
     /// one comma if other members remain. Empty: the event has no such member, or none that can be
     /// cut.
     pub(super) fn usage_cuts(&self) -> Vec<Range<usize>> {
-        let Some(offset) = self.offset else { return Vec::new() };
+        let Some(offset) = self.offset else {
+            return Vec::new();
+        };
         let is_cut = |member: &Member| {
             self.is_named(member, b"usage") && self.data[member.value.start] == b'{'
         };
-        let leading = self.members.iter().take_while(|member| is_cut(member)).count();
+        let leading = self
+            .members
+            .iter()
+            .take_while(|member| is_cut(member))
+            .count();
         let mut cuts = Vec::new();
         if let (Some(first), Some(last)) = (self.members.first(), self.members[..leading].last()) {
             let next = self.members.get(leading);
             let end = next.map_or(last.value.end, |member| member.name.start - 1);
             cuts.push(first.name.start - 1..end);
         }
-        for (before, member) in self.members.iter().zip(self.members.iter().skip(1)).skip(leading) {
+        for (before, member) in self
+            .members
+            .iter()
+            .zip(self.members.iter().skip(1))
+            .skip(leading)
+        {
             if is_cut(member) {
                 cuts.push(before.value.end..member.value.end);
             }
         }
-        cuts.into_iter().map(|cut| cut.start + offset..cut.end + offset).collect()
+        cuts.into_iter()
+            .map(|cut| cut.start + offset..cut.end + offset)
+            .collect()
     }
 
     /// The offset in the event at which vLLM writes `system_fingerprint`: after `choices`. `None`:
@@ -88,7 +105,9 @@ impl<'a> EventMembers<'a> {
     /// were removed.
     pub(super) fn has_unknown_content(&self) -> bool {
         let is_unknown = |member: &Member| {
-            let is_removable = REMOVABLE_MEMBERS.iter().any(|name| self.is_named(member, name));
+            let is_removable = REMOVABLE_MEMBERS
+                .iter()
+                .any(|name| self.is_named(member, name));
             !is_removable && is_set(&self.data[member.value.clone()])
         };
         let is_long = |value: &[u8]| value.len() > MAX_FINGERPRINT_BYTES;
@@ -96,7 +115,9 @@ impl<'a> EventMembers<'a> {
     }
 
     fn find(&self, name: &[u8]) -> Option<&Member> {
-        self.members.iter().find(|member| self.is_named(member, name))
+        self.members
+            .iter()
+            .find(|member| self.is_named(member, name))
     }
 
     fn is_named(&self, member: &Member, name: &[u8]) -> bool {
@@ -116,7 +137,11 @@ fn data_of(event: &[u8]) -> Option<(Cow<'_, [u8]>, Option<usize>)> {
     let Some(second) = lines.next() else {
         return Some((Cow::Borrowed(&event[first.clone()]), Some(first.start)));
     };
-    let parts: Vec<&[u8]> = [first, second].into_iter().chain(lines).map(|at| &event[at]).collect();
+    let parts: Vec<&[u8]> = [first, second]
+        .into_iter()
+        .chain(lines)
+        .map(|at| &event[at])
+        .collect();
     Some((Cow::Owned(parts.join(&b'\n')), None))
 }
 
@@ -127,7 +152,11 @@ fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
     lines.filter_map(move |line| {
         let line_start = start;
         start += line.len() + 1;
-        let byte_order_mark: &[u8] = if line_start == 0 { b"\xEF\xBB\xBF" } else { b"" };
+        let byte_order_mark: &[u8] = if line_start == 0 {
+            b"\xEF\xBB\xBF"
+        } else {
+            b""
+        };
         let unmarked = line.strip_prefix(byte_order_mark).unwrap_or(line);
         let data = unmarked.strip_prefix(b"data:")?;
         let data = data.strip_prefix(b" ").unwrap_or(data);

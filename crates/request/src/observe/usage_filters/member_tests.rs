@@ -29,7 +29,11 @@ fn uneditable_events_pass_and_are_reported() {
         for size in [1, 7, sent.len()] {
             let (filtered, observed) = filter_stream(sent.as_bytes().chunks(size));
             assert_eq!(filtered, sent);
-            assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{sent}");
+            assert_eq!(
+                observed.usage_event,
+                Some(UsageEventOutcome::NotRemoved),
+                "{sent}"
+            );
         }
     }
 }
@@ -43,11 +47,23 @@ fn usage_is_removed_at_any_position() {
     let usage = r#""usage":{"completion_tokens":1}"#;
     let cases = [
         (format!("{{{usage},{choices}}}"), format!("{{{choices}}}")),
-        (format!("{{ {usage} , {choices} }}"), format!("{{ {choices} }}")),
+        (
+            format!("{{ {usage} , {choices} }}"),
+            format!("{{ {choices} }}"),
+        ),
         (format!("{{{choices}, {usage}}}"), format!("{{{choices}}}")),
-        (format!("{{{choices},{usage},\"b\":[1]}}"), format!("{{{choices},\"b\":[1]}}")),
-        (format!("{{{usage},{choices},{usage}}}"), format!("{{{choices}}}")),
-        (format!("{{{usage},{usage},{choices},{usage},{usage}}}"), format!("{{{choices}}}")),
+        (
+            format!("{{{choices},{usage},\"b\":[1]}}"),
+            format!("{{{choices},\"b\":[1]}}"),
+        ),
+        (
+            format!("{{{usage},{choices},{usage}}}"),
+            format!("{{{choices}}}"),
+        ),
+        (
+            format!("{{{usage},{usage},{choices},{usage},{usage}}}"),
+            format!("{{{choices}}}"),
+        ),
         (
             format!("{{{choices},\"us\\u0061ge\":{{\"completion_tokens\":1}}}}"),
             format!("{{{choices}}}"),
@@ -60,7 +76,11 @@ fn usage_is_removed_at_any_position() {
         for size in [1, 7, body.len()] {
             let (filtered, observed) = filter_stream(body.as_bytes().chunks(size));
             assert_eq!(filtered, format!("{event}data: {expected}\n\n{event}"));
-            assert_eq!(observed.usage_event, Some(UsageEventOutcome::Missing), "{sent}");
+            assert_eq!(
+                observed.usage_event,
+                Some(UsageEventOutcome::Missing),
+                "{sent}"
+            );
         }
     }
 }
@@ -77,8 +97,10 @@ fn repeated_usage_events_are_removed() {
     ] {
         for repeats in [1, 2] {
             let body = format!("data: {content}\n\n");
-            let sent =
-                format!("{body}{}data: [DONE]\n\n", format!("data: {event}\n\n").repeat(repeats));
+            let sent = format!(
+                "{body}{}data: [DONE]\n\n",
+                format!("data: {event}\n\n").repeat(repeats)
+            );
             for size in [1, 7, sent.len()] {
                 let pieces = sent.as_bytes().chunks(size);
                 let (filtered, observed) = filter_with(&options(true, false), None, pieces);
@@ -105,7 +127,11 @@ fn usage_beside_output_passes_and_is_reported() {
         );
         let (filtered, observed) = filter_with(&options(true, false), None, [sent.as_bytes()]);
         assert_eq!(filtered, sent);
-        assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{event}");
+        assert_eq!(
+            observed.usage_event,
+            Some(UsageEventOutcome::NotRemoved),
+            "{event}"
+        );
     }
 }
 
@@ -123,18 +149,27 @@ fn unfinished_usage_events_are_removed() {
 fn recorded_chunk_streams() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/wire");
     let mut streams = Vec::new();
-    for front_end in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    for front_end in std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
         for entry in std::fs::read_dir(&front_end).into_iter().flatten() {
             let path = entry.unwrap().path();
-            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            let Ok(text) = std::fs::read_to_string(&path) else {
+                continue;
+            };
             let is_stream = text.contains("content-type: text/event-stream");
-            if path.extension().is_some_and(|extension| extension == "http")
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "http")
                 && is_stream
                 && text.contains("\r\n0\r\n\r\n")
                 && text.contains("\"choices\":[{")
             {
                 let name = path.strip_prefix(front_end.parent().unwrap()).unwrap();
-                streams.push(read_recorded_body(name.with_extension("").to_str().unwrap()));
+                streams.push(read_recorded_body(
+                    name.with_extension("").to_str().unwrap(),
+                ));
             }
         }
     }
@@ -208,15 +243,19 @@ fn usage_is_removed_from_any_member_order() {
             }
             let mut members: BTreeMap<&str, &RawValue> = serde_json::from_str(data).unwrap();
             members.retain(|name, _| !["usage", "system_fingerprint"].contains(name));
-            let mut members: Vec<_> =
-                members.iter().map(|(name, value)| (*name, value.get())).collect();
+            let mut members: Vec<_> = members
+                .iter()
+                .map(|(name, value)| (*name, value.get()))
+                .collect();
             members.push(("unknown", r#"[{"usage":{"a":"],}"}}]"#));
             if has_counts {
                 let usage = r#"{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4}"#;
                 members.push(("usage", usage));
             }
             let choices = event["choices"].as_array().unwrap();
-            let has_finish = choices.iter().any(|choice| choice["finish_reason"].is_string());
+            let has_finish = choices
+                .iter()
+                .any(|choice| choice["finish_reason"].is_string());
             let inserted = if has_finish {
                 format!(",\"system_fingerprint\":{fingerprint}")
             } else {

@@ -23,7 +23,9 @@ pub(super) fn read_recorded_body(name: &str) -> String {
     let raw = std::fs::read_to_string(path).unwrap();
     let (_, chunks) = raw.split_once("\r\n\r\n").unwrap();
     let mut body = BytesMut::new();
-    BodyDecoder::chunked().decode(chunks.as_bytes(), &mut body).unwrap();
+    BodyDecoder::chunked()
+        .decode(chunks.as_bytes(), &mut body)
+        .unwrap();
     String::from_utf8(body.to_vec()).unwrap()
 }
 
@@ -44,7 +46,12 @@ pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> 
 pub(super) fn expected_stream(body: &str) -> String {
     let fingerprint = body
         .split_once(r#","system_fingerprint":""#)
-        .map(|(_, rest)| format!(r#","system_fingerprint":"{}""#, rest.split_once('"').unwrap().0));
+        .map(|(_, rest)| {
+            format!(
+                r#","system_fingerprint":"{}""#,
+                rest.split_once('"').unwrap().0
+            )
+        });
     let mut expected = String::new();
     for block in body.split_inclusive("\n\n") {
         let data = block.trim_end().strip_prefix("data: ").unwrap_or_default();
@@ -123,7 +130,10 @@ fn usage_is_removed_however_bytes_are_cut() {
                 assert_eq!(observed, in_one_chunk, "{name} in pieces of {size}");
                 assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
                 assert_eq!(observed.uncounted_events, 0);
-                assert_eq!(u64::from(observed.chunk_tokens.count()), observed.output_events);
+                assert_eq!(
+                    u64::from(observed.chunk_tokens.count()),
+                    observed.output_events
+                );
             }
         }
     }
@@ -159,7 +169,10 @@ fn long_events_pass_and_are_reported() {
 
 #[test]
 fn incomplete_last_events_are_forwarded() {
-    let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
+    let body = format!(
+        "data: {ONE_TOKEN_EVENT}\n\ndata: {}",
+        &ONE_TOKEN_EVENT[..70]
+    );
     let complete = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
     let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
     assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
@@ -209,17 +222,36 @@ fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
 #[test]
 fn filtered_streams_equal_direct_ones() {
     for front_end in [PYTHON, RUST] {
-        let FrontEnd { text, finish, plain_finish, usage_event } = front_end;
+        let FrontEnd {
+            text,
+            finish,
+            plain_finish,
+            usage_event,
+        } = front_end;
         let plain = stream_of(&[text, text, plain_finish], None);
         let at_end = [text, text, finish, usage_event];
         // Each case: what the gateway requested, the stream of the backend, and the stream for the client.
         let cases = [
-            (options(true, false), stream_of(&at_end, None), plain.clone()),
-            (options(true, true), stream_of(&at_end, Some(2)), plain.clone()),
-            (options(false, true), stream_of(&at_end, Some(2)), stream_of(&at_end, None)),
+            (
+                options(true, false),
+                stream_of(&at_end, None),
+                plain.clone(),
+            ),
+            (
+                options(true, true),
+                stream_of(&at_end, Some(2)),
+                plain.clone(),
+            ),
+            (
+                options(false, true),
+                stream_of(&at_end, Some(2)),
+                stream_of(&at_end, None),
+            ),
         ];
-        let fingerprints =
-            [None, (usage_event == PYTHON.usage_event).then_some("\"vllm-1-\\\\\\\"x\"")];
+        let fingerprints = [
+            None,
+            (usage_event == PYTHON.usage_event).then_some("\"vllm-1-\\\\\\\"x\""),
+        ];
         for (options, sent, expected) in cases {
             for fingerprint in fingerprints {
                 for ending in ["\n", "\r\n", "\r"] {
@@ -244,10 +276,21 @@ fn filtered_streams_equal_direct_ones() {
 fn only_incomplete_events_are_held_back() {
     let at_end = options(true, false);
     let usage_event = format!("data: {}\n\n", RUST.usage_event);
-    let pieces: [&[u8]; 5] =
-        [b"data: 1\n\ndata: 2", b"\n", b"\ndata: 3\n\n", usage_event.as_bytes(), b"data: [DO"];
-    let expected: [&[u8]; 6] =
-        [b"data: 1\n\n", b"", b"data: 2\n\ndata: 3\n\n", b"", b"", b"data: [DO"];
+    let pieces: [&[u8]; 5] = [
+        b"data: 1\n\ndata: 2",
+        b"\n",
+        b"\ndata: 3\n\n",
+        usage_event.as_bytes(),
+        b"data: [DO",
+    ];
+    let expected: [&[u8]; 6] = [
+        b"data: 1\n\n",
+        b"",
+        b"data: 2\n\ndata: 3\n\n",
+        b"",
+        b"",
+        b"data: [DO",
+    ];
     assert_eq!(filter_frames(&at_end, None, pieces).0, expected);
     let long = vec![b'x'; MAX_HELD_BYTES];
     let pieces: [&[u8]; 4] = [b"data: ", &long, b"y", b"y\n\ndata: 2"];
@@ -258,7 +301,12 @@ fn only_incomplete_events_are_held_back() {
 
 #[test]
 fn finish_events_wait_for_the_next_event_only() {
-    let FrontEnd { text, finish, usage_event, .. } = PYTHON;
+    let FrontEnd {
+        text,
+        finish,
+        usage_event,
+        ..
+    } = PYTHON;
     let at_end = options(true, false);
     // A second choice continues after the end of the first one.
     let sent = stream_of(&[text, finish, text, finish, usage_event], None);
@@ -272,7 +320,11 @@ fn finish_events_wait_for_the_next_event_only() {
     assert_eq!(filtered, stream_of(&[text, plain, text, plain], None));
     let (filtered, observed) = filter_with(&at_end, Some(""), [sent.as_bytes()]);
     assert_eq!(filtered, stream_of(&[text, finish, text, plain], None));
-    assert_eq!(observed.fingerprint.as_deref(), Some(member.as_bytes()), "another server");
+    assert_eq!(
+        observed.fingerprint.as_deref(),
+        Some(member.as_bytes()),
+        "another server"
+    );
     // Comments wait with the event that waits for the fingerprint.
     let commented = sent.replace(usage_event, &format!("{usage_event}\n\n: b"));
     let commented = commented.replace(
@@ -281,7 +333,10 @@ fn finish_events_wait_for_the_next_event_only() {
     );
     let (filtered, _) = filter_with(&at_end, None, commented.as_bytes().chunks(5));
     let expected = stream_of(&[text, finish, text, plain], None);
-    assert_eq!(filtered, expected.replace("data: [DONE]", ": a\n\n: b\n\ndata: [DONE]"));
+    assert_eq!(
+        filtered,
+        expected.replace("data: [DONE]", ": a\n\n: b\n\ndata: [DONE]")
+    );
     // Without a usage event, the fingerprint stays unknown and no byte is lost.
     for events in [&[text, finish][..], &[finish]] {
         for end in ["", ": keep-alive\n\n", "data: [DO"] {
@@ -296,14 +351,25 @@ fn finish_events_wait_for_the_next_event_only() {
 
 #[test]
 fn usage_in_every_event_is_not_removed() {
-    let FrontEnd { text, finish, usage_event, .. } = PYTHON;
+    let FrontEnd {
+        text,
+        finish,
+        usage_event,
+        ..
+    } = PYTHON;
     let null = text.replace("}]}", "}],\"usage\":null}");
     let events = [text, finish, usage_event];
     let cases = [
         (stream_of(&events, Some(1)), UsageLayout::EveryEvent),
         // A model can stop without any text.
-        (stream_of(&[RUST.finish, RUST.usage_event], Some(1)), UsageLayout::EveryEvent),
-        (stream_of(&[&null, finish, usage_event], None), UsageLayout::Nulls),
+        (
+            stream_of(&[RUST.finish, RUST.usage_event], Some(1)),
+            UsageLayout::EveryEvent,
+        ),
+        (
+            stream_of(&[&null, finish, usage_event], None),
+            UsageLayout::Nulls,
+        ),
         (stream_of(&events, None), UsageLayout::AtEnd),
     ];
     for (sent, layout) in cases {

@@ -104,7 +104,11 @@ impl UsageFilter {
     /// A usage filter for a stream. `removes_event`: whether the usage event is removed.
     /// `fingerprint`: the `system_fingerprint` in an earlier stream of the same server.
     pub(super) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
-        Self { removes_event, fingerprint, ..Self::default() }
+        Self {
+            removes_event,
+            fingerprint,
+            ..Self::default()
+        }
     }
 
     /// Records that a block ends at offset `end` of the current frame. Returns whether it is the
@@ -115,7 +119,13 @@ impl UsageFilter {
         if self.is_done {
             return false;
         }
-        let EventParts { is_event, is_usage_event, has_usage, usage_at, has_finish } = event;
+        let EventParts {
+            is_event,
+            is_usage_event,
+            has_usage,
+            usage_at,
+            has_finish,
+        } = event;
         // Some servers send the usage event twice.
         self.is_done = is_usage_event && !self.removes_event;
         let needs_fingerprint = has_finish && self.removes_event && !is_long;
@@ -129,9 +139,11 @@ impl UsageFilter {
         }
         let edit = match is_usage_event {
             true if self.removes_event => EventEdit::Remove,
-            false if has_usage || needs_fingerprint => {
-                EventEdit::Members { has_usage, usage_at, needs_fingerprint }
-            }
+            false if has_usage || needs_fingerprint => EventEdit::Members {
+                has_usage,
+                usage_at,
+                needs_fingerprint,
+            },
             _ if is_event && was_after_finish => EventEdit::Pass,
             _ => return false,
         };
@@ -176,13 +188,15 @@ impl UsageFilter {
             self.held.extend_from_slice(&frame[complete..]);
             return frame.slice(..complete);
         }
-        self.out.reserve(self.held.len() + self.waiting.len() + frame.len());
+        self.out
+            .reserve(self.held.len() + self.waiting.len() + frame.len());
         if removed_before_lf == Some(false) {
             self.write(b"\n");
         }
         self.write_blocks(&frame, begun, complete);
-        self.removed_before_lf =
-            self.removed_before_lf.map(|_| ends_with_removal && self.is_removed);
+        self.removed_before_lf = self
+            .removed_before_lf
+            .map(|_| ends_with_removal && self.is_removed);
         let rest = &frame[complete..];
         if self.is_passing(self.held.len() + rest.len()) {
             self.release(&[]);
@@ -246,7 +260,11 @@ impl UsageFilter {
         if self.waiting.len() + bytes.len() > MAX_HELD_BYTES {
             self.release(&[]);
         }
-        let out = if self.waiting.is_empty() { &mut self.out } else { &mut self.waiting };
+        let out = if self.waiting.is_empty() {
+            &mut self.out
+        } else {
+            &mut self.waiting
+        };
         out.extend_from_slice(bytes);
     }
 
@@ -273,12 +291,19 @@ impl UsageFilter {
     /// the usage event unchanged if the client would lose content with it.
     fn remove_usage_event(&mut self, event: &[u8]) {
         let members = EventMembers::read(event);
-        let fingerprint = members.as_ref().and_then(EventMembers::fingerprint).unwrap_or_default();
+        let fingerprint = members
+            .as_ref()
+            .and_then(EventMembers::fingerprint)
+            .unwrap_or_default();
         let is_lost = self.waiting.is_empty()
             && !fingerprint.is_empty()
             && *fingerprint != *self.written_fingerprint
             && (self.lacks_fingerprint || !self.written_fingerprint.is_empty());
-        if members.as_ref().is_none_or(EventMembers::has_unknown_content) || is_lost {
+        if members
+            .as_ref()
+            .is_none_or(EventMembers::has_unknown_content)
+            || is_lost
+        {
             self.release(&[]);
             self.has_failed = true;
             self.out.extend_from_slice(event);
@@ -298,7 +323,12 @@ impl UsageFilter {
             return self.remove_usage_event(event);
         }
         self.release(&[]);
-        let EventEdit::Members { has_usage, usage_at, needs_fingerprint } = edit else {
+        let EventEdit::Members {
+            has_usage,
+            usage_at,
+            needs_fingerprint,
+        } = edit
+        else {
             return self.write(event);
         };
         if !needs_fingerprint && let Some(member) = known_member(event, usage_at, at) {
@@ -309,7 +339,10 @@ impl UsageFilter {
         let members = EventMembers::read(event);
         let mut cuts = Vec::new();
         if has_usage {
-            cuts = members.as_ref().map(EventMembers::usage_cuts).unwrap_or_default();
+            cuts = members
+                .as_ref()
+                .map(EventMembers::usage_cuts)
+                .unwrap_or_default();
             self.has_failed |= cuts.is_empty();
         }
         let mut insertion = None;
@@ -344,7 +377,11 @@ impl UsageFilter {
     ) -> Option<usize> {
         let mut from = 0;
         let mut marked = None;
-        for cut in cuts.iter().cloned().chain(std::iter::once(event.len()..event.len())) {
+        for cut in cuts
+            .iter()
+            .cloned()
+            .chain(std::iter::once(event.len()..event.len()))
+        {
             if let Some(mark) = mark.filter(|mark| (from..=cut.start).contains(mark)) {
                 marked = marked.or(Some(self.out.len() + mark - from));
             }

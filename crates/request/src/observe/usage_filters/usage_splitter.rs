@@ -49,16 +49,27 @@ impl UsageSplitter {
     /// Splits the data of an event. `None`: the event must be parsed as it is, because the data is
     /// incomplete, or has not exactly one choice, or lacks the count of input or output tokens.
     pub(super) fn split(&mut self, data: &[u8]) -> Option<SplitEvent<'_>> {
-        let (member, usage) =
-            self.parse_like_last(data).or_else(|| self.parse_and_keep_tail(data))?;
-        let is_single = CHOICE_FINDER.find_iter(&data[..member.start]).take(2).count() == 1;
+        let (member, usage) = self
+            .parse_like_last(data)
+            .or_else(|| self.parse_and_keep_tail(data))?;
+        let is_single = CHOICE_FINDER
+            .find_iter(&data[..member.start])
+            .take(2)
+            .count()
+            == 1;
         if !is_single || usage.input.is_none() || usage.output.is_none() {
             return None;
         }
         self.data_without_usage.clear();
-        self.data_without_usage.extend_from_slice(&data[..member.start]);
-        self.data_without_usage.extend_from_slice(&data[member.end..]);
-        Some(SplitEvent { other_data: &self.data_without_usage, usage, member })
+        self.data_without_usage
+            .extend_from_slice(&data[..member.start]);
+        self.data_without_usage
+            .extend_from_slice(&data[member.end..]);
+        Some(SplitEvent {
+            other_data: &self.data_without_usage,
+            usage,
+            member,
+        })
     }
 
     /// Parses the `usage` member of an event that differs from the last one only in its counts of
@@ -69,7 +80,11 @@ impl UsageSplitter {
         if self.tail.is_empty() || tail != self.tail {
             return None;
         }
-        let usage = Usage { input: Some(input), output: Some(output), ..self.tail_usage };
+        let usage = Usage {
+            input: Some(input),
+            output: Some(output),
+            ..self.tail_usage
+        };
         Some((start..data.len() - self.after_member, usage))
     }
 
@@ -116,13 +131,21 @@ fn read_first_counts(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
 
 /// Reads a count of up to 18 digits. Returns the bytes after it.
 fn read_count(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let digits = bytes.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit()).count();
+    let digits = bytes
+        .iter()
+        .take(MAX_DIGITS + 1)
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
     let add = |count, byte: &u8| count * 10 + u64::from(byte - b'0');
     let count = bytes[..digits].iter().fold(0, add);
-    (1..=MAX_DIGITS).contains(&digits).then(|| (count, &bytes[digits..]))
+    (1..=MAX_DIGITS)
+        .contains(&digits)
+        .then(|| (count, &bytes[digits..]))
 }
 
 /// Whether a `usage` member begins at this range of an event.
 pub(super) fn is_at(event: &[u8], range: &Range<usize>) -> bool {
-    event.get(range.clone()).is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
+    event
+        .get(range.clone())
+        .is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
 }

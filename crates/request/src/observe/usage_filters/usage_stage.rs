@@ -37,7 +37,10 @@ impl UsageStage {
         let removes_counts = options.continuous_usage_injected;
         let is_injected = removes_event || removes_counts;
         if !observed.is_stream {
-            return Self { may_leak: is_injected, ..Self::default() };
+            return Self {
+                may_leak: is_injected,
+                ..Self::default()
+            };
         }
         observed.has_continuous_usage = removes_counts;
         if removes_event {
@@ -108,7 +111,9 @@ impl UsageStage {
 
     /// The bytes to forward of a chunk whose events have been reported.
     pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
-        let Some(filter) = &mut self.filter else { return frame };
+        let Some(filter) = &mut self.filter else {
+            return frame;
+        };
         if let Some(splitter) = &mut self.splitter {
             // Its offsets are those of this chunk.
             splitter.member = None;
@@ -184,7 +189,9 @@ fn read_without_usage(
     if !reader.is_between_events() {
         return reader.data(data);
     }
-    let Some(event) = splitter.split(data) else { return reader.data(data) };
+    let Some(event) = splitter.split(data) else {
+        return reader.data(data);
+    };
     // The line feed that joins two `data` lines of an event does not lie in the frame.
     let offset = data.as_ptr().addr().wrapping_sub(frame.as_ptr().addr());
     let member = event.member.start + offset..event.member.end + offset;

@@ -35,7 +35,10 @@ mod tests {
     fn only_failures_of_backends_count() {
         let mut record = streamed();
         record.attempts.push(record.attempts[0].clone());
-        assert_eq!([0, 1, 2].map(|index| record.backend_failure(index)), [None; 3]);
+        assert_eq!(
+            [0, 1, 2].map(|index| record.backend_failure(index)),
+            [None; 3]
+        );
         record.attempts[0].failure = Some("server_error");
         record.outcome = Outcome::Truncated;
         let broken = Some(record.ending());

@@ -104,9 +104,9 @@ impl FirstOutputWait {
         let after_prefill = engine_wait.saturating_sub(prefill);
         let queue = engine.queue.unwrap_or_else(|| match queue_evidence {
             QueueEvidence::Queued => after_prefill,
-            QueueEvidence::OthersQueued => {
-                engine_wait.mul_f64(predicted.backlog_share).min(after_prefill)
-            }
+            QueueEvidence::OthersQueued => engine_wait
+                .mul_f64(predicted.backlog_share)
+                .min(after_prefill),
             QueueEvidence::None => Duration::ZERO,
         });
         let unexplained = after_prefill.saturating_sub(queue);
@@ -125,7 +125,11 @@ impl FirstOutputWait {
 
     /// The part of the wait that the length of the prompt explains.
     pub(super) fn long_prompt(self) -> Duration {
-        if self.is_short_prompt { Duration::ZERO } else { self.prefill + self.tolerated }
+        if self.is_short_prompt {
+            Duration::ZERO
+        } else {
+            self.prefill + self.tolerated
+        }
     }
 
     /// The part of the wait that neither the queue nor the length of the prompt explains.
@@ -135,7 +139,9 @@ impl FirstOutputWait {
 
     /// Name of the longest part, as the phase of a request that ended without output.
     pub(super) fn phase(self) -> &'static str {
-        let Self { queue, tolerated, .. } = self;
+        let Self {
+            queue, tolerated, ..
+        } = self;
         let prefill = self.prefill + tolerated;
         let unexplained = (self.front_end + self.unexplained).saturating_sub(tolerated);
         if unexplained > MIN_UNRESPONSIVE_WAIT && unexplained > queue.max(prefill) {
@@ -167,12 +173,25 @@ impl RequestRecord {
     pub fn phase(&self) -> &'static str {
         let timings = &self.timings;
         match timings {
-            Timings { terminal: Some(_), .. } => "done",
-            Timings { first_output: Some(_), .. } => "decode",
-            Timings { headers: Some(_), .. } => FirstOutputWait::from_record(self).phase(),
+            Timings {
+                terminal: Some(_), ..
+            } => "done",
+            Timings {
+                first_output: Some(_),
+                ..
+            } => "decode",
+            Timings {
+                headers: Some(_), ..
+            } => FirstOutputWait::from_record(self).phase(),
             Timings { sent: Some(_), .. } => "headers",
-            Timings { queued: Some(_), dequeued: None, .. } => "queued",
-            Timings { received: Some(_), .. } => "routing",
+            Timings {
+                queued: Some(_),
+                dequeued: None,
+                ..
+            } => "queued",
+            Timings {
+                received: Some(_), ..
+            } => "routing",
             _ => "upload",
         }
     }
@@ -202,19 +221,28 @@ impl PredictedPrefill {
         let reports = &record.wait_reports;
         let mean = reports.mean_prefill;
         let (Some(predicted), Some(tokens)) = (record.selected_candidate(), tokens) else {
-            return Self { expected: mean, ..Self::default() };
+            return Self {
+                expected: mean,
+                ..Self::default()
+            };
         };
-        let Candidate { backlog, prefill, .. } = *predicted.candidate;
+        let Candidate {
+            backlog, prefill, ..
+        } = *predicted.candidate;
         let prompt = seconds(tokens * prefill.per_token);
         let gap = record.observed.inter_chunk_latency.mean();
         // The batch of this prompt begins with earlier prompts: half a batch on average.
         let batches_between = (backlog / BATCH_TOKENS - 1.5).max(0.0);
         // While an engine makes no progress, the mean prefill time becomes longer than any prompt
         // explains.
-        let most = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).max(MIN_UNRESPONSIVE_WAIT);
+        let most = prompt
+            .mul_f64(PREFILL_TOLERANCE_FACTOR)
+            .max(MIN_UNRESPONSIVE_WAIT);
         let corrected = |mean: Duration| {
             let longer_by = (tokens - reports.mean_prompt_tokens) * prefill.per_token;
-            seconds(mean.as_secs_f64() + longer_by).max(prompt.min(mean)).min(most)
+            seconds(mean.as_secs_f64() + longer_by)
+                .max(prompt.min(mean))
+                .min(most)
         };
         Self {
             prompt,
@@ -281,13 +309,17 @@ impl QueueEvidence {
             return Self::None;
         }
         let reports = &record.wait_reports;
-        let at_routing = record.decision.as_ref().map(|decision| decision.backend_condition);
+        let at_routing = record
+            .decision
+            .as_ref()
+            .map(|decision| decision.backend_condition);
         let queued_at_routing = at_routing.filter(|condition| condition.waiting > Some(0));
         let running_at_routing = || queued_at_routing?.running.map(f64::from);
         let limit = reports.running_while_queued.or_else(running_at_routing);
         let found = record.selected_candidate().map(|chosen| *chosen.candidate);
-        let is_beyond_limit =
-            found.zip(limit).map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
+        let is_beyond_limit = found
+            .zip(limit)
+            .map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
         let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
         let was_queued = is_beyond_limit.unwrap_or(is_reported)
             || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering))
@@ -315,7 +347,11 @@ fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
 /// blocks for it.
 fn is_passed_over(record: &RequestRecord, due: Instant) -> bool {
     let is_unanswered = record.observed.is_stream && record.timings.first_output.is_none();
-    is_unanswered && record.wait_reports.last_output_at.is_some_and(|output| output > due)
+    is_unanswered
+        && record
+            .wait_reports
+            .last_output_at
+            .is_some_and(|output| output > due)
 }
 
 #[cfg(test)]
@@ -344,22 +380,34 @@ mod tests {
                 prompt: tokens,
                 cached: 0.0,
                 backlog: 0.0,
-                prefill: PrefillCost { base: 0.02, per_token: 1e-4 },
+                prefill: PrefillCost {
+                    base: 0.02,
+                    per_token: 1e-4,
+                },
                 ..candidate
             },
-            BackendCondition { waiting: Some(0), ..BackendCondition::default() },
+            BackendCondition {
+                waiting: Some(0),
+                ..BackendCondition::default()
+            },
         )));
         record
     }
 
     fn cause_and_phase(record: &RequestRecord) -> (Option<SlowCause>, &'static str) {
-        (SlowCause::from_record(record, &SlowLimits::default()), record.phase())
+        (
+            SlowCause::from_record(record, &SlowLimits::default()),
+            record.phase(),
+        )
     }
 
     /// Returns the scraped load of a backend whose engine ran `running` requests while others
     /// waited.
     fn queue_reports(running: f64) -> WaitReports {
-        WaitReports { running_while_queued: Some(running), ..WaitReports::default() }
+        WaitReports {
+            running_while_queued: Some(running),
+            ..WaitReports::default()
+        }
     }
 
     #[test]
@@ -367,7 +415,10 @@ mod tests {
         // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
         record.wait_reports = queue_reports(4.0);
-        assert_eq!(cause_and_phase(&record), (Some(SlowCause::EngineQueue), "engine_queue"));
+        assert_eq!(
+            cause_and_phase(&record),
+            (Some(SlowCause::EngineQueue), "engine_queue")
+        );
         // The mean prefill time of other requests explains little of the wait.
         record.timings.first_output = record.timings.ended;
         record.wait_reports.mean_prefill = Some(Duration::from_millis(12));
@@ -380,7 +431,10 @@ mod tests {
             [(None, false), (Some(5.0), false), (Some(4.0), true)]
         {
             let mut record = record_without_output(30.0, 3_300);
-            record.wait_reports = WaitReports { running_while_queued, ..WaitReports::default() };
+            record.wait_reports = WaitReports {
+                running_while_queued,
+                ..WaitReports::default()
+            };
             let is_in_queue = cause_and_phase(&record).1 == "engine_queue";
             assert_eq!(is_in_queue, is_queued, "{running_while_queued:?} ran");
         }
@@ -389,19 +443,33 @@ mod tests {
     #[test]
     fn too_many_earlier_requests_show_a_queue() {
         // No report shows a queue. The fixture found two requests in flight.
-        for (in_flight, max_answering, is_queued) in
-            [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
-        {
+        for (in_flight, max_answering, is_queued) in [
+            (16, 16, true),
+            (15, 16, false),
+            (30, 16, true),
+            (40, 16, false),
+            (3, 3, false),
+        ] {
             let mut record = record_without_output(30.0, 3_300);
             let mut found = decision(
-                |candidate| Candidate { in_flight, ..candidate },
+                |candidate| Candidate {
+                    in_flight,
+                    ..candidate
+                },
                 BackendCondition::default(),
             );
             found.backend_condition.waiting = Some(0);
             record.decision = Some(Arc::new(found));
-            record.wait_reports = WaitReports { max_answering, ..WaitReports::default() };
+            record.wait_reports = WaitReports {
+                max_answering,
+                ..WaitReports::default()
+            };
             let case = format!("{in_flight} in flight, {max_answering} answered at once");
-            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+            assert_eq!(
+                cause_and_phase(&record).1 == "engine_queue",
+                is_queued,
+                "{case}"
+            );
         }
     }
 
@@ -416,7 +484,11 @@ mod tests {
             record.observed.is_stream = is_stream;
             record.wait_reports.last_output_at = Some(at(sent, others_at));
             let case = format!("stream: {is_stream}, others after {others_at} ms");
-            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+            assert_eq!(
+                cause_and_phase(&record).1 == "engine_queue",
+                is_queued,
+                "{case}"
+            );
         }
     }
 
@@ -431,14 +503,21 @@ mod tests {
                 ..EngineTimes::default()
             });
             let front_end = FirstOutputWait::from_record(&record).front_end;
-            assert_eq!(front_end.as_millis(), expected, "head at {head}, prefill of {prefill}");
+            assert_eq!(
+                front_end.as_millis(),
+                expected,
+                "head at {head}, prefill of {prefill}"
+            );
         }
     }
 
     #[test]
     fn standstill_with_short_prompts_is_unresponsive() {
         let mut record = record_without_output(30.0, 10_000);
-        assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
+        assert_eq!(
+            cause_and_phase(&record),
+            (Some(SlowCause::Unresponsive), "unresponsive")
+        );
         // The engine resumes after ten seconds.
         record.timings.first_output = record.timings.ended;
         record.wait_reports.mean_prefill = Some(Duration::from_secs(9));
@@ -452,20 +531,29 @@ mod tests {
         record.outcome = Outcome::Timeout;
         record.condition.is_down = true;
         record.wait_reports = queue_reports(4.0);
-        assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "headers"));
+        assert_eq!(
+            cause_and_phase(&record),
+            (Some(SlowCause::Unresponsive), "headers")
+        );
     }
 
     #[test]
     fn prompts_that_explain_the_wait_are_long() {
         let record = record_without_output(20_000.0, 3_000);
-        assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
+        assert_eq!(
+            cause_and_phase(&record),
+            (Some(SlowCause::LongPrompt), "prefill")
+        );
         let shorter = record_without_output(2_000.0, 3_000);
         assert_eq!(cause_and_phase(&shorter).0, Some(SlowCause::Unresponsive));
     }
 
     #[test]
     fn slow_prefills_do_not_lengthen_short_prompts() {
-        for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
+        for (tokens, expected) in [
+            (30, SlowCause::Unresponsive),
+            (3_000, SlowCause::LongPrompt),
+        ] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
             record.timings.first_output = Some(at(accepted, 4_000));
@@ -478,7 +566,11 @@ mod tests {
                 prefill: Some(Duration::from_secs(3)),
                 decode: None,
             });
-            assert_eq!(cause_and_phase(&record).0, Some(expected), "{tokens} tokens");
+            assert_eq!(
+                cause_and_phase(&record).0,
+                Some(expected),
+                "{tokens} tokens"
+            );
         }
     }
 

@@ -25,7 +25,11 @@ impl RequestRecord {
     /// also for a client that disconnected, because its span has no error.
     pub fn error_type_label(&self) -> &str {
         let is_cancelled = self.outcome == Outcome::Cancelled;
-        self.error_type().unwrap_or(if is_cancelled { Outcome::Cancelled.as_str() } else { "" })
+        self.error_type().unwrap_or(if is_cancelled {
+            Outcome::Cancelled.as_str()
+        } else {
+            ""
+        })
     }
 
     /// The HTTP status that the client received, from a closed set. `_OTHER`: a status that is not
@@ -73,16 +77,38 @@ mod tests {
     #[test]
     fn success_has_an_empty_error_type() {
         for outcome in Outcome::ALL {
-            let record = RequestRecord { outcome, ..streamed() };
-            assert_eq!(record.error_type_label().is_empty(), outcome == Outcome::Ok, "{outcome:?}");
+            let record = RequestRecord {
+                outcome,
+                ..streamed()
+            };
+            assert_eq!(
+                record.error_type_label().is_empty(),
+                outcome == Outcome::Ok,
+                "{outcome:?}"
+            );
         }
-        let left = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
-        assert_eq!((left.error_type(), left.error_type_label()), (None, "cancelled"));
+        let left = RequestRecord {
+            outcome: Outcome::Cancelled,
+            ..streamed()
+        };
+        assert_eq!(
+            (left.error_type(), left.error_type_label()),
+            (None, "cancelled")
+        );
     }
 
     #[test]
     fn status_codes_are_a_closed_set() {
-        let code = |status| RequestRecord { status, ..streamed() }.status_code();
-        assert_eq!([Some(200), Some(599), None].map(code), [Some("200"), Some("_OTHER"), None]);
+        let code = |status| {
+            RequestRecord {
+                status,
+                ..streamed()
+            }
+            .status_code()
+        };
+        assert_eq!(
+            [Some(200), Some(599), None].map(code),
+            [Some("200"), Some("_OTHER"), None]
+        );
     }
 }

@@ -56,11 +56,23 @@ impl RequestPhases {
     pub fn from_record(record: &RequestRecord) -> Self {
         let engine = record.observed.engine_times.unwrap_or_default();
         let mut phases = Self::default();
-        phases.set(RequestPhase::GatewayQueue, record.gateway_queue_wait(), false);
+        phases.set(
+            RequestPhase::GatewayQueue,
+            record.gateway_queue_wait(),
+            false,
+        );
         phases.set(RequestPhase::Gateway, record.overhead(), false);
-        phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
+        phases.set(
+            RequestPhase::FailedAttempts,
+            record.failed_attempts(),
+            false,
+        );
         phases.set(RequestPhase::RemotePrefill, record.time_apart(), false);
-        phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
+        phases.set(
+            RequestPhase::Decode,
+            engine.decode.or_else(|| record.decode()),
+            false,
+        );
         if record.upstream_ttft().is_some() {
             phases.set_wait(&FirstOutputWait::from_record(record));
         } else {
@@ -88,13 +100,29 @@ impl RequestPhases {
         let prefill = wait.prefill_accuracy;
         let is_rest_estimated = is_estimated(queue) || is_estimated(prefill);
         self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
-        self.set(RequestPhase::EngineQueue, known(wait.queue, queue), is_estimated(queue));
-        self.set(RequestPhase::Prefill, known(wait.prefill, prefill), is_estimated(prefill));
-        self.set(RequestPhase::Unexplained, Some(wait.unexplained), is_rest_estimated);
+        self.set(
+            RequestPhase::EngineQueue,
+            known(wait.queue, queue),
+            is_estimated(queue),
+        );
+        self.set(
+            RequestPhase::Prefill,
+            known(wait.prefill, prefill),
+            is_estimated(prefill),
+        );
+        self.set(
+            RequestPhase::Unexplained,
+            Some(wait.unexplained),
+            is_rest_estimated,
+        );
     }
 
     fn set(&mut self, phase: RequestPhase, duration: Option<Duration>, is_estimated: bool) {
-        self.0[phase as usize] = duration.map(|took| PhaseDuration { phase, took, is_estimated });
+        self.0[phase as usize] = duration.map(|took| PhaseDuration {
+            phase,
+            took,
+            is_estimated,
+        });
     }
 }
 
@@ -114,7 +142,10 @@ mod tests {
             let mark = if span.is_estimated { "~" } else { "" };
             format!("{} {mark}{}", span.phase.as_str(), span.took.as_millis())
         };
-        let phases: Vec<String> = RequestPhases::from_record(record).iter().map(shown).collect();
+        let phases: Vec<String> = RequestPhases::from_record(record)
+            .iter()
+            .map(shown)
+            .collect();
         phases.join(", ")
     }
 
@@ -122,8 +153,11 @@ mod tests {
     fn reported_times_are_exact() {
         let mut record = streamed();
         record.wait_reports.mean_prefill = Some(ms(1));
-        record.observed.engine_times =
-            Some(EngineTimes { queue: Some(ms(40)), prefill: Some(ms(45)), decode: Some(ms(299)) });
+        record.observed.engine_times = Some(EngineTimes {
+            queue: Some(ms(40)),
+            prefill: Some(ms(45)),
+            decode: Some(ms(299)),
+        });
         let expected = "gateway 8, front_end 0, queue 40, prefill 45, unexplained 5, decode 299";
         assert_eq!(shown(&record), expected);
     }
@@ -135,7 +169,10 @@ mod tests {
         record.timings.queued = Some(at(accepted, 2));
         record.timings.dequeued = Some(at(accepted, 8));
         let shown = shown(&record);
-        assert!(shown.starts_with("gateway_queue 6, gateway 2, front_end "), "{shown}");
+        assert!(
+            shown.starts_with("gateway_queue 6, gateway 2, front_end "),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -147,7 +184,10 @@ mod tests {
         failed.ended = Some(at(accepted, 9));
         record.attempts.insert(0, failed);
         let shown = shown(&record);
-        assert!(shown.starts_with("gateway 2, failed_attempts 6, front_end "), "{shown}");
+        assert!(
+            shown.starts_with("gateway 2, failed_attempts 6, front_end "),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -169,7 +209,10 @@ mod tests {
     fn unknown_waits_are_unexplained() {
         let mut record = streamed();
         record.decision = None;
-        assert_eq!(shown(&record), "gateway 8, front_end 50, unexplained ~40, decode 300");
+        assert_eq!(
+            shown(&record),
+            "gateway 8, front_end 50, unexplained ~40, decode 300"
+        );
         record.timings.sent = None;
         record.timings.first_output = None;
         assert_eq!(shown(&record), "");
@@ -179,8 +222,10 @@ mod tests {
     fn a_prefill_without_queue_time_is_exact() {
         let mut record = streamed();
         record.wait_reports.running_while_queued = Some(5.0);
-        record.observed.engine_times =
-            Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
+        record.observed.engine_times = Some(EngineTimes {
+            prefill: Some(ms(25)),
+            ..EngineTimes::default()
+        });
         let expected = "gateway 8, front_end 50, queue ~0, prefill 25, unexplained ~15, decode 300";
         assert_eq!(shown(&record), expected);
     }
@@ -190,8 +235,11 @@ mod tests {
         let mut record = streamed();
         record.timings.first_output = None;
         record.timings.last_output = None;
-        record.observed.engine_times =
-            Some(EngineTimes { queue: Some(ms(4)), prefill: Some(ms(5)), decode: Some(ms(6)) });
+        record.observed.engine_times = Some(EngineTimes {
+            queue: Some(ms(4)),
+            prefill: Some(ms(5)),
+            decode: Some(ms(6)),
+        });
         assert_eq!(shown(&record), "gateway 8, queue 4, prefill 5, decode 6");
     }
 }

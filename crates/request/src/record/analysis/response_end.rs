@@ -26,7 +26,10 @@ impl RequestRecord {
         if !self.has_ended_response() {
             return None;
         }
-        let is_cut = self.observed.finish_reasons.contains(&Some(FinishReason::Length));
+        let is_cut = self
+            .observed
+            .finish_reasons
+            .contains(&Some(FinishReason::Length));
         let is_empty =
             !self.observed.has_answer || self.output_tokens().is_some_and(|tokens| tokens <= 1);
         Some(match (is_cut, is_empty) {
@@ -65,11 +68,21 @@ mod tests {
         };
         let stop = Some(FinishReason::Stop);
         assert_eq!(end(stop, true, Some(2)), Some(ResponseEnd::Whole));
-        assert_eq!(end(stop, false, Some(9)), Some(ResponseEnd::Empty), "reasoning alone");
+        assert_eq!(
+            end(stop, false, Some(9)),
+            Some(ResponseEnd::Empty),
+            "reasoning alone"
+        );
         assert_eq!(end(stop, true, Some(1)), Some(ResponseEnd::Empty));
         assert_eq!(end(stop, true, None), Some(ResponseEnd::Whole));
-        assert_eq!(end(Some(FinishReason::Length), false, Some(1)), Some(ResponseEnd::Cut));
-        let failed = RequestRecord { outcome: Outcome::Truncated, ..streamed() };
+        assert_eq!(
+            end(Some(FinishReason::Length), false, Some(1)),
+            Some(ResponseEnd::Cut)
+        );
+        let failed = RequestRecord {
+            outcome: Outcome::Truncated,
+            ..streamed()
+        };
         assert_eq!(failed.response_end(), None);
     }
 }

@@ -14,7 +14,9 @@ impl SlowCause {
         let times = time_by_cause(record, limits);
         // If times are equal, `max_by_key` returns the last cause in the order of the list.
         let longest = times.into_iter().max_by_key(|(_, took)| *took);
-        longest.filter(|(_, took)| !took.is_zero()).map(|(cause, _)| cause)
+        longest
+            .filter(|(_, took)| !took.is_zero())
+            .map(|(cause, _)| cause)
     }
 }
 
@@ -27,7 +29,9 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
     }
     let exceeds = |took: Option<Duration>, limit| took.is_some_and(|took| took > limit);
     // A stream without output waited for its first token until the end of the request.
-    let waited = record.ttft().or_else(|| record.options.stream.then(|| record.duration()));
+    let waited = record
+        .ttft()
+        .or_else(|| record.options.stream.then(|| record.duration()));
     exceeds(waited, limits.ttft)
         || exceeds(record.reasoning_wait(), limits.first_answer)
         || exceeds(record.tpot(), limits.tpot)
@@ -46,16 +50,33 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let gateway_queue = took(RequestPhase::GatewayQueue).saturating_sub(backend_wait);
     let wait = FirstOutputWait::from_record(record);
     let stall_time = total_stall_time(timings, record);
-    let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
-    let (preempted, stalled) =
-        if is_preempted { (stall_time, Duration::ZERO) } else { (Duration::ZERO, stall_time) };
+    let is_preempted = record
+        .preemptions()
+        .is_some_and(|preemptions| preemptions > 0);
+    let (preempted, stalled) = if is_preempted {
+        (stall_time, Duration::ZERO)
+    } else {
+        (Duration::ZERO, stall_time)
+    };
     let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
-    let decode = if is_slow_decode { decode } else { Duration::ZERO };
-    let is_late_answer = record.reasoning_wait().is_some_and(|wait| wait > limits.first_answer);
-    let reasoning =
-        elapsed_between(timings.first_reasoning, timings.first_answer.or(timings.ended));
-    let reasoning = if is_late_answer { reasoning } else { Duration::ZERO };
+    let decode = if is_slow_decode {
+        decode
+    } else {
+        Duration::ZERO
+    };
+    let is_late_answer = record
+        .reasoning_wait()
+        .is_some_and(|wait| wait > limits.first_answer);
+    let reasoning = elapsed_between(
+        timings.first_reasoning,
+        timings.first_answer.or(timings.ended),
+    );
+    let reasoning = if is_late_answer {
+        reasoning
+    } else {
+        Duration::ZERO
+    };
     // The work of the GPU itself takes longer if its clock is lower.
     let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
         (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
@@ -68,7 +89,10 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         (SlowCause::NoBackend, backend_wait),
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
-        (SlowCause::LongPrompt, long_prompt + took(RequestPhase::RemotePrefill)),
+        (
+            SlowCause::LongPrompt,
+            long_prompt + took(RequestPhase::RemotePrefill),
+        ),
         (SlowCause::Reasoning, reasoning.saturating_sub(stall_time)),
         (SlowCause::Unresponsive, wait.unresponsive()),
         (SlowCause::Preempted, preempted),
@@ -128,11 +152,16 @@ mod tests {
     }
 
     fn set_waiting(record: &mut RequestRecord, waiting: u32) {
-        Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.waiting = Some(waiting);
+        Arc::make_mut(record.decision.as_mut().unwrap())
+            .backend_condition
+            .waiting = Some(waiting);
     }
 
     fn add_stall(record: &mut RequestRecord) {
-        let (since, until) = (record.timings.first_output.unwrap(), record.timings.last_output);
+        let (since, until) = (
+            record.timings.first_output.unwrap(),
+            record.timings.last_output,
+        );
         let stall = Stall {
             last_output_at: since,
             detected_at: since,
@@ -145,7 +174,11 @@ mod tests {
     #[test]
     fn requests_within_the_limits_have_no_cause() {
         assert_eq!(slow_cause_after(|_, _| ()), None);
-        assert_eq!(slow_cause_after(|record, _| delay_output(record, 1_900)), None, "in time");
+        assert_eq!(
+            slow_cause_after(|record, _| delay_output(record, 1_900)),
+            None,
+            "in time"
+        );
     }
 
     #[test]
@@ -164,9 +197,10 @@ mod tests {
 
     #[test]
     fn engine_times_decide_between_queue_and_prompt() {
-        for (queue, prefill, expected) in
-            [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
-        {
+        for (queue, prefill, expected) in [
+            (2_000, 900, SlowCause::EngineQueue),
+            (900, 2_000, SlowCause::LongPrompt),
+        ] {
             let set_engine_times = |record: &mut RequestRecord| {
                 delay_output(record, 3_000);
                 record.observed.usage.input = Some(4_000);
@@ -176,7 +210,10 @@ mod tests {
                     decode: None,
                 });
             };
-            assert_eq!(slow_cause_after(|record, _| set_engine_times(record)), Some(expected));
+            assert_eq!(
+                slow_cause_after(|record, _| set_engine_times(record)),
+                Some(expected)
+            );
         }
     }
 
@@ -201,8 +238,11 @@ mod tests {
                 record.timings.terminal = Some(at(90_000));
                 record.timings.ended = Some(at(90_000));
             });
-            let expected =
-                if is_throttled { SlowCause::GpuThrottled } else { SlowCause::SlowDecode };
+            let expected = if is_throttled {
+                SlowCause::GpuThrottled
+            } else {
+                SlowCause::SlowDecode
+            };
             assert_eq!(slow, Some(expected));
         }
     }
@@ -220,7 +260,11 @@ mod tests {
         };
         assert_eq!(after(Some(9_900), 20_000), None);
         assert_eq!(after(Some(10_100), 20_000), Some(SlowCause::Reasoning));
-        assert_eq!(after(None, 10_100), Some(SlowCause::Reasoning), "it ended without an answer");
+        assert_eq!(
+            after(None, 10_100),
+            Some(SlowCause::Reasoning),
+            "it ended without an answer"
+        );
     }
 
     #[test]
@@ -254,12 +298,16 @@ mod tests {
 
     #[test]
     fn preemptions_explain_stalls() {
-        assert_eq!(slow_cause_after(|record, _| add_stall(record)), Some(SlowCause::Stalled));
+        assert_eq!(
+            slow_cause_after(|record, _| add_stall(record)),
+            Some(SlowCause::Stalled)
+        );
         for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
             let slow = slow_cause_after(|record, _| {
                 add_stall(record);
-                Arc::make_mut(record.decision.as_mut().unwrap()).backend_condition.preemptions =
-                    Some(4);
+                Arc::make_mut(record.decision.as_mut().unwrap())
+                    .backend_condition
+                    .preemptions = Some(4);
                 record.condition.preemptions = Some(after);
             });
             assert_eq!(slow, Some(expected));
@@ -272,7 +320,10 @@ mod tests {
             record.timings.last_output = Some(at(100 + 15 * 300));
             record.timings.ended = Some(at(5_000));
         };
-        assert_eq!(slow_cause_after(slow_down_decode), Some(SlowCause::SlowDecode));
+        assert_eq!(
+            slow_cause_after(slow_down_decode),
+            Some(SlowCause::SlowDecode)
+        );
         let stalled = slow_cause_after(|record, at| {
             slow_down_decode(record, at);
             add_stall(record);

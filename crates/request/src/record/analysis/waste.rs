@@ -20,13 +20,27 @@ impl RequestRecord {
     /// except output tokens, which may be an estimate.
     pub fn wasted_tokens(&self) -> WastedTokens {
         let is_counted = self.observed.usage_source != UsageSource::Missing;
-        let input = if is_counted { self.observed.usage.input.unwrap_or(0) } else { 0 };
+        let input = if is_counted {
+            self.observed.usage.input.unwrap_or(0)
+        } else {
+            0
+        };
         let is_wasted = self.outcome != Outcome::Ok;
         let output = self.output_tokens().unwrap_or(0);
-        let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
-        let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
+        let earlier = self
+            .attempts
+            .split_last()
+            .map_or(&[][..], |(_, earlier)| earlier);
+        let repeated = earlier
+            .iter()
+            .filter(|attempt| attempt.may_have_used_engine())
+            .count();
         let prompts = input.saturating_mul(repeated as u64);
-        let of_options: u64 = self.notes.iter().map(|note| note.recomputed_tokens(input)).sum();
+        let of_options: u64 = self
+            .notes
+            .iter()
+            .map(|note| note.recomputed_tokens(input))
+            .sum();
         WastedTokens {
             output: if is_wasted { output } else { 0 },
             input: if is_wasted { input } else { 0 },
@@ -38,7 +52,8 @@ impl RequestRecord {
 impl Attempt {
     /// Whether the failed attempt may have reached the engine, which then computed the prompt.
     fn may_have_used_engine(&self) -> bool {
-        self.failure_kind().is_some_and(FailureKind::may_have_used_engine)
+        self.failure_kind()
+            .is_some_and(FailureKind::may_have_used_engine)
     }
 }
 
@@ -49,9 +64,20 @@ mod tests {
 
     #[test]
     fn tokens_of_disconnected_clients_are_wasted() {
-        assert_eq!(streamed().wasted_tokens(), WastedTokens::default(), "a complete response");
-        let left = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
-        let expected = WastedTokens { output: 16, input: 12, recomputed: 0 };
+        assert_eq!(
+            streamed().wasted_tokens(),
+            WastedTokens::default(),
+            "a complete response"
+        );
+        let left = RequestRecord {
+            outcome: Outcome::Cancelled,
+            ..streamed()
+        };
+        let expected = WastedTokens {
+            output: 16,
+            input: 12,
+            recomputed: 0,
+        };
         assert_eq!(left.wasted_tokens(), expected);
     }
 
@@ -59,9 +85,18 @@ mod tests {
     fn failed_attempts_recompute_the_prompt() {
         let mut record = streamed();
         for failure in ["connection_reset", "connect_error", "busy", "inband_error"] {
-            let failed = Attempt { failure: Some(failure), ..record.attempts[0].clone() };
+            let failed = Attempt {
+                failure: Some(failure),
+                ..record.attempts[0].clone()
+            };
             record.attempts.insert(0, failed);
         }
-        assert_eq!(record.wasted_tokens(), WastedTokens { recomputed: 24, ..Default::default() });
+        assert_eq!(
+            record.wasted_tokens(),
+            WastedTokens {
+                recomputed: 24,
+                ..Default::default()
+            }
+        );
     }
 }

@@ -17,6 +17,10 @@ pub struct ClientIdentity {
 impl ClientIdentity {
     /// The label value of the tenant: its name, or [`ModelLabel::OTHER`].
     pub fn tenant_label(&self) -> &str {
-        if self.is_tenant_label { &self.tenant } else { ModelLabel::OTHER }
+        if self.is_tenant_label {
+            &self.tenant
+        } else {
+            ModelLabel::OTHER
+        }
     }
 }

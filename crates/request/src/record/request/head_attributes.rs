@@ -57,7 +57,11 @@ impl RequestHeadAttributes {
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
+    headers
+        .get(name)?
+        .to_str()
+        .ok()
+        .filter(|text| !text.is_empty())
 }
 
 /// Removes `user:password@` before a host: credentials must not be exported.
@@ -78,8 +82,13 @@ mod tests {
     fn forwarded_host_precedes_authority_and_host() {
         let host = |uri: &str, forwarded: &str| {
             let request = Request::builder().uri(uri).header("host", "h:1");
-            let request = request.header("x-forwarded-host", forwarded).body(()).unwrap();
-            RequestHeadAttributes::from_request(&request).host.map(String::from)
+            let request = request
+                .header("x-forwarded-host", forwarded)
+                .body(())
+                .unwrap();
+            RequestHeadAttributes::from_request(&request)
+                .host
+                .map(String::from)
         };
         assert_eq!(host("/", "").as_deref(), Some("h:1"));
         assert_eq!(host("http://a:2/", "").as_deref(), Some("a:2"));
@@ -88,7 +97,10 @@ mod tests {
         let long = format!("name:{}@f:3", "key".repeat(MAX_ATTRIBUTE_BYTES));
         assert_eq!(host("/", &long).as_deref(), Some("f:3"));
         assert_eq!(host("http://a:2/", "f:3").as_deref(), Some("f:3"));
-        assert_eq!(host("/", &"x".repeat(9_000)).map(|host| host.len()), Some(MAX_ATTRIBUTE_BYTES));
+        assert_eq!(
+            host("/", &"x".repeat(9_000)).map(|host| host.len()),
+            Some(MAX_ATTRIBUTE_BYTES)
+        );
     }
 
     #[test]

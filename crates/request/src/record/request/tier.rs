@@ -80,7 +80,10 @@ mod tests {
         let tier = |header: Option<&'static str>| {
             let header = header.map(HeaderValue::from_static);
             let headers = header.map(|value| (HeaderName::from_static("x-tier"), value));
-            resolver.resolve(&headers.into_iter().collect()).as_str().to_owned()
+            resolver
+                .resolve(&headers.into_iter().collect())
+                .as_str()
+                .to_owned()
         };
         assert_eq!(tier(None), "");
         assert_eq!(tier(Some("free")), "free");

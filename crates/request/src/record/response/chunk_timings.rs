@@ -39,7 +39,13 @@ const MIN_GAP: Duration = Duration::from_millis(100);
 impl Default for ChunkTimings {
     fn default() -> Self {
         let gaps = [ChunkGap::default(); GAPS];
-        Self { samples: [0; SAMPLES], sampled: 0, stride_log2: 0, chunks: 0, gaps }
+        Self {
+            samples: [0; SAMPLES],
+            sampled: 0,
+            stride_log2: 0,
+            chunks: 0,
+            gaps,
+        }
     }
 }
 
@@ -101,7 +107,11 @@ impl ChunkTimings {
 
     #[cold]
     fn record_gap(&mut self, before: u32, passed: Duration, gap: Duration) {
-        let gap = ChunkGap { after_chunks: before, ended_ms: millis(passed), gap_ms: millis(gap) };
+        let gap = ChunkGap {
+            after_chunks: before,
+            ended_ms: millis(passed),
+            gap_ms: millis(gap),
+        };
         let position = self.gaps.iter().position(|other| other.gap_ms < gap.gap_ms);
         if let Some(position) = position {
             self.gaps[position..].rotate_right(1);
@@ -127,8 +137,13 @@ mod tests {
         for chunk in 0..1_000 {
             timings.record(accepted, accepted + MS(50 + chunk * 10), Some(MS(10)));
             let samples = timings.samples_ms();
-            let expected = (0..=chunk).step_by(timings.stride() as usize).map(|it| 50 + it * 10);
-            assert!(samples.iter().map(|it| u64::from(*it)).eq(expected), "{chunk}: {samples:?}");
+            let expected = (0..=chunk)
+                .step_by(timings.stride() as usize)
+                .map(|it| 50 + it * 10);
+            assert!(
+                samples.iter().map(|it| u64::from(*it)).eq(expected),
+                "{chunk}: {samples:?}"
+            );
         }
         assert_eq!((timings.stride(), timings.chunks()), (32, 1_000));
         assert_eq!(timings.longest_gaps().count(), 0, "short gaps are normal");
@@ -146,6 +161,13 @@ mod tests {
         let gaps: Vec<u32> = timings.longest_gaps().map(|gap| gap.gap_ms).collect();
         assert_eq!(gaps, [2_000, 900, 300, 170, 160, 150, 140, 130]);
         let longest = *timings.longest_gaps().next().unwrap();
-        assert_eq!(longest, ChunkGap { after_chunks: 10, ended_ms: 4_200, gap_ms: 2_000 });
+        assert_eq!(
+            longest,
+            ChunkGap {
+                after_chunks: 10,
+                ended_ms: 4_200,
+                gap_ms: 2_000
+            }
+        );
     }
 }

@@ -186,9 +186,14 @@ impl ObservedResponse {
             return None;
         }
         let output = self.usage.output?;
-        let tokens_in_events = self.counted_event_tokens.saturating_add(self.uncounted_events);
+        let tokens_in_events = self
+            .counted_event_tokens
+            .saturating_add(self.uncounted_events);
         let tokens_without_text = self.estimated_tokens.saturating_sub(tokens_in_events);
-        Some((output.saturating_sub(tokens_without_text), self.output_events))
+        Some((
+            output.saturating_sub(tokens_without_text),
+            self.output_events,
+        ))
     }
 }
 

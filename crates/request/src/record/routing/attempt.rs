@@ -40,7 +40,9 @@ impl Attempt {
 
     /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
     pub fn failure_kind(&self) -> Option<FailureKind> {
-        FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))
+        FailureKind::ALL
+            .into_iter()
+            .find(|kind| self.failure == Some(kind.as_str()))
     }
 }
 

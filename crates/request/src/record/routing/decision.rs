@@ -122,7 +122,9 @@ impl RoutingDecision {
     /// The recorded candidates by ascending cost.
     pub fn ranked_candidates(&self) -> Vec<PredictedCandidate<'_>> {
         let candidates = self.routing_context.candidates().iter();
-        let mut ranked: Vec<_> = candidates.map(|candidate| self.predict(candidate)).collect();
+        let mut ranked: Vec<_> = candidates
+            .map(|candidate| self.predict(candidate))
+            .collect();
         ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         ranked
     }

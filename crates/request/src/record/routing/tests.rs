@@ -22,13 +22,20 @@ fn candidates_with_backlogs(backlogs: &[f64]) -> Vec<Candidate> {
 
 fn decide(fleet: &[Candidate], index: usize) -> RoutingDecision {
     let context = RoutingContext::new(Policy::default(), fleet.to_vec(), RoutingRequest::default());
-    let choice = PolicyChoice { index, reason: "turn" };
+    let choice = PolicyChoice {
+        index,
+        reason: "turn",
+    };
     let ids: Arc<[BackendId]> = (0..fleet.len()).map(backend_id).collect();
     RoutingDecision::new(context, choice, BackendCondition::default(), &ids)
 }
 
 fn ranked_backend_names(decision: &RoutingDecision) -> Vec<String> {
-    decision.ranked_candidates().iter().map(|candidate| candidate.backend.to_string()).collect()
+    decision
+        .ranked_candidates()
+        .iter()
+        .map(|candidate| candidate.backend.to_string())
+        .collect()
 }
 
 #[test]
@@ -36,10 +43,16 @@ fn a_decision_records_all_of_a_few_candidates() {
     let fleet = candidates_with_backlogs(&[500.0, 100.0, 900.0]);
     for (chosen, candidate) in fleet.iter().enumerate() {
         let decision = decide(&fleet, chosen);
-        assert_eq!(ranked_backend_names(&decision), ["vllm-1", "vllm-0", "vllm-2"]);
+        assert_eq!(
+            ranked_backend_names(&decision),
+            ["vllm-1", "vllm-0", "vllm-2"]
+        );
         assert_eq!(decision.selected().candidate, candidate);
         assert_eq!(decision.selected().backend, &backend_id(chosen));
-        assert_eq!((decision.candidate_count(), decision.omitted_candidates), (3, 0));
+        assert_eq!(
+            (decision.candidate_count(), decision.omitted_candidates),
+            (3, 0)
+        );
     }
 }
 
@@ -48,11 +61,17 @@ fn the_selected_and_the_cheapest_are_kept() {
     // The cheapest candidates are the last ones; the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
     let decision = decide(&candidates_with_backlogs(&backlogs), 0);
-    let expected: Vec<String> =
-        (985..1_000).rev().chain([0]).map(|index| backend_id(index).to_string()).collect();
+    let expected: Vec<String> = (985..1_000)
+        .rev()
+        .chain([0])
+        .map(|index| backend_id(index).to_string())
+        .collect();
     assert_eq!(ranked_backend_names(&decision), expected);
     assert_eq!(decision.selected().backend, &backend_id(0));
-    assert_eq!((decision.candidate_count(), decision.omitted_candidates), (1_000, 984));
+    assert_eq!(
+        (decision.candidate_count(), decision.omitted_candidates),
+        (1_000, 984)
+    );
 }
 
 #[test]
@@ -79,11 +98,21 @@ fn cache_regret_counts_tokens_cached_elsewhere() {
 fn predicted_ttft_is_compared_from_sending() {
     let mut record = streamed();
     let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();
-    assert!((actual - 0.09).abs() < 1e-9, "sent at 10 ms, first output at 100 ms: {actual}");
+    assert!(
+        (actual - 0.09).abs() < 1e-9,
+        "sent at 10 ms, first output at 100 ms: {actual}"
+    );
     assert!((predicted - 0.08).abs() < 1e-9);
     record.timings.first_output = None;
     assert_eq!(record.actual_and_predicted_ttft(), None);
-    assert_eq!(record.reported_and_predicted_cached_tokens(), Some((8, 6.0)));
+    assert_eq!(
+        record.reported_and_predicted_cached_tokens(),
+        Some((8, 6.0))
+    );
     record.observed.usage.cached = None;
-    assert_eq!(record.reported_and_predicted_cached_tokens(), None, "a missing count is not zero");
+    assert_eq!(
+        record.reported_and_predicted_cached_tokens(),
+        None,
+        "a missing count is not zero"
+    );
 }

@@ -36,7 +36,9 @@ impl LoadEstimator {
         block_tokens: f64,
         expected_blocks: u32,
     ) -> u32 {
-        let Some(table) = self.prefix_table.get() else { return 0 };
+        let Some(table) = self.prefix_table.get() else {
+            return 0;
+        };
         if prompt.blocks.is_empty() {
             return 0;
         }
@@ -48,8 +50,16 @@ impl LoadEstimator {
     /// Number of the leading blocks of a prompt that were sent since the oldest request without output was
     /// sent.
     fn pending_blocks(&self, prompt: &PromptFingerprint) -> u32 {
-        let Some(table) = self.prefix_table.get() else { return 0 };
-        let Some(age) = self.pending_outputs.oldest_table_age() else { return 0 };
-        if prompt.blocks.is_empty() { 0 } else { table.matched_since(&prompt.blocks, age) as u32 }
+        let Some(table) = self.prefix_table.get() else {
+            return 0;
+        };
+        let Some(age) = self.pending_outputs.oldest_table_age() else {
+            return 0;
+        };
+        if prompt.blocks.is_empty() {
+            0
+        } else {
+            table.matched_since(&prompt.blocks, age) as u32
+        }
     }
 }

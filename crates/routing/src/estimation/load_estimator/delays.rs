@@ -25,7 +25,11 @@ impl LoadEstimator {
     /// Weight of the learned prefill cost, from 0 to 1. The weight falls while no stream waits for its
     /// first output. Otherwise, a backend that was slow once would never get a request again.
     pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
-        let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
+        let idle = if local_load.pending > 0 {
+            0.0
+        } else {
+            now - self.prefill_progress_at.get()
+        };
         self.learned_estimates.freshness(at_least_0(idle))
     }
 
@@ -39,7 +43,11 @@ impl LoadEstimator {
     ) -> f64 {
         let reported = external_waiting * self.learned_estimates.prompt_tokens();
         let by_peers = self.other_backlogs.tokens(prefill.per_token, now);
-        if reported > by_peers { reported } else { by_peers }
+        if reported > by_peers {
+            reported
+        } else {
+            by_peers
+        }
     }
 
     /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt

@@ -41,7 +41,11 @@ impl MaxAnswering {
     /// again [`MIN_CONFIRMATIONS`] times.
     pub(super) fn confirmed(&self) -> u32 {
         let is_confirmed = self.confirmations.load(Ordering::Relaxed) >= MIN_CONFIRMATIONS;
-        if is_confirmed { self.max.load(Ordering::Relaxed) } else { 0 }
+        if is_confirmed {
+            self.max.load(Ordering::Relaxed)
+        } else {
+            0
+        }
     }
 
     /// Forgets the maximum, because the engine has restarted, maybe with other settings.
@@ -60,7 +64,10 @@ mod tests {
     fn confirmed_after(answering: &[u32]) -> u32 {
         let max = MaxAnswering::default();
         for in_flight in answering {
-            max.on_first_output(&LocalLoad { in_flight: *in_flight, ..LocalLoad::default() });
+            max.on_first_output(&LocalLoad {
+                in_flight: *in_flight,
+                ..LocalLoad::default()
+            });
         }
         max.confirmed()
     }

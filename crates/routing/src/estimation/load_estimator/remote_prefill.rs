@@ -28,7 +28,8 @@ impl LoadEstimator {
         if !reservation.is_stream {
             let work = moved as f64 * self.learned_estimates.prefill().per_token;
             let work = if is_remote { -work } else { work };
-            self.unobserved_prefill_until.set(self.unobserved_prefill_until.get() + work);
+            self.unobserved_prefill_until
+                .set(self.unobserved_prefill_until.get() + work);
         } else if reservation.is_pending && is_remote {
             self.backlog_tokens.fetch_sub(moved, Ordering::Relaxed);
         } else if reservation.is_pending {
@@ -58,7 +59,10 @@ impl LoadEstimator {
         let prefilled = Candidate {
             cached: candidate.prompt,
             backlog: (candidate.backlog - leg.seconds / cost.per_token).max(0.0),
-            prefill: PrefillCost { base: cost.base.min(leg.base), ..cost },
+            prefill: PrefillCost {
+                base: cost.base.min(leg.base),
+                ..cost
+            },
             ..*candidate
         };
         let least = kv_aware::ttft(settings, &prefilled, false);
@@ -91,20 +95,40 @@ mod tests {
         let tokens = candidate.prompt as u64;
         assert_eq!(
             [true, true, false, false, true].map(&mut moved),
-            [(0, tokens), (0, tokens), (whole, tokens), (whole, tokens), (0, tokens)]
+            [
+                (0, tokens),
+                (0, tokens),
+                (whole, tokens),
+                (whole, tokens),
+                (0, tokens)
+            ]
         );
         load.first_output(&mut reservation, now + Duration::from_secs(9));
-        assert_eq!(load.learned().ttft(), None, "the time is not that of a prefill");
+        assert_eq!(
+            load.learned().ttft(),
+            None,
+            "the time is not that of a prefill"
+        );
         load.release(reservation, now);
-        assert_eq!((load.local_load().backlog, load.local_load().in_flight), (0, 0));
+        assert_eq!(
+            (load.local_load().backlog, load.local_load().in_flight),
+            (0, 0)
+        );
     }
 
     #[test]
     fn the_leg_waits_for_the_remaining_queue() {
         let (load, now) = new_estimator();
         let settings = kv_aware::KvAwareSettings::default();
-        let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
-        let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
+        let prefill = PrefillCost {
+            base: 0.5,
+            per_token: 1e-3,
+        };
+        let busy = Candidate {
+            backlog: 2_000.0,
+            prefill,
+            ..load.candidate(&prompt(), now)
+        };
         let after = |seconds, candidate| {
             let leg = PredictedLeg { seconds, base: 0.1 };
             load.remote_prompt_ttft(&candidate, leg, &settings, now)

@@ -19,7 +19,11 @@ const HALF_LIFE_SECONDS: f64 = 60.0;
 impl RemotePrompts {
     /// Records that a first output came after `seconds`.
     pub(super) fn learn(&self, seconds: f64, now: f64) {
-        let before = if self.learned_at.get() == 0.0 { seconds } else { self.seconds.get() };
+        let before = if self.learned_at.get() == 0.0 {
+            seconds
+        } else {
+            self.seconds.get()
+        };
         self.seconds.set(before + EMA_WEIGHT * (seconds - before));
         self.learned_at.set(now);
     }

@@ -40,7 +40,11 @@ impl ReportedQueues {
             (Some(period), false) => period.ended = Some(at),
             (None, false) => {}
             (None, true) => {
-                let period = QueuePeriod { began: at, ended: None, running: report.running };
+                let period = QueuePeriod {
+                    began: at,
+                    ended: None,
+                    running: report.running,
+                };
                 push_bounded(&mut periods, period, MAX_PERIODS);
             }
         }
@@ -52,7 +56,11 @@ impl ReportedQueues {
         let overlaps = |period: &&QueuePeriod| {
             period.began <= until && period.ended.is_none_or(|ended| ended > from)
         };
-        lock(&self.0).iter().rev().find(overlaps).map(|period| period.running)
+        lock(&self.0)
+            .iter()
+            .rev()
+            .find(overlaps)
+            .map(|period| period.running)
     }
 
     pub(super) fn clear(&self) {
@@ -71,9 +79,18 @@ mod tests {
         let queues = ReportedQueues::default();
         let start = clock::epoch();
         let at = |millis| start + Duration::from_millis(millis);
-        let reports = [(100, 0.0, 4.0), (200, 3.0, 7.0), (300, 5.0, 8.0), (400, 0.0, 6.0)];
+        let reports = [
+            (100, 0.0, 4.0),
+            (200, 3.0, 7.0),
+            (300, 5.0, 8.0),
+            (400, 0.0, 6.0),
+        ];
         for (millis, waiting, running) in reports {
-            let report = LoadReport { waiting, running, ..LoadReport::default() };
+            let report = LoadReport {
+                waiting,
+                running,
+                ..LoadReport::default()
+            };
             queues.on_report(&report, at(millis));
         }
         for (from, until, expected) in [
@@ -83,7 +100,11 @@ mod tests {
             (310, 390, Some(8.0)),
             (400, 500, None),
         ] {
-            assert_eq!(queues.running_in(at(from), at(until)), expected, "{from} to {until}");
+            assert_eq!(
+                queues.running_in(at(from), at(until)),
+                expected,
+                "{from} to {until}"
+            );
         }
     }
 
@@ -94,11 +115,18 @@ mod tests {
         let at = |n: usize| start + Duration::from_secs(n as u64);
         for n in 0..=2 * MAX_PERIODS {
             let waiting = if n % 2 == 0 { 1.0 } else { 0.0 };
-            let report = LoadReport { waiting, running: n as f64, ..LoadReport::default() };
+            let report = LoadReport {
+                waiting,
+                running: n as f64,
+                ..LoadReport::default()
+            };
             queues.on_report(&report, at(n));
         }
         assert_eq!(queues.running_in(at(0), at(1)), None);
         assert_eq!(queues.running_in(at(2), at(2)), Some(2.0));
-        assert_eq!(queues.running_in(at(100), at(101)), Some(2.0 * MAX_PERIODS as f64));
+        assert_eq!(
+            queues.running_in(at(100), at(101)),
+            Some(2.0 * MAX_PERIODS as f64)
+        );
     }
 }

@@ -15,7 +15,8 @@ impl LoadEstimator {
 
     /// Changes the age at which a load report has the weight ½ in the estimates.
     pub fn set_horizon(&self, horizon: Duration) {
-        self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
+        self.horizon
+            .set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }
 
     /// Greatest number of requests that the engine has run at once since its start, as far as reports and
@@ -40,9 +41,11 @@ impl LoadEstimator {
         if self.last_report.set(report, local_load, self.seconds(at)) {
             self.pending_outputs.on_progress();
         }
-        self.most_running.fetch_max(report.running as u32, Ordering::Relaxed);
+        self.most_running
+            .fetch_max(report.running as u32, Ordering::Relaxed);
         self.reported_queues.on_report(report, at);
-        self.token_gaps.on_report(report.token_gaps, self.seconds(at));
+        self.token_gaps
+            .on_report(report.token_gaps, self.seconds(at));
     }
 
     /// Resets the state that a restart of the backend invalidates: prefix table, queues and batch size.

@@ -10,7 +10,11 @@ const SECOND: Duration = Duration::from_secs(1);
 fn estimator() -> (LoadEstimator, Instant) {
     let (estimator, now) = new_estimator();
     let mut reservation = send(&estimator, &prompt(1, 0), now);
-    let counts = Usage { input: Some(1), output: Some(100), ..Usage::default() };
+    let counts = Usage {
+        input: Some(1),
+        output: Some(100),
+        ..Usage::default()
+    };
     estimator.answered(&mut reservation, &counts);
     estimator.release(reservation, now);
     (estimator, now)
@@ -25,7 +29,12 @@ pub(super) fn new_estimator() -> (LoadEstimator, Instant) {
 fn prompt(bytes: u64, seed: u64) -> PromptFingerprint {
     let mut random = fastrand::Rng::with_seed(seed);
     let blocks = (0..bytes / 512).map(|_| random.u64(..)).collect();
-    PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
+    PromptFingerprint {
+        bytes,
+        blocks,
+        block_bytes: 512,
+        ..PromptFingerprint::default()
+    }
 }
 
 fn send(estimator: &LoadEstimator, prompt: &PromptFingerprint, now: Instant) -> Reservation {
@@ -48,11 +57,17 @@ fn requests_sent_since_the_report_count() {
     let prompt = prompt(10_000, 1);
     estimator.on_report(&report(0.5, 0.0, 3.0), &estimator.local_load(), now);
     let before = estimator.candidate(&prompt, now);
-    assert_eq!((before.kv_usage, before.waiting, before.running), (Some(0.5), 0.0, 3.0));
+    assert_eq!(
+        (before.kv_usage, before.waiting, before.running),
+        (Some(0.5), 0.0, 3.0)
+    );
     send(&estimator, &prompt, now);
     let after = estimator.candidate(&prompt, now);
     assert!((after.kv_usage.unwrap() - 0.601).abs() < 1e-9, "{after:?}");
-    assert_eq!((after.waiting, after.backlog, after.in_flight), (1.0, 10_000.0, 1));
+    assert_eq!(
+        (after.waiting, after.backlog, after.in_flight),
+        (1.0, 10_000.0, 1)
+    );
 }
 
 #[test]
@@ -64,7 +79,10 @@ fn a_new_report_replaces_earlier_estimates() {
     assert_eq!(estimator.candidate(&prompt, now).kv_usage, Some(0.3));
     estimator.release(reservation, now);
     let after = estimator.candidate(&prompt, now).kv_usage.unwrap();
-    assert!((after - 0.199).abs() < 1e-9, "requests that ended since are subtracted: {after}");
+    assert!(
+        (after - 0.199).abs() < 1e-9,
+        "requests that ended since are subtracted: {after}"
+    );
 }
 
 #[test]
@@ -88,12 +106,21 @@ fn requests_of_other_gateways_add_load() {
     let (estimator, now) = estimator();
     let prompt = prompt(1_000, 1);
     let mut first = send(&estimator, &prompt, now);
-    estimator
-        .answered(&mut first, &Usage { input: Some(1_000), cached: Some(0), ..Usage::default() });
+    estimator.answered(
+        &mut first,
+        &Usage {
+            input: Some(1_000),
+            cached: Some(0),
+            ..Usage::default()
+        },
+    );
     estimator.on_report(&report(0.2, 4.0, 7.0), &estimator.local_load(), now);
     let estimate = estimator.candidate(&prompt, now);
     assert_eq!((estimate.waiting, estimate.running), (4.0, 7.0));
-    assert!(estimate.backlog > 1_000.0, "waiting external requests have prompts: {estimate:?}");
+    assert!(
+        estimate.backlog > 1_000.0,
+        "waiting external requests have prompts: {estimate:?}"
+    );
 }
 
 #[test]
@@ -103,10 +130,17 @@ fn the_backlog_falls_by_at_most_one_request() {
     let mut first = send(&estimator, &prompt, now);
     send(&estimator, &prompt, now);
     let backlog = |at| estimator.candidate(&prompt, at).backlog as u64;
-    assert_eq!(backlog(now), 20_000 - 9_728, "the blocks of the second will be cached by then");
+    assert_eq!(
+        backlog(now),
+        20_000 - 9_728,
+        "the blocks of the second will be cached by then"
+    );
     assert!(backlog(now + SECOND / 10) < backlog(now));
     let long_after = backlog(now + 100 * SECOND);
-    assert!(long_after > 0, "reduced by at most one of them: {long_after}");
+    assert!(
+        long_after > 0,
+        "reduced by at most one of them: {long_after}"
+    );
     estimator.first_output(&mut first, now + SECOND);
     assert_eq!(backlog(now + SECOND), 272);
 }
@@ -144,7 +178,12 @@ fn missing_prefix_caches_show_in_cached_tokens() {
         let input = Some(51_200);
         let cached = Some(0);
         let output = Some(10);
-        let no_cache_hit = Usage { input, cached, output, ..Usage::default() };
+        let no_cache_hit = Usage {
+            input,
+            cached,
+            output,
+            ..Usage::default()
+        };
         estimator.answered(&mut reservation, &no_cache_hit);
         estimator.release(reservation, now);
         send(&estimator, &prompt(20_000, 100 + seed), now);
@@ -167,7 +206,10 @@ fn slow_first_outputs_give_a_high_cost() {
         }
     }
     let seconds = |estimator: &LoadEstimator| {
-        estimator.candidate(&prompt(5_000, 99), now).prefill.seconds(5_000.0)
+        estimator
+            .candidate(&prompt(5_000, 99), now)
+            .prefill
+            .seconds(5_000.0)
     };
     assert!(seconds(&wrong) > 5.0 * seconds(&correct));
 }
@@ -185,8 +227,11 @@ fn an_idle_backends_high_cost_loses_weight() {
     let (estimator, now) = estimator();
     (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
     let seconds = || estimator.learned().prefill().seconds(5_000.0);
-    let freshness =
-        |at: u32| estimator.candidate(&prompt(5_000, 99), now + SECOND * at).prefill_freshness;
+    let freshness = |at: u32| {
+        estimator
+            .candidate(&prompt(5_000, 99), now + SECOND * at)
+            .prefill_freshness
+    };
     assert!(seconds() > 5.0);
     assert!(freshness(200) > 0.99 && freshness(210) < 0.3 && freshness(240) < 0.01);
     observe(&estimator, 100, now + SECOND * 240, 0.5);
@@ -197,16 +242,26 @@ fn an_idle_backends_high_cost_loses_weight() {
 fn a_confirmed_cost_keeps_its_weight_longer() {
     let (estimator, now) = estimator();
     let freshness_after_10_s = |last: u32| {
-        estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
+        estimator
+            .candidate(&prompt(5_000, 99), now + SECOND * (last + 10))
+            .prefill_freshness
     };
     observe(&estimator, 0, now, 0.5);
     let first = freshness_after_10_s(0);
     for n in 1..4 {
         observe(&estimator, n, now + SECOND * 20 * n as u32, 0.5);
     }
-    assert!(first < 0.3 && freshness_after_10_s(60) > 0.8, "{}", freshness_after_10_s(60));
+    assert!(
+        first < 0.3 && freshness_after_10_s(60) > 0.8,
+        "{}",
+        freshness_after_10_s(60)
+    );
     observe(&estimator, 9, now + SECOND * 100, 5.0);
-    assert!(freshness_after_10_s(105) < 0.3, "{}", freshness_after_10_s(105));
+    assert!(
+        freshness_after_10_s(105) < 0.3,
+        "{}",
+        freshness_after_10_s(105)
+    );
 }
 
 #[test]
@@ -215,15 +270,19 @@ fn a_wait_for_unknown_slots_is_no_prefill() {
     observe(&estimator, 0, now, 0.5);
     let cost = estimator.learned().prefill();
     // Two of forty requests have their first output at once; then one each second.
-    let mut sent: Vec<Reservation> =
-        (1..=40).map(|seed| send(&estimator, &prompt(10, seed), now + SECOND)).collect();
+    let mut sent: Vec<Reservation> = (1..=40)
+        .map(|seed| send(&estimator, &prompt(10, seed), now + SECOND))
+        .collect();
     for (position, reservation) in (0..).zip(&mut sent) {
         let wait = SECOND / 50 + SECOND * (position / 2);
         estimator.first_output(reservation, now + SECOND + wait);
     }
     let after = estimator.learned().prefill();
     assert!(after.base <= cost.base, "{cost:?} {after:?}");
-    assert!(estimator.learned().ttft().unwrap() > 1.0, "the times were observed");
+    assert!(
+        estimator.learned().ttft().unwrap() > 1.0,
+        "the times were observed"
+    );
 }
 
 /// Estimated seconds for which the backend is overdue.
@@ -236,12 +295,21 @@ fn long_waits_for_output_are_overdue() {
     let (estimator, now) = estimator();
     let mut first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
-    assert!(overdue(&estimator, now + SECOND / 5) <= 0.0, "within twice its prediction");
+    assert!(
+        overdue(&estimator, now + SECOND / 5) <= 0.0,
+        "within twice its prediction"
+    );
     assert!((3.9..4.0).contains(&overdue(&estimator, now + 4 * SECOND)));
     estimator.first_output(&mut first, now + 4 * SECOND);
-    assert!(overdue(&estimator, now + 9 * SECOND) <= 0.0, "the engine generates output");
+    assert!(
+        overdue(&estimator, now + 9 * SECOND) <= 0.0,
+        "the engine generates output"
+    );
     estimator.on_stall_change(true, now + 5 * SECOND);
-    assert!((4.9..5.1).contains(&overdue(&estimator, now + 9 * SECOND)), "since the last output");
+    assert!(
+        (4.9..5.1).contains(&overdue(&estimator, now + 9 * SECOND)),
+        "since the last output"
+    );
 }
 
 #[test]
@@ -257,7 +325,10 @@ fn a_disconnect_does_not_end_being_overdue() {
 fn late_unstreamed_requests_without_tokens_are_overdue() {
     let (estimator, now) = new_estimator();
     let report_tokens = |tokens: f64, at| {
-        let report = LoadReport { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
+        let report = LoadReport {
+            tokens: Some(tokens),
+            ..report(0.1, 0.0, 1.0)
+        };
         estimator.on_report(&report, &estimator.local_load(), at);
     };
     let send = |at| {
@@ -266,23 +337,41 @@ fn late_unstreamed_requests_without_tokens_are_overdue() {
     };
     // The first request teaches the estimator that a response takes one second.
     let mut first = send(now);
-    estimator.answered(&mut first, &Usage { output: Some(9), ..Usage::default() });
+    estimator.answered(
+        &mut first,
+        &Usage {
+            output: Some(9),
+            ..Usage::default()
+        },
+    );
     estimator.release(first, now + SECOND);
     report_tokens(10.0, now + SECOND);
     let mut other = send(now + SECOND);
-    assert!(overdue(&estimator, now + 5 * SECOND) <= 0.0, "responses differ in length");
+    assert!(
+        overdue(&estimator, now + 5 * SECOND) <= 0.0,
+        "responses differ in length"
+    );
     report_tokens(10.0, now + 10 * SECOND);
     assert!(overdue(&estimator, now + 10 * SECOND) > 7.0);
     let rejected = send(now + 10 * SECOND);
     estimator.release(rejected, now + 10 * SECOND);
     let after_error = overdue(&estimator, now + 10 * SECOND);
-    assert!(after_error > 7.0, "an error comes from the API server, not from the engine");
+    assert!(
+        after_error > 7.0,
+        "an error comes from the API server, not from the engine"
+    );
     report_tokens(11.0, now + 11 * SECOND);
     assert!(
         overdue(&estimator, now + 60 * SECOND) <= 0.0,
         "the engine makes progress: the response may be long"
     );
-    estimator.answered(&mut other, &Usage { output: Some(9), ..Usage::default() });
+    estimator.answered(
+        &mut other,
+        &Usage {
+            output: Some(9),
+            ..Usage::default()
+        },
+    );
     estimator.release(other, now + 60 * SECOND);
     assert_eq!(estimator.local_load(), LocalLoad::default());
 }
@@ -295,7 +384,10 @@ fn stalled_streams_are_overdue_only_together() {
         estimator.first_output(&mut reservation, now);
     }
     estimator.on_stall_change(true, now + SECOND);
-    assert!(overdue(&estimator, now + 5 * SECOND) <= 0.0, "one may have been preempted");
+    assert!(
+        overdue(&estimator, now + 5 * SECOND) <= 0.0,
+        "one may have been preempted"
+    );
     estimator.on_stall_change(true, now + 2 * SECOND);
     assert!((2.9..=3.1).contains(&overdue(&estimator, now + 5 * SECOND)));
     estimator.on_stall_change(false, now + 5 * SECOND);

@@ -40,14 +40,18 @@ impl TokenGaps {
         self.reported_at.set(now);
         self.total_seconds.set(total.seconds);
         self.total_count.set(total.count);
-        let is_valid = [seconds, count, age].iter().all(|value| (0.0..1e300).contains(value));
+        let is_valid = [seconds, count, age]
+            .iter()
+            .all(|value| (0.0..1e300).contains(value));
         if is_first || !is_valid {
             self.recent_seconds.set(0.0);
             self.recent_count.set(0.0);
         } else {
             let weight = (-age / TIME_CONSTANT_SECONDS).exp();
-            self.recent_seconds.set(self.recent_seconds.get() * weight + seconds);
-            self.recent_count.set(self.recent_count.get() * weight + count);
+            self.recent_seconds
+                .set(self.recent_seconds.get() * weight + seconds);
+            self.recent_count
+                .set(self.recent_count.get() * weight + count);
         }
         self.slowed_mean.set(self.read_slowed_mean());
     }
@@ -63,7 +67,11 @@ impl TokenGaps {
             self.least_mean.set(mean);
             return 0.0;
         }
-        if mean < SLOWED_RATIO * least { 0.0 } else { mean }
+        if mean < SLOWED_RATIO * least {
+            0.0
+        } else {
+            mean
+        }
     }
 
     /// The mean gap in seconds, if it is at least [`SLOWED_RATIO`] times the least one. 0: it is not, or not
@@ -87,7 +95,10 @@ mod tests {
     /// Reports ten tokens of each of ten sequences, and so 100 gaps, in each of these seconds. Returns the last
     /// mean.
     fn after(gaps: &TokenGaps, seconds_per_gap: &[f64]) -> f64 {
-        let mut total = TokenGapSum { seconds: 1_000.0, count: 1_000.0 };
+        let mut total = TokenGapSum {
+            seconds: 1_000.0,
+            count: 1_000.0,
+        };
         gaps.on_report(Some(total), 1.0);
         for (second, gap) in seconds_per_gap.iter().enumerate() {
             total.seconds += 100.0 * gap;
@@ -114,9 +125,18 @@ mod tests {
         let gaps = TokenGaps::default();
         assert!(after(&gaps, &[0.02, 0.1]) > 0.0);
         gaps.on_report(None, 4.0);
-        assert!(gaps.slowed_mean() <= 0.0, "the engine reports no gaps any more");
+        assert!(
+            gaps.slowed_mean() <= 0.0,
+            "the engine reports no gaps any more"
+        );
         assert!(after(&gaps, &[0.1, 0.1]) > 0.0);
-        gaps.on_report(Some(TokenGapSum { seconds: 1_020.0, count: 1_200.0 }), 9.0);
+        gaps.on_report(
+            Some(TokenGapSum {
+                seconds: 1_020.0,
+                count: 1_200.0,
+            }),
+            9.0,
+        );
         assert!(gaps.slowed_mean() <= 0.0, "no gap for six seconds");
         gaps.on_report(Some(TokenGapSum::default()), 10.0);
         assert!(gaps.slowed_mean() <= 0.0, "the engine started again");

@@ -100,5 +100,10 @@ fn closing_values<'a>(
         SimulatedFinishReason::Stop => "end_turn",
         SimulatedFinishReason::Length => "max_tokens",
     };
-    [("stop", stop), ("input", &usage.input), ("output", &usage.output), ("cached", &usage.cached)]
+    [
+        ("stop", stop),
+        ("input", &usage.input),
+        ("output", &usage.output),
+        ("cached", &usage.cached),
+    ]
 }

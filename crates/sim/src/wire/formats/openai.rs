@@ -48,7 +48,10 @@ impl WireFormat for OpenAiFormat {
         let id = quoted(&reply.id);
         let model = quoted(&reply.model);
         let created = reply.created.to_string();
-        filled(self.prefix, &[("id", &id), ("created", &created), ("model", &model)])
+        filled(
+            self.prefix,
+            &[("id", &id), ("created", &created), ("model", &model)],
+        )
     }
 
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
@@ -58,7 +61,11 @@ impl WireFormat for OpenAiFormat {
         let Some(role) = self.role else { return false };
         let index = context.stage_index.to_string();
         let usage = self.continuous_usage(context.reply, 0);
-        let values = [("prefix", context.shared_text), ("index", &index), ("usage", &usage)];
+        let values = [
+            ("prefix", context.shared_text),
+            ("index", &index),
+            ("usage", &usage),
+        ];
         write_data_event(out, role, &values);
         true
     }
@@ -88,7 +95,14 @@ impl WireFormat for OpenAiFormat {
             ("content", &content),
             ("finish", &finish),
             ("usage", &usage),
-            ("fingerprint", if has_fingerprint { FINGERPRINT_MEMBER } else { "" }),
+            (
+                "fingerprint",
+                if has_fingerprint {
+                    FINGERPRINT_MEMBER
+                } else {
+                    ""
+                },
+            ),
         ];
         write_data_event(out, template, &values);
         true
@@ -120,14 +134,21 @@ impl WireFormat for OpenAiFormat {
             let index = index.to_string();
             let content = quoted(&output.text());
             let finish = ("finish", output.finish.as_str());
-            fill(&mut choices, self.choice, &[("index", &index), ("content", &content), finish]);
+            fill(
+                &mut choices,
+                self.choice,
+                &[("index", &index), ("content", &content), finish],
+            );
         }
         let choices = String::from_utf8_lossy(&choices);
         let id = quoted(&reply.id);
         let model = quoted(&reply.model);
         let created = reply.created.to_string();
-        let counts =
-            UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
+        let counts = UsageCounts::new(
+            reply.prompt_tokens,
+            reply.completion_tokens(),
+            cached_tokens,
+        );
         let mut values = counts.values().to_vec();
         values.extend([
             ("id", &*id),

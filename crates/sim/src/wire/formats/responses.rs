@@ -48,7 +48,9 @@ impl WireFormat for ResponsesFormat {
     }
 
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
-        let Some((name, template)) = OPENING_EVENTS.get(context.stage_index) else { return false };
+        let Some((name, template)) = OPENING_EVENTS.get(context.stage_index) else {
+            return false;
+        };
         let value = match *template {
             STATE_EVENT => render_response(context.reply, "in_progress", None),
             ITEM_EVENT => render_item(context.reply, "in_progress", ""),
@@ -64,11 +66,19 @@ impl WireFormat for ResponsesFormat {
         out: &mut BytesMut,
     ) -> bool {
         !chunk.text.is_empty()
-            && write_event(context, "response.output_text.delta", DELTA, chunk.text, out)
+            && write_event(
+                context,
+                "response.output_text.delta",
+                DELTA,
+                chunk.text,
+                out,
+            )
     }
 
     fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
-        let Some((name, template)) = CLOSING_EVENTS.get(context.stage_index) else { return false };
+        let Some((name, template)) = CLOSING_EVENTS.get(context.stage_index) else {
+            return false;
+        };
         let reply = context.reply;
         let value = match *template {
             TEXT_DONE => quoted(&reply.first_output().text()),
@@ -146,7 +156,10 @@ fn render_content(reply: &SimulatedResponse) -> String {
 
 fn render_item(reply: &SimulatedResponse, status: &str, content: &str) -> String {
     let item = quoted(&reply.item_id);
-    filled(ITEM, &[("item", &item), ("status", status), ("content", content)])
+    filled(
+        ITEM,
+        &[("item", &item), ("status", status), ("content", content)],
+    )
 }
 
 fn render_usage(reply: &SimulatedResponse, cached_tokens: u32) -> String {

@@ -5,7 +5,10 @@ use tokenweir_api::{HarmLevel, HarmShare};
 
 #[test]
 fn numbers_have_the_colour_of_their_harm() {
-    let level = |level| HarmShare { share: Some(0.1), level };
+    let level = |level| HarmShare {
+        share: Some(0.1),
+        level,
+    };
     let harm = Harm {
         failed: level(HarmLevel::Critical),
         client_errors: level(HarmLevel::Warning),

@@ -34,7 +34,11 @@ impl BenchReport {
 
 fn write_page(report: &BenchReport, run: &RunDescription, out: &mut String) -> std::fmt::Result {
     for problem in &report.generator.problems {
-        write!(out, "<p class=\"bad\"><b>Not valid:</b> {}</p>", escape_html(problem))?;
+        write!(
+            out,
+            "<p class=\"bad\"><b>Not valid:</b> {}</p>",
+            escape_html(problem)
+        )?;
     }
     if let Some(note) = text_report::early_end_note(report) {
         write!(out, "<p class=\"bad\">{}</p>", escape_html(&note))?;
@@ -77,10 +81,28 @@ fn write_page(report: &BenchReport, run: &RunDescription, out: &mut String) -> s
 fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     out.push_str("<table><tr><th>ms<th><th>count<th>mean<th>p50<th>p90<th>p95<th>p99<th>max");
     for (name, description, summary) in text_report::latencies(report) {
-        write!(out, "<tr><td>{name}<td class=\"l\">{description}<td>{}", summary.count)?;
-        for value in [summary.mean, summary.p50, summary.p90, summary.p95, summary.p99, summary.max]
-        {
-            write!(out, "<td>{}", if summary.count > 0 { millis(value) } else { "-".to_owned() })?;
+        write!(
+            out,
+            "<tr><td>{name}<td class=\"l\">{description}<td>{}",
+            summary.count
+        )?;
+        for value in [
+            summary.mean,
+            summary.p50,
+            summary.p90,
+            summary.p95,
+            summary.p99,
+            summary.max,
+        ] {
+            write!(
+                out,
+                "<td>{}",
+                if summary.count > 0 {
+                    millis(value)
+                } else {
+                    "-".to_owned()
+                }
+            )?;
         }
     }
     out.push_str("</table>");
@@ -88,7 +110,9 @@ fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
 }
 
 fn write_gateway(report: &BenchReport, out: &mut String) -> std::fmt::Result {
-    let Some(comparison) = &report.gateway else { return Ok(()) };
+    let Some(comparison) = &report.gateway else {
+        return Ok(());
+    };
     out.push_str(
         "<h2>Client / gateway</h2><table><tr><th>ms, from sent<th>count<th>mean<th>p50<th>p99",
     );
@@ -116,7 +140,11 @@ fn write_gateway(report: &BenchReport, out: &mut String) -> std::fmt::Result {
 }
 
 fn render_plots(report: &BenchReport) -> [String; 5] {
-    let line = |name, points| PlotSeries { name, points, is_scattered: false };
+    let line = |name, points| PlotSeries {
+        name,
+        points,
+        is_scattered: false,
+    };
     let latencies = &report.latencies;
     let requests = latencies.ttft.count;
     let curves = &report.curves;
@@ -125,35 +153,63 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
         line("sent", quantile_curve(&curves.service_ttft, requests)),
     ];
     let samples = &report.samples.requests;
-    let dots = samples.iter().filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
+    let dots = samples
+        .iter()
+        .filter_map(|sample| Some((sample.at, sample.ttft? * 1e3)))
+        .collect();
     let timeline = &report.timeline;
     let rate_over_time = |count: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
         let slots = timeline.slots.iter().zip(0_u32..);
         let width = timeline.width;
-        slots.map(|(slot, index)| (f64::from(index) * width, count(slot) / width)).collect()
+        slots
+            .map(|(slot, index)| (f64::from(index) * width, count(slot) / width))
+            .collect()
     };
     let ended_requests = [
         line("served", rate_over_time(|slot| slot.served)),
         line("failed", rate_over_time(|slot| slot.failed)),
     ];
-    let dots_name = if report.samples.every == 1 { "each request" } else { "random requests" };
-    let ttft_points = PlotSeries { name: dots_name, points: dots, is_scattered: true };
+    let dots_name = if report.samples.every == 1 {
+        "each request"
+    } else {
+        "random requests"
+    };
+    let ttft_points = PlotSeries {
+        name: dots_name,
+        points: dots,
+        is_scattered: true,
+    };
     [
-        plot("TTFT by share of requests", "ms", HorizontalAxis::Shares, &ttft),
+        plot(
+            "TTFT by share of requests",
+            "ms",
+            HorizontalAxis::Shares,
+            &ttft,
+        ),
         plot(
             "TBT by share",
             "ms",
             HorizontalAxis::Shares,
             &[line("", quantile_curve(&curves.tbt, latencies.tbt.count))],
         ),
-        plot("TTFT over the run", "ms", HorizontalAxis::Time, &[ttft_points]),
+        plot(
+            "TTFT over the run",
+            "ms",
+            HorizontalAxis::Time,
+            &[ttft_points],
+        ),
         plot(
             "Output tokens",
             "a second",
             HorizontalAxis::Time,
             &[line("", rate_over_time(|slot| slot.tokens))],
         ),
-        plot("Requests", "a second", HorizontalAxis::Time, &ended_requests),
+        plot(
+            "Requests",
+            "a second",
+            HorizontalAxis::Time,
+            &ended_requests,
+        ),
     ]
 }
 
@@ -167,5 +223,8 @@ fn quantile_curve(values: &[f64], count: u64) -> Vec<(f64, f64)> {
 }
 
 fn escape_html(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }

@@ -57,7 +57,10 @@ pub(super) fn plot(
     lines: &[PlotSeries<'_>],
 ) -> String {
     let all_points = || lines.iter().flat_map(|line| &line.points);
-    let right = all_points().map(|(x, _)| axis.scale(*x)).fold(0.0, f64::max).max(1e-9);
+    let right = all_points()
+        .map(|(x, _)| axis.scale(*x))
+        .fold(0.0, f64::max)
+        .max(1e-9);
     let top = round_up_axis(all_points().map(|(_, y)| *y).fold(0.0, f64::max));
     let x_at = |x: f64| MARGIN_LEFT + axis.scale(x) / right * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
     let y_at = |y: f64| HEIGHT - MARGIN_BOTTOM - y / top * (HEIGHT - MARGIN_BOTTOM - MARGIN_TOP);
@@ -117,12 +120,17 @@ fn draw_series(
 ) {
     if is_scattered {
         for (x, y) in points {
-            let _ =
-                write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.6\" fill=\"{colour}\"/>");
+            let _ = write!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.6\" fill=\"{colour}\"/>"
+            );
         }
         return;
     }
-    let _ = write!(svg, "<polyline class=\"line\" stroke=\"{colour}\" points=\"");
+    let _ = write!(
+        svg,
+        "<polyline class=\"line\" stroke=\"{colour}\" points=\""
+    );
     for (x, y) in points {
         let _ = write!(svg, "{x:.1},{y:.1} ");
     }
@@ -132,13 +140,18 @@ fn draw_series(
 fn axis_ticks(axis: HorizontalAxis, right: f64) -> Vec<(f64, String)> {
     match axis {
         HorizontalAxis::Shares => {
-            let ticks =
-                LABELLED_SHARES.iter().filter(|(share, _)| axis.scale(*share) <= right * 1.001);
-            ticks.map(|(share, name)| (*share, (*name).to_owned())).collect()
+            let ticks = LABELLED_SHARES
+                .iter()
+                .filter(|(share, _)| axis.scale(*share) <= right * 1.001);
+            ticks
+                .map(|(share, name)| (*share, (*name).to_owned()))
+                .collect()
         }
         HorizontalAxis::Time => {
             let at = |step: u32| right * f64::from(step) / 4.0;
-            (0..=4).map(|step| (at(step), format!("{} s", format_label(at(step))))).collect()
+            (0..=4)
+                .map(|step| (at(step), format!("{} s", format_label(at(step)))))
+                .collect()
         }
     }
 }
@@ -150,7 +163,11 @@ fn round_up_axis(value: f64) -> f64 {
     }
     let power = 10_f64.powf(value.log10().floor());
     let factors = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0];
-    factors.map(|factor| factor * power).into_iter().find(|bound| *bound >= value).unwrap_or(value)
+    factors
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|bound| *bound >= value)
+        .unwrap_or(value)
 }
 
 fn format_label(value: f64) -> String {

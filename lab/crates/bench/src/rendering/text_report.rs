@@ -41,7 +41,11 @@ pub(super) fn early_end_note(report: &BenchReport) -> Option<String> {
 
 /// The failed requests as text: the count of each kind, such as `3 status_503, 1 timeout`.
 fn describe_failures(report: &BenchReport) -> String {
-    let kinds = report.counts.failures.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let kinds = report
+        .counts
+        .failures
+        .iter()
+        .map(|(kind, count)| format!("{count} {kind}"));
     kinds.collect::<Vec<_>>().join(", ")
 }
 
@@ -85,10 +89,14 @@ pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
         .requests_while_sending
         .map(|rate| format!(" of the whole run, {rate:.2} until the last request was sent"));
     let while_sending = while_sending.unwrap_or_default();
-    let cached =
-        rates.cached.map_or("not reported".to_owned(), |share| format!("{:.1} %", share * 1e2));
+    let cached = rates.cached.map_or("not reported".to_owned(), |share| {
+        format!("{:.1} %", share * 1e2)
+    });
     [
-        ("requests/s", format!("{:.2}{while_sending}", rates.requests)),
+        (
+            "requests/s",
+            format!("{:.2}{while_sending}", rates.requests),
+        ),
         (
             "tokens/s",
             format!(
@@ -113,7 +121,13 @@ pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
 impl fmt::Display for BenchReport {
     /// Writes the report as text for a terminal.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RunDescription { target, model, api, scenario, .. } = &self.run;
+        let RunDescription {
+            target,
+            model,
+            api,
+            scenario,
+            ..
+        } = &self.run;
         for problem in &self.generator.problems {
             writeln!(out, "NOT VALID: {problem}")?;
         }
@@ -150,10 +164,31 @@ fn write_latencies(report: &BenchReport, out: &mut fmt::Formatter<'_>) -> fmt::R
         "ms", "count", "mean", "p50", "p90", "p95", "p99", "max"
     )?;
     let rows = latencies(report);
-    for (name, _, LatencySummary { count, mean, p50, p90, p95, p99, max }) in rows {
+    for (
+        name,
+        _,
+        LatencySummary {
+            count,
+            mean,
+            p50,
+            p90,
+            p95,
+            p99,
+            max,
+        },
+    ) in rows
+    {
         write!(out, "{name:<11}{count:>8}")?;
         for value in [mean, p50, p90, p95, p99, max] {
-            write!(out, "{:>9}", if count > 0 { millis(value) } else { "-".to_owned() })?;
+            write!(
+                out,
+                "{:>9}",
+                if count > 0 {
+                    millis(value)
+                } else {
+                    "-".to_owned()
+                }
+            )?;
         }
         writeln!(out)?;
     }
@@ -196,10 +231,24 @@ fn write_gateway(comparison: &GatewayComparison, out: &mut fmt::Formatter<'_>) -
         "from sent", "count", "mean", "p50", "p99"
     )?;
     for row in &comparison.rows {
-        let BucketedSummary { count, mean, p50, p99 } = row.client;
+        let BucketedSummary {
+            count,
+            mean,
+            p50,
+            p99,
+        } = row.client;
         let gateway = row.gateway;
-        write!(out, "{:<10}{:>14}", row.quantity, format!("{count} / {}", gateway.count))?;
-        let pairs = [(Some(mean), Some(gateway.mean)), (p50, gateway.p50), (p99, gateway.p99)];
+        write!(
+            out,
+            "{:<10}{:>14}",
+            row.quantity,
+            format!("{count} / {}", gateway.count)
+        )?;
+        let pairs = [
+            (Some(mean), Some(gateway.mean)),
+            (p50, gateway.p50),
+            (p99, gateway.p99),
+        ];
         for (client, gateway) in pairs {
             write!(out, "{:>18}", format_client_and_gateway(client, gateway))?;
         }

@@ -102,14 +102,20 @@ impl BenchRequestSender {
     ) -> Result<ResponseMeasurement, RequestFailure> {
         let measurement = async {
             let sent = clock::now();
-            let response = self.asker.send(None, || self.request(planned, body.clone(), id)).await;
+            let response = self
+                .asker
+                .send(None, || self.request(planned, body.clone(), id))
+                .await;
             let response = response.map_err(|error| RequestFailure {
                 kind: error.reason().into(),
                 message: Some(error.to_string()),
             })?;
             let status = response.status();
             if !status.is_success() {
-                let text = Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await.ok();
+                let text = Limited::new(response.into_body(), MAX_ERROR_BYTES)
+                    .collect()
+                    .await
+                    .ok();
                 let text = text.map(Collected::to_bytes);
                 return Err(RequestFailure {
                     kind: format!("status_{}", status.as_u16()).into(),
@@ -149,17 +155,31 @@ impl BenchRequestSender {
             }
             let tokens = observer.observed().estimated_tokens;
             has_disconnected = timings.first_output.is_some()
-                && planned.disconnect_after_tokens.is_some_and(|limit| tokens >= limit.into());
+                && planned
+                    .disconnect_after_tokens
+                    .is_some_and(|limit| tokens >= limit.into());
         }
-        Ok(ObservedStream { observed: *observer.into_observed(), timings, gaps, has_disconnected })
+        Ok(ObservedStream {
+            observed: *observer.into_observed(),
+            timings,
+            gaps,
+            has_disconnected,
+        })
     }
 
     fn request(&self, planned: &TraceRequest, body: Bytes, id: Option<&str>) -> Request<Bytes> {
-        let mut request = self.asker.request(&PathAndQuery::from_static(self.shape.path()), body);
+        let mut request = self
+            .asker
+            .request(&PathAndQuery::from_static(self.shape.path()), body);
         *request.method_mut() = Method::POST;
         let headers = request.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let session = planned.session.and_then(|id| HeaderValue::from_str(&format!("{id:x}")).ok());
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        let session = planned
+            .session
+            .and_then(|id| HeaderValue::from_str(&format!("{id:x}")).ok());
         headers.extend(session.map(|session| (SESSION_ID_HEADER, session)));
         let id = id.and_then(|id| HeaderValue::from_str(id).ok());
         headers.extend(id.map(|id| (REQUEST_ID_HEADER, id)));
@@ -173,12 +193,19 @@ fn measure_response(
     stream: ObservedStream,
     planned: &TraceRequest,
 ) -> Result<ResponseMeasurement, RequestFailure> {
-    let ObservedStream { observed, timings, gaps, has_disconnected } = stream;
+    let ObservedStream {
+        observed,
+        timings,
+        gaps,
+        has_disconnected,
+    } = stream;
     let is_complete = observed.is_complete && observed.finish_reasons.iter().any(Option::is_some);
     // A token can have no text. If all tokens of a response have no text, the response has no output, so its
     // first event counts instead.
     let first = timings.first_output.or(timings.first_event);
-    let Some(first) = first else { return Err("no_stream".into()) };
+    let Some(first) = first else {
+        return Err("no_stream".into());
+    };
     if !observed.is_stream {
         return Err("no_stream".into());
     }
@@ -192,7 +219,9 @@ fn measure_response(
     let to_u32 = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let usage = &observed.usage;
     Ok(ResponseMeasurement {
-        ttft: first.saturating_duration_since(timings.accepted).as_secs_f64(),
+        ttft: first
+            .saturating_duration_since(timings.accepted)
+            .as_secs_f64(),
         decode: last.saturating_duration_since(first).as_secs_f64(),
         gaps,
         input: usage.input.map_or(planned.prompt_tokens, to_u32),

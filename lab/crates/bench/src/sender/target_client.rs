@@ -51,7 +51,12 @@ const MODELS_PATH: &str = "/v1/models";
 impl TargetClient {
     /// Creates a client of a server. `key` is the value of the `Authorization` header.
     pub fn new(client: HttpClient, target: BackendAddress, key: Option<HeaderValue>) -> Self {
-        Self { client, idle: IdlePool::default(), target, key }
+        Self {
+            client,
+            idle: IdlePool::default(),
+            target,
+            key,
+        }
     }
 
     /// Address of the server.
@@ -62,21 +67,30 @@ impl TargetClient {
     /// Fetches the names of the models that the server serves.
     pub async fn models(&self) -> Result<Vec<String>, TargetError> {
         let hint = "is it a gateway or an OpenAI-compatible server?";
-        let page =
-            self.fetch_page(MODELS_PATH, "give a key with --api-key-env or --api-key-file", hint);
+        let page = self.fetch_page(
+            MODELS_PATH,
+            "give a key with --api-key-env or --api-key-file",
+            hint,
+        );
         let page = page.await?;
         let list: Option<serde_json::Value> = serde_json::from_slice(&page).ok();
         let list = list.as_ref().and_then(|list| list["data"].as_array());
         let format_error =
             || TargetError::Page(self.target.to_string(), MODELS_PATH, "a list of models");
-        let ids = list.ok_or_else(format_error)?.iter().map(|model| model["id"].as_str());
-        ids.map(|id| id.map(str::to_owned)).collect::<Option<_>>().ok_or_else(format_error)
+        let ids = list
+            .ok_or_else(format_error)?
+            .iter()
+            .map(|model| model["id"].as_str());
+        ids.map(|id| id.map(str::to_owned))
+            .collect::<Option<_>>()
+            .ok_or_else(format_error)
     }
 
     /// Fetches the metrics page of the gateway. The target must be the admin listener of the gateway.
     pub async fn metrics(&self) -> Result<Bytes, TargetError> {
         let hint = "--admin must be the address of the admin listener, port 9090 by default";
-        self.fetch_page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint).await
+        self.fetch_page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint)
+            .await
     }
 
     async fn fetch_page(
@@ -87,13 +101,25 @@ impl TargetClient {
     ) -> Result<Bytes, TargetError> {
         let send_error = |error| TargetError::Send(self.target.to_string(), error);
         let request = || self.request(&PathAndQuery::from_static(path), Bytes::new());
-        let response = self.send(Some(PAGE_TIMEOUT), request).await.map_err(send_error)?;
+        let response = self
+            .send(Some(PAGE_TIMEOUT), request)
+            .await
+            .map_err(send_error)?;
         match response.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(TargetError::Key(self.target.to_string(), response.status(), key_hint));
+                return Err(TargetError::Key(
+                    self.target.to_string(),
+                    response.status(),
+                    key_hint,
+                ));
             }
             status if !status.is_success() => {
-                return Err(TargetError::Status(self.target.to_string(), path, status, hint));
+                return Err(TargetError::Status(
+                    self.target.to_string(),
+                    path,
+                    status,
+                    hint,
+                ));
             }
             _ => {}
         }
@@ -115,7 +141,10 @@ impl TargetClient {
         request: impl Fn() -> Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
         let source = ConnectionSource::Pool;
-        let send = || self.client.send_via(source, timeout, &self.idle, request(), None);
+        let send = || {
+            self.client
+                .send_via(source, timeout, &self.idle, request(), None)
+        };
         for _ in 0..MAX_STALE_RETRIES {
             match send().await {
                 Err(SendError::StaleConnection { .. }) => {}
@@ -156,10 +185,19 @@ mod tests {
     #[test]
     fn an_error_message_has_no_json_or_controls() {
         let extract = |body: &str| error_message(body.as_bytes());
-        assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
+        assert_eq!(
+            extract(r#"{"error":{"message":"no model"}}"#).as_deref(),
+            Some("no model")
+        );
         assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));
-        assert_eq!(extract("<h1>\u{1b}[31mno\n").as_deref(), Some("<h1> [31mno"));
+        assert_eq!(
+            extract("<h1>\u{1b}[31mno\n").as_deref(),
+            Some("<h1> [31mno")
+        );
         assert_eq!(extract(""), None);
-        assert_eq!(extract(&"x".repeat(9_000)).map(|text| text.len()), Some(300));
+        assert_eq!(
+            extract(&"x".repeat(9_000)).map(|text| text.len()),
+            Some(300)
+        );
     }
 }

@@ -22,7 +22,9 @@ impl BlockCounts {
     pub(crate) fn remove(&mut self, blocks: &[u64]) -> usize {
         let mut unused = 0;
         for block in blocks {
-            let Some(count) = self.0.get_mut(block) else { continue };
+            let Some(count) = self.0.get_mut(block) else {
+                continue;
+            };
             *count -= 1;
             if *count == 0 {
                 self.0.remove(block);
@@ -34,7 +36,10 @@ impl BlockCounts {
 
     /// Number of leading blocks of a prompt that the prompts of the set also have.
     pub(crate) fn matched(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.0.contains_key(block)).count()
+        blocks
+            .iter()
+            .take_while(|block| self.0.contains_key(block))
+            .count()
     }
 
     /// Returns the number of prompts in the set that have this block.
@@ -51,8 +56,18 @@ mod tests {
     fn a_block_counts_until_its_last_prompt_goes() {
         let mut counts = BlockCounts::default();
         assert_eq!((counts.add(&[1, 2, 3]), counts.add(&[1, 2, 4])), (3, 1));
-        assert_eq!((counts.matched(&[1, 2, 3, 9]), counts.count(1), counts.count(9)), (3, 2, 0));
-        assert_eq!((counts.remove(&[1, 2, 3]), counts.matched(&[1, 2, 3])), (1, 2));
+        assert_eq!(
+            (
+                counts.matched(&[1, 2, 3, 9]),
+                counts.count(1),
+                counts.count(9)
+            ),
+            (3, 2, 0)
+        );
+        assert_eq!(
+            (counts.remove(&[1, 2, 3]), counts.matched(&[1, 2, 3])),
+            (1, 2)
+        );
         assert_eq!((counts.remove(&[1, 2, 4]), counts.matched(&[1, 2])), (3, 0));
     }
 }

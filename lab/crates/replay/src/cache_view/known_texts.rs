@@ -20,7 +20,10 @@ impl KnownTexts {
 
     /// Returns the number of leading blocks of a prompt that the gateway can recognize.
     pub(crate) fn known(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.own.contains(block)).count()
+        blocks
+            .iter()
+            .take_while(|block| self.own.contains(block))
+            .count()
     }
 }
 

@@ -51,7 +51,10 @@ pub struct ExchangeSettings {
 
 impl Default for ExchangeSettings {
     fn default() -> Self {
-        Self { delay: DEFAULT_EXCHANGE_DELAY, loss: 0.0 }
+        Self {
+            delay: DEFAULT_EXCHANGE_DELAY,
+            loss: 0.0,
+        }
     }
 }
 
@@ -78,7 +81,10 @@ impl CacheView {
 
     /// Whether the gateways send each other messages.
     pub(super) const fn has_exchange(self) -> bool {
-        matches!(self, Self::Exchange | Self::EventsAndExchange | Self::ExactAndExchange)
+        matches!(
+            self,
+            Self::Exchange | Self::EventsAndExchange | Self::ExactAndExchange
+        )
     }
 }
 

@@ -54,7 +54,9 @@ impl PublishedCache {
         let hashes = request.reusable_block_hashes(request.prompt_tokens, block_size);
         let max_blocks = ((max_tokens / f64::from(block_size)) as usize).min(hashes.len());
         let hashes = hashes[..max_blocks].iter();
-        let blocks = hashes.take_while(|hash| self.resident.contains(hash)).count();
+        let blocks = hashes
+            .take_while(|hash| self.resident.contains(hash))
+            .count();
         ResidentTokens {
             tokens: blocks as f64 * f64::from(block_size),
             is_all: blocks == max_blocks,
@@ -88,10 +90,22 @@ mod tests {
             |cache: &PublishedCache| cache.resident(&request, 16, f64::INFINITY).tokens as u32;
         let first = |cache: &PublishedCache| cache.resident(&request, 16, 31.0);
         assert_eq!(cached(&cache), 0);
-        assert_eq!(first(&cache), ResidentTokens { tokens: 0.0, is_all: false });
+        assert_eq!(
+            first(&cache),
+            ResidentTokens {
+                tokens: 0.0,
+                is_all: false
+            }
+        );
         cache.receive();
         assert_eq!(cached(&cache), 32);
-        assert_eq!(first(&cache), ResidentTokens { tokens: 16.0, is_all: true });
+        assert_eq!(
+            first(&cache),
+            ResidentTokens {
+                tokens: 16.0,
+                is_all: true
+            }
+        );
         cache.receive();
         assert_eq!(cached(&cache), 16);
         assert!(!cache.resident(&request, 16, 33.0).is_all);

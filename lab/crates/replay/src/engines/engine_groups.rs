@@ -39,21 +39,25 @@ impl FromStr for EngineGroup {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (count, keys) = text.split_once(':').unwrap_or((text, ""));
-        let count: usize =
-            count.parse().map_err(|_| format!("`{count}` is not a number of backends"))?;
+        let count: usize = count
+            .parse()
+            .map_err(|_| format!("`{count}` is not a number of backends"))?;
         if !(1..=10_000).contains(&count) {
             return Err("the number of backends must be from 1 to 10000".to_owned());
         }
         let mut spec = default_engine_spec();
         let mut tokens = f64::from(spec.capacity());
         for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
-            let (key, value) =
-                pair.split_once('=').ok_or(format!("`{pair}` is not of the form KEY=VALUE"))?;
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or(format!("`{pair}` is not of the form KEY=VALUE"))?;
             let value: f64 = value
                 .parse()
                 .ok()
                 .filter(|value: &f64| *value >= 0.001 && *value <= 1e9)
-                .ok_or(format!("`{value}` is not a value for {key}: use 0.001 to 1e9"))?;
+                .ok_or(format!(
+                    "`{value}` is not a value for {key}: use 0.001 to 1e9"
+                ))?;
             match key {
                 "prefill" => spec.prefill_token = Duration::from_secs_f64(value.recip()),
                 "kv" => tokens = value,
@@ -75,7 +79,13 @@ mod tests {
 
     #[test]
     fn a_group_is_a_count_and_differences() {
-        assert_eq!("8".parse(), Ok(EngineGroup { count: 8, spec: default_engine_spec() }));
+        assert_eq!(
+            "8".parse(),
+            Ok(EngineGroup {
+                count: 8,
+                spec: default_engine_spec()
+            })
+        );
         let group: EngineGroup = "2:prefill=20000,kv=6400".parse().unwrap();
         assert_eq!((group.count, group.spec.blocks), (2, 100));
         assert_eq!(group.spec.prefill_token, Duration::from_micros(50));
@@ -87,7 +97,10 @@ mod tests {
         assert_eq!(error("x"), "`x` is not a number of backends");
         assert_eq!(error("0"), "the number of backends must be from 1 to 10000");
         assert_eq!(error("1:kv"), "`kv` is not of the form KEY=VALUE");
-        assert_eq!(error("1:kv=-1"), "`-1` is not a value for kv: use 0.001 to 1e9");
+        assert_eq!(
+            error("1:kv=-1"),
+            "`-1` is not a value for kv: use 0.001 to 1e9"
+        );
         assert!(error("1:gpu=1").starts_with("unknown key `gpu`"));
     }
 }

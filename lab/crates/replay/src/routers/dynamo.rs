@@ -58,19 +58,30 @@ impl DynamoRouter {
     /// Creates a router that has sent no request yet.
     pub(crate) fn new(backends: usize, is_exact: bool) -> Self {
         let workers = (0..backends).map(|_| WorkerLoad::default()).collect();
-        Self { is_exact, workers, sent: PrefixIndex::new(backends), active: HashMap::new() }
+        Self {
+            is_exact,
+            workers,
+            sent: PrefixIndex::new(backends),
+            active: HashMap::new(),
+        }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let prompt = f64::from(view.job.prompt_tokens);
         let overlaps: Vec<f64> = if self.is_exact {
             let cached = |position| f64::from((view.cached_tokens)(position));
-            view.candidates.iter().map(|candidate| cached(candidate.position)).collect()
+            view.candidates
+                .iter()
+                .map(|candidate| cached(candidate.position))
+                .collect()
         } else {
             let tokens = |matched| matched as f64 * view.job.block_tokens();
             self.sent.matched(view).into_iter().map(tokens).collect()
         };
-        let work: Vec<f64> = overlaps.iter().map(|tokens| prompt - tokens.min(prompt)).collect();
+        let work: Vec<f64> = overlaps
+            .iter()
+            .map(|tokens| prompt - tokens.min(prompt))
+            .collect();
         let cost = |index: usize| {
             let worker = &self.workers[view.candidates[index].position];
             let active = worker.shared.matched(&view.job.prompt.blocks) as f64;
@@ -80,7 +91,11 @@ impl DynamoRouter {
         let costs: Vec<f64> = (0..work.len()).map(cost).collect();
         let index = view.random_tie(&costs);
         let position = view.candidates[index].position;
-        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
+        self.sent.send(
+            &view.job.prompt.blocks,
+            position,
+            view.cache_blocks(position),
+        );
         let worker = &mut self.workers[position];
         let shared = view.job.prompt.blocks.clone();
         let block_tokens = view.job.block_tokens();

@@ -42,15 +42,22 @@ impl LlmDRouter {
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let position = |index: usize| view.candidates[index].position;
-        let queues =
-            || view.candidates.iter().map(|candidate| view.reports[candidate.position].waiting);
+        let queues = || {
+            view.candidates
+                .iter()
+                .map(|candidate| view.reports[candidate.position].waiting)
+        };
         let least = queues().fold(f64::INFINITY, f64::min);
         let most = queues().fold(0.0, f64::max);
         let shares = self.prefix_index.shares(view);
         let is_miss = shares.iter().all(|share| *share <= 0.0);
         let score = |index: usize| {
             let report = &view.reports[position(index)];
-            let queue = if most > least { (most - report.waiting) / (most - least) } else { 1.0 };
+            let queue = if most > least {
+                (most - report.waiting) / (most - least)
+            } else {
+                1.0
+            };
             let no_hit = self.no_hit_score(position(index), is_miss);
             let free = 1.0 - report.kv_usage.unwrap_or(0.0);
             -(QUEUE_WEIGHT * queue
@@ -75,7 +82,9 @@ impl LlmDRouter {
     /// Score of `no-hit-lru` for a backend. The backends are ranked by the time of their last prompt without
     /// a cached prefix, from 1 (oldest) to 0 (newest).
     fn no_hit_score(&self, position: usize, is_miss: bool) -> f64 {
-        let Some(last_misses) = &self.last_misses else { return 0.0 };
+        let Some(last_misses) = &self.last_misses else {
+            return 0.0;
+        };
         if !is_miss {
             return NEUTRAL_SCORE;
         }

@@ -97,26 +97,42 @@ impl PredictedLatencyRouter {
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let mut random = fastrand::Rng::with_seed(view.routing_request.seed);
         let shares = self.sent.shares(view).into_iter().enumerate();
-        let predictions: Vec<Prediction> =
-            shares.map(|(index, share)| self.predict(view, index, share)).collect();
+        let predictions: Vec<Prediction> = shares
+            .map(|(index, share)| self.predict(view, index, share))
+            .collect();
         let all: Vec<usize> = (0..predictions.len()).collect();
         let sticky = sticky(&predictions, all, FIRST_AFFINITY_SHARE);
         let tier = tier(&predictions, sticky, random.f64() < EXPLORATION_SHARE);
         let kept = self::sticky(&predictions, tier, SECOND_AFFINITY_SHARE);
         let has_model = self.ttft_model.is_trained();
-        let scores =
-            if has_model { scores(&predictions, kept) } else { fallback(view, &predictions) };
+        let scores = if has_model {
+            scores(&predictions, kept)
+        } else {
+            fallback(view, &predictions)
+        };
         // The backend with the greatest U^(1 / score) wins, where U is a random number from 0 to 1.
-        let keys =
-            scores.into_iter().map(|(index, score)| (index, random.f64().powf(score.recip())));
-        let index = keys.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index);
+        let keys = scores
+            .into_iter()
+            .map(|(index, score)| (index, random.f64().powf(score.recip())));
+        let index = keys
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map_or(0, |(index, _)| index);
         let position = view.candidates[index].position;
         let share = predictions[index].share;
         let (ttft_features, tpot_features) = self.features(view, index, share);
         let prefill_tokens = (1.0 - share) * f64::from(view.job.prompt_tokens);
         self.backlogs[position] += prefill_tokens;
-        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
-        let request = ActiveRequest { position, prefill_tokens, ttft_features, tpot_features };
+        self.sent.send(
+            &view.job.prompt.blocks,
+            position,
+            view.cache_blocks(position),
+        );
+        let request = ActiveRequest {
+            position,
+            prefill_tokens,
+            ttft_features,
+            tpot_features,
+        };
         self.active.insert(view.number, request);
         index
     }
@@ -130,12 +146,21 @@ impl PredictedLatencyRouter {
             tpot: headroom(self.objectives.tpot, tpot),
         };
         let requests = view.candidates[index].in_flight;
-        Prediction { share, ttft, headroom, requests }
+        Prediction {
+            share,
+            ttft,
+            headroom,
+            requests,
+        }
     }
 
     /// The input features of the TTFT model and of the TPOT model, scaled to values of about 1.
     fn features(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> (Vec<f64>, Vec<f64>) {
-        let Candidate { position, in_flight: requests, .. } = view.candidates[index];
+        let Candidate {
+            position,
+            in_flight: requests,
+            ..
+        } = view.candidates[index];
         let report = &view.reports[position];
         let prompt = f64::from(view.job.prompt_tokens) / 1e4;
         let uncached = prompt * (1.0 - share);
@@ -170,7 +195,9 @@ impl PredictedLatencyRouter {
     /// Records the end of a request. `tpot`: its mean time per output token in seconds. `None`: the
     /// response has fewer than two tokens.
     pub(crate) fn on_end(&mut self, number: usize, tpot: Option<f64>) {
-        let Some(active) = self.active.remove(&number) else { return };
+        let Some(active) = self.active.remove(&number) else {
+            return;
+        };
         self.backlogs[active.position] -= active.prefill_tokens;
         if let Some(tpot) = tpot {
             self.tpot_model.train(&active.tpot_features, tpot);
@@ -179,7 +206,11 @@ impl PredictedLatencyRouter {
 }
 
 fn headroom(objective: f64, predicted: f64) -> f64 {
-    if objective.is_finite() { objective - predicted } else { -predicted }
+    if objective.is_finite() {
+        objective - predicted
+    } else {
+        -predicted
+    }
 }
 
 const TTFT_FEATURES: usize = 10;
@@ -191,10 +222,16 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {
         let indexes = kept.iter().filter(|index| is_sticky(index) == is_wanted);
-        indexes.map(|index| predictions[*index].ttft).fold(f64::INFINITY, f64::min)
+        indexes
+            .map(|index| predictions[*index].ttft)
+            .fold(f64::INFINITY, f64::min)
     };
     let is_open = !least(true).is_finite() || least(true) - least(false) > MAX_TTFT_PENALTY;
-    if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
+    if is_open {
+        kept
+    } else {
+        kept.iter().filter(is_sticky).copied().collect()
+    }
 }
 
 /// `slo-headroom-tier-filter`: keeps only the backends that meet the objectives, if there are any.
@@ -205,14 +242,22 @@ fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usi
         ttft >= 0.0 && tpot >= 0.0
     };
     let (met, missed): (Vec<usize>, Vec<usize>) = kept.into_iter().partition(meets);
-    if missed.is_empty() || !met.is_empty() && !explores { met } else { missed }
+    if missed.is_empty() || !met.is_empty() && !explores {
+        met
+    } else {
+        missed
+    }
 }
 
 /// `latency-scorer` with the strategy `least`: the backends whose predictions are closest to the objective
 /// score highest.
 fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     let bucket = |index: &usize| {
-        let Prediction { headroom: Headroom { ttft, tpot }, requests, .. } = predictions[*index];
+        let Prediction {
+            headroom: Headroom { ttft, tpot },
+            requests,
+            ..
+        } = predictions[*index];
         match (ttft < 0.0, tpot < 0.0) {
             (false, false) => 0,
             _ if requests == 0 => 1,
@@ -222,7 +267,10 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
         }
     };
     let best = kept.iter().map(bucket).min().unwrap_or(0);
-    let kept: Vec<usize> = kept.into_iter().filter(|index| bucket(index) == best).collect();
+    let kept: Vec<usize> = kept
+        .into_iter()
+        .filter(|index| bucket(index) == best)
+        .collect();
     let of_ttft = Normalized::new(&kept, |index| predictions[index].headroom.ttft.abs());
     let of_tpot = Normalized::new(&kept, |index| predictions[index].headroom.tpot.abs());
     let (ttft_weight, tpot_weight) = match (of_ttft.has_range, of_tpot.has_range) {
@@ -234,7 +282,10 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
         let excess = 1.0 - ttft_weight * of_ttft.values[at] - tpot_weight * of_tpot.values[at];
         ((excess * SCORE_STEPS).floor() + 1.0) / SCORE_STEPS
     };
-    kept.iter().enumerate().map(|(at, index)| (*index, score(at))).collect()
+    kept.iter()
+        .enumerate()
+        .map(|(at, index)| (*index, score(at)))
+        .collect()
 }
 
 /// The headroom of each backend, from 0 for the least to 1 for the most.
@@ -250,8 +301,17 @@ impl Normalized {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(0.0, f64::max);
         let has_range = most - least > 1e-9;
-        let normal = |value: f64| if has_range { (value - least) / (most - least) } else { 0.5 };
-        Self { has_range, values: values.into_iter().map(normal).collect() }
+        let normal = |value: f64| {
+            if has_range {
+                (value - least) / (most - least)
+            } else {
+                0.5
+            }
+        };
+        Self {
+            has_range,
+            values: values.into_iter().map(normal).collect(),
+        }
     }
 }
 
@@ -259,13 +319,21 @@ impl Normalized {
 /// of the queue, and of the cached share of the prompt.
 fn fallback(view: &RoutingInput<'_>, predictions: &[Prediction]) -> Vec<(usize, f64)> {
     let report = |index: usize| &view.reports[view.candidates[index].position];
-    let longest = (0..predictions.len()).map(|index| report(index).waiting).fold(0.0, f64::max);
+    let longest = (0..predictions.len())
+        .map(|index| report(index).waiting)
+        .fold(0.0, f64::max);
     let score = |index: usize| {
-        let queue = if longest > 0.0 { 1.0 - report(index).waiting / longest } else { 1.0 };
+        let queue = if longest > 0.0 {
+            1.0 - report(index).waiting / longest
+        } else {
+            1.0
+        };
         let free = 1.0 - report(index).kv_usage.unwrap_or(0.0);
         ((free + queue + predictions[index].share) / 3.0).max(0.01)
     };
-    (0..predictions.len()).map(|index| (index, score(index))).collect()
+    (0..predictions.len())
+        .map(|index| (index, score(index)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -273,7 +341,12 @@ mod tests {
     use super::*;
 
     fn prediction(share: f64, ttft: f64, headroom: Headroom, requests: u32) -> Prediction {
-        Prediction { share, ttft, headroom, requests }
+        Prediction {
+            share,
+            ttft,
+            headroom,
+            requests,
+        }
     }
 
     const NONE: Headroom = headroom(0.0, 0.0);
@@ -284,7 +357,12 @@ mod tests {
 
     #[test]
     fn the_prefix_wins_until_it_takes_too_long() {
-        let at = |ttft| [prediction(0.9, ttft, NONE, 1), prediction(0.0, 1.0, NONE, 1)];
+        let at = |ttft| {
+            [
+                prediction(0.9, ttft, NONE, 1),
+                prediction(0.0, 1.0, NONE, 1),
+            ]
+        };
         assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
         assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
         assert_eq!(sticky(&at(1.0), vec![0, 1], 0.99), [0, 1]);

@@ -20,7 +20,9 @@ const MIN_OBSERVATIONS: u32 = 20;
 impl OnlineRegression {
     pub(super) fn new(features: usize) -> Self {
         let row = |index: usize| {
-            (0..features).map(|other| f64::from(other == index) * PRIOR_VARIANCE).collect()
+            (0..features)
+                .map(|other| f64::from(other == index) * PRIOR_VARIANCE)
+                .collect()
         };
         Self {
             weights: vec![0.0; features],
@@ -53,11 +55,19 @@ impl OnlineRegression {
             }
         }
         // The variance of a feature that does not change would grow without bound, so its growth is limited.
-        let trace: f64 = self.inverse.iter().enumerate().map(|(index, row)| row[index]).sum();
+        let trace: f64 = self
+            .inverse
+            .iter()
+            .enumerate()
+            .map(|(index, row)| row[index])
+            .sum();
         let limit = PRIOR_VARIANCE * self.weights.len() as f64;
         if trace > limit {
             let factor = limit / trace;
-            self.inverse.iter_mut().flatten().for_each(|entry| *entry *= factor);
+            self.inverse
+                .iter_mut()
+                .flatten()
+                .for_each(|entry| *entry *= factor);
         }
     }
 }

@@ -27,7 +27,12 @@ impl PrefixIndex {
     pub(super) fn matched(&self, view: &RoutingInput<'_>) -> Vec<usize> {
         let matched = |candidate: &Candidate| {
             let sent = &self.0[candidate.position];
-            view.job.prompt.blocks.iter().take_while(|block| sent.contains(*block)).count()
+            view.job
+                .prompt
+                .blocks
+                .iter()
+                .take_while(|block| sent.contains(*block))
+                .count()
         };
         view.candidates.iter().map(matched).collect()
     }
@@ -35,7 +40,10 @@ impl PrefixIndex {
     /// For each candidate, the share of the blocks of the prompt that were sent to it.
     pub(super) fn shares(&self, view: &RoutingInput<'_>) -> Vec<f64> {
         let blocks = view.job.prompt.blocks.len().max(1) as f64;
-        self.matched(view).into_iter().map(|matched| matched as f64 / blocks).collect()
+        self.matched(view)
+            .into_iter()
+            .map(|matched| matched as f64 / blocks)
+            .collect()
     }
 
     /// Adds the blocks of a prompt to those of a backend, and removes the least recently used blocks above

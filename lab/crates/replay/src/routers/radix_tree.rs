@@ -48,28 +48,39 @@ const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 impl RadixTreeRouter {
     /// Creates a router that has sent no request yet.
     pub(crate) fn new(backends: usize, variant: RadixTreeVariant) -> Self {
-        Self { variant, trees: PrefixIndex::new(backends) }
+        Self {
+            variant,
+            trees: PrefixIndex::new(backends),
+        }
     }
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let chosen = match self.variant {
-            RadixTreeVariant::SglangRouter => {
-                self.route_if_balanced(view).unwrap_or_else(|| self.smallest_tree(view))
-            }
-            RadixTreeVariant::VllmRouter => {
-                self.route_if_balanced(view).unwrap_or_else(|| view.least_loaded())
-            }
+            RadixTreeVariant::SglangRouter => self
+                .route_if_balanced(view)
+                .unwrap_or_else(|| self.smallest_tree(view)),
+            RadixTreeVariant::VllmRouter => self
+                .route_if_balanced(view)
+                .unwrap_or_else(|| view.least_loaded()),
             RadixTreeVariant::Smg => self.route_as_smg(view),
         };
         let max_blocks = (MAX_TREE_TOKENS / view.job.block_tokens()) as usize;
-        self.trees.send(&view.job.prompt.blocks, view.candidates[chosen].position, max_blocks);
+        self.trees.send(
+            &view.job.prompt.blocks,
+            view.candidates[chosen].position,
+            max_blocks,
+        );
         chosen
     }
 
     /// The candidate of the SGLang and vLLM routers, unless the match is short and the loads are balanced.
     fn route_if_balanced(&self, view: &RoutingInput<'_>) -> Option<usize> {
         let (match_share, difference, ratio) = THRESHOLDS;
-        let loads = || view.candidates.iter().map(|candidate| f64::from(candidate.in_flight));
+        let loads = || {
+            view.candidates
+                .iter()
+                .map(|candidate| f64::from(candidate.in_flight))
+        };
         let least = loads().fold(f64::INFINITY, f64::min);
         let most = loads().fold(0.0, f64::max);
         if most - least > difference && most > ratio * least {
@@ -84,10 +95,14 @@ impl RadixTreeRouter {
         let count = view.candidates.len();
         let mean = (0..count).map(load).sum::<f64>() / count as f64;
         let matches = self.longest_matches(view, match_share);
-        let selected = matches.into_iter().min_by(|a, b| load(*a).total_cmp(&load(*b)));
+        let selected = matches
+            .into_iter()
+            .min_by(|a, b| load(*a).total_cmp(&load(*b)));
         let is_busy =
             |index: &usize| load(*index) > mean * ratio && load(*index) > mean + difference;
-        selected.filter(|index| !is_busy(index)).unwrap_or_else(|| view.least_loaded())
+        selected
+            .filter(|index| !is_busy(index))
+            .unwrap_or_else(|| view.least_loaded())
     }
 
     /// The candidates with the longest match, if the match is longer than this share of the prompt. Otherwise
@@ -98,11 +113,19 @@ impl RadixTreeRouter {
         if longest as f64 <= share * view.job.prompt.blocks.len() as f64 {
             return Vec::new();
         }
-        (0..matched.len()).filter(|index| matched[*index] == longest).collect()
+        (0..matched.len())
+            .filter(|index| matched[*index] == longest)
+            .collect()
     }
 
     fn smallest_tree(&self, view: &RoutingInput<'_>) -> usize {
-        let sizes = view.candidates.iter().map(|candidate| self.trees.len(candidate.position));
-        sizes.enumerate().min_by_key(|(_, size)| *size).map_or(0, |(index, _)| index)
+        let sizes = view
+            .candidates
+            .iter()
+            .map(|candidate| self.trees.len(candidate.position));
+        sizes
+            .enumerate()
+            .min_by_key(|(_, size)| *size)
+            .map_or(0, |(index, _)| index)
     }
 }

@@ -94,7 +94,11 @@ impl RouterKind {
     /// Returns all routers: the policies of the gateway and the others.
     pub fn all() -> Vec<Self> {
         let references = ReferenceRouter::ALL.into_iter().map(Self::Reference);
-        PolicyKind::ALL.into_iter().map(Self::Shipped).chain(references).collect()
+        PolicyKind::ALL
+            .into_iter()
+            .map(Self::Shipped)
+            .chain(references)
+            .collect()
     }
 
     /// Returns the name of the router on the command line and in results.
@@ -123,7 +127,10 @@ impl RouterKind {
     /// Whether requests wait in the gateway while all backends are full. The products that the references
     /// stand for send each request at once by default.
     pub(crate) const fn has_admission(self) -> bool {
-        matches!(self, Self::Shipped(_) | Self::Reference(ReferenceRouter::ExactState))
+        matches!(
+            self,
+            Self::Shipped(_) | Self::Reference(ReferenceRouter::ExactState)
+        )
     }
 
     /// A new router for a fleet of `backend_count` backends. `policy`: settings of the policies of the
@@ -159,12 +166,14 @@ impl RouterKind {
             ReferenceRouter::Lpwl => token_load(TokenLoadRule::Lpwl),
             ReferenceRouter::DualMap => Router::DualMap(DualMapRouter::new(objectives.ttft)),
             ReferenceRouter::FiveTerms => Router::FiveTerms,
-            ReferenceRouter::ExactState => {
-                Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy })
-            }
-            ReferenceRouter::WithoutAdmission => {
-                Router::Shipped(Policy { kind: PolicyKind::KvAware, ..*policy })
-            }
+            ReferenceRouter::ExactState => Router::Exact(Policy {
+                kind: PolicyKind::KvAware,
+                ..*policy
+            }),
+            ReferenceRouter::WithoutAdmission => Router::Shipped(Policy {
+                kind: PolicyKind::KvAware,
+                ..*policy
+            }),
             ReferenceRouter::Lookahead => Router::Lookahead(LookaheadRouter::default()),
         }
     }
@@ -180,7 +189,13 @@ impl FromStr for RouterKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let kind = Self::all().into_iter().find(|kind| kind.name() == text);
-        let names = || Self::all().iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+        let names = || {
+            Self::all()
+                .iter()
+                .map(|kind| kind.name())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         kind.ok_or_else(|| format!("unknown policy `{text}`; the policies are {}", names()))
     }
 }
@@ -206,9 +221,9 @@ impl Router {
     /// Chooses a backend for a request. Returns its index among the candidates.
     pub fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         match self {
-            Self::Shipped(policy) => {
-                policy.pick(view.candidates, &view.routing_request).map_or(0, |choice| choice.index)
-            }
+            Self::Shipped(policy) => policy
+                .pick(view.candidates, &view.routing_request)
+                .map_or(0, |choice| choice.index),
             Self::LlmD(picker) => picker.route(view),
             Self::LlmDPredicted(picker) => picker.route(view),
             Self::RadixTree(tree) => tree.route(view),

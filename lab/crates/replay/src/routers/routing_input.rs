@@ -27,7 +27,9 @@ impl RoutingInput<'_> {
     /// One of the indexes with the lowest cost, picked at random.
     pub(crate) fn random_tie(&self, costs: &[f64]) -> usize {
         let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
+        let ties: Vec<usize> = (0..costs.len())
+            .filter(|index| costs[*index] <= best)
+            .collect();
         ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
     }
 
@@ -43,7 +45,10 @@ impl RoutingInput<'_> {
     /// Index of the first candidate with the fewest requests in flight.
     pub(crate) fn least_loaded(&self) -> usize {
         let loads = self.candidates.iter().map(|candidate| candidate.in_flight);
-        loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(index, _)| index)
+        loads
+            .enumerate()
+            .min_by_key(|(_, load)| *load)
+            .map_or(0, |(index, _)| index)
     }
 
     /// Number of blocks of this prompt that the cache of a backend can hold.

@@ -64,7 +64,11 @@ impl TokenLoadRouter {
         let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
         self.backlogs[position] += uncached;
         self.pending.insert(view.number, (position, uncached));
-        self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
+        self.sent.send(
+            &view.job.prompt.blocks,
+            position,
+            view.cache_blocks(position),
+        );
         index
     }
 
@@ -83,7 +87,9 @@ impl TokenLoadRouter {
             TokenLoadRule::LMetric => indexes
                 .map(|index| uncached(index) * f64::from(view.candidates[index].in_flight + 1))
                 .collect(),
-            TokenLoadRule::Lpwl => indexes.map(|index| backlog(index) + uncached(index)).collect(),
+            TokenLoadRule::Lpwl => indexes
+                .map(|index| backlog(index) + uncached(index))
+                .collect(),
             TokenLoadRule::LlmDOptimized => {
                 let least = |is_sticky: bool| {
                     indexes
@@ -96,7 +102,11 @@ impl TokenLoadRouter {
                     && least(true) - least(false) <= AFFINITY_PENALTY_TOKENS;
                 let cost = |index: usize| {
                     let is_excluded = has_sticky && shares[index] < AFFINITY_SHARE;
-                    if is_excluded { f64::INFINITY } else { backlog(index) }
+                    if is_excluded {
+                        f64::INFINITY
+                    } else {
+                        backlog(index)
+                    }
                 };
                 indexes.clone().map(cost).collect()
             }

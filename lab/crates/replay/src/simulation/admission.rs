@@ -20,7 +20,13 @@ impl Simulation<'_> {
         if self.retries[number] == 0 {
             self.results.arrivals[number] = self.now.as_secs_f64();
         }
-        self.admit(gateway, QueuedArrival { number, arrived_at: self.now });
+        self.admit(
+            gateway,
+            QueuedArrival {
+                number,
+                arrived_at: self.now,
+            },
+        );
     }
 
     /// Sends a request to a backend, or adds it to the queue of its gateway. Refuses the request if it would
@@ -33,7 +39,9 @@ impl Simulation<'_> {
         }
         let number = arrival.number;
         let now = self.setup.epoch + self.now;
-        let Some(admission) = self.admission else { return self.end(number, None) };
+        let Some(admission) = self.admission else {
+            return self.end(number, None);
+        };
         let ends_at = self.now + admission.max_wait;
         let mut request = self.queued_request(gateway, arrival);
         let late_at = admission.objective.map(|limit| {
@@ -60,7 +68,10 @@ impl Simulation<'_> {
             EnqueueOutcome::Waits(id) => self.in_flight[number].queued = Some(id),
             EnqueueOutcome::QueuedDisplacing(id, displaced) => {
                 self.in_flight[number].queued = Some(id);
-                self.refuse(displaced.ticket.payload.number, displaced.retry_after.into());
+                self.refuse(
+                    displaced.ticket.payload.number,
+                    displaced.retry_after.into(),
+                );
             }
         }
         self.in_flight[number].gateway = gateway;
@@ -73,7 +84,9 @@ impl Simulation<'_> {
         let routing_request = self.gateways[gateway].decision(&self.requests[number], 0);
         let candidates = self.candidates(gateway, number, &routing_request);
         let router = &self.gateways[gateway].router;
-        let predictions = candidates.iter().map(|candidate| router.predicted_ttft(candidate));
+        let predictions = candidates
+            .iter()
+            .map(|candidate| router.predicted_ttft(candidate));
         let least = predictions.fold(f64::INFINITY, f64::min);
         if least.is_finite() { least } else { 0.0 }
     }
@@ -90,7 +103,9 @@ impl Simulation<'_> {
         let work = candidates
             .iter()
             .map(|candidate| candidate.prompt - candidate.cached + candidate.output);
-        let tokens = candidates.first().map_or(0.0, |first| first.prompt + first.output);
+        let tokens = candidates
+            .first()
+            .map_or(0.0, |first| first.prompt + first.output);
         QueuedRequest {
             class: 0,
             tenant: job.tenant,
@@ -124,7 +139,9 @@ impl Simulation<'_> {
             else {
                 break;
             };
-            let Some(granted) = queue.grant(id, now) else { break };
+            let Some(granted) = queue.grant(id, now) else {
+                break;
+            };
             self.accept(gateway, granted.ticket.payload, offer);
         }
         self.gateways[gateway].queue = queue;
@@ -132,7 +149,9 @@ impl Simulation<'_> {
 
     /// Refuses a request that still waits in its gateway at its deadline.
     pub(super) fn refuse_late(&mut self, number: usize) {
-        let InFlightRequest { gateway, queued, .. } = self.in_flight[number];
+        let InFlightRequest {
+            gateway, queued, ..
+        } = self.in_flight[number];
         let now = self.setup.epoch + self.now;
         let refused = queued.and_then(|id| self.gateways[gateway].queue.refuse(id, now));
         if let Some(refused) = refused {

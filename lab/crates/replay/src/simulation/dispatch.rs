@@ -29,9 +29,15 @@ impl Simulation<'_> {
         let routing_request = self.gateways[gateway].decision(job, self.rng.u64(..));
         let mut candidates = self.candidates(gateway, number, &routing_request);
         if candidates.is_empty() {
-            return Some(Offer { candidate: None, lost_tokens: 0.0 });
+            return Some(Offer {
+                candidate: None,
+                lost_tokens: 0.0,
+            });
         }
-        let most_cached = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
+        let most_cached = candidates
+            .iter()
+            .map(|candidate| candidate.cached)
+            .fold(0.0, f64::max);
         if self.gateways[gateway].router.policy().is_some() {
             saturation::retain_moving(&mut candidates);
         }
@@ -44,20 +50,33 @@ impl Simulation<'_> {
         }
         let index = self.route(gateway, number, &candidates, routing_request);
         let is_shipped = self.gateways[gateway].router.policy().is_some();
-        let lost_tokens = if is_shipped { most_cached - candidates[index].cached } else { 0.0 };
-        Some(Offer { candidate: Some(candidates[index]), lost_tokens })
+        let lost_tokens = if is_shipped {
+            most_cached - candidates[index].cached
+        } else {
+            0.0
+        };
+        Some(Offer {
+            candidate: Some(candidates[index]),
+            lost_tokens,
+        })
     }
 
     /// Sends a request to the backend of an offer. If the offer has no backend, the gateway answers with an
     /// error.
     pub(super) fn accept(&mut self, gateway: usize, arrival: QueuedArrival, offer: Offer) {
         let QueuedArrival { number, arrived_at } = arrival;
-        let Some(candidate) = &offer.candidate else { return self.end(number, None) };
+        let Some(candidate) = &offer.candidate else {
+            return self.end(number, None);
+        };
         // A predicted TTFT does not include the wait in the gateway, so a request that waited has no
         // prediction.
         let is_predicted = arrived_at == self.now;
         let router = &self.gateways[gateway].router;
-        let predicted_ttft = if is_predicted { router.predicted_ttft(candidate) } else { f64::NAN };
+        let predicted_ttft = if is_predicted {
+            router.predicted_ttft(candidate)
+        } else {
+            f64::NAN
+        };
         let reservation = self.reserve(gateway, number, candidate);
         self.in_flight[number] = InFlightRequest {
             attempt: self.in_flight[number].attempt + 1,
@@ -100,8 +119,12 @@ impl Simulation<'_> {
             let EngineState { engine, spec, .. } = &self.engines[position];
             (*spec, engine.load())
         };
-        let SimulatedGateway { router, reported_loads, decision_count, .. } =
-            &mut self.gateways[gateway];
+        let SimulatedGateway {
+            router,
+            reported_loads,
+            decision_count,
+            ..
+        } = &mut self.gateways[gateway];
         *decision_count += 1;
         router.route(&RoutingInput {
             number,
@@ -130,14 +153,18 @@ impl Simulation<'_> {
             sender.pending_prompts[backend].add(&job.prompt.blocks);
         }
         self.tell_peers(gateway, backend, Some(number));
-        self.results.placements.push((self.now.as_secs_f64(), backend));
+        self.results
+            .placements
+            .push((self.now.as_secs_f64(), backend));
         reservation
     }
 
     /// Passes a request to the front end (API server) of its backend. The front end submits the request to
     /// the engine after the requests that it received earlier.
     fn pass_to_front_end(&mut self, number: usize) {
-        let InFlightRequest { attempt, backend, .. } = self.in_flight[number];
+        let InFlightRequest {
+            attempt, backend, ..
+        } = self.in_flight[number];
         let state = &mut self.engines[backend];
         let model = &state.spec.cost_model;
         let prompt_tokens = f64::from(self.requests[number].prompt_tokens);
@@ -164,7 +191,11 @@ impl Simulation<'_> {
         let backend = self.in_flight[number].backend;
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
-        if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {
+        if state
+            .engine
+            .submit(SequenceId(number as u64), request, self.now)
+            .is_err()
+        {
             // The request is too long for this engine, so the engine rejects it at once.
             self.end(number, None);
             return;

@@ -76,7 +76,11 @@ impl SimulatedGateway {
 
     /// The data of a request for the next routing decision of this gateway.
     pub(super) fn decision(&self, job: &TraceRequest, seed: u64) -> RoutingRequest {
-        RoutingRequest { sequence: self.decision_count, seed, session: job.session }
+        RoutingRequest {
+            sequence: self.decision_count,
+            seed,
+            session: job.session,
+        }
     }
 
     /// The backends that are up. A backend that is in slow start after a restart may be left out, unless no
@@ -108,8 +112,10 @@ impl SimulatedGateway {
             return Vec::new();
         }
         let sampler = &self.candidate_sampler;
-        let sample =
-            self.router.policy().and_then(|kind| sampler.sample(kind, &all, &job.prompt, request));
+        let sample = self
+            .router
+            .policy()
+            .and_then(|kind| sampler.sample(kind, &all, &job.prompt, request));
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),
@@ -137,13 +143,20 @@ impl SimulatedGateway {
         // The request as engines with blocks of a size get it. Its hashes are computed once for each size.
         let mut requests: HashMap<u32, SequenceRequest> = HashMap::new();
         let blocks = &job.prompt.blocks;
-        let known = setup.cache_view.learns_texts().then(|| self.known_texts.known(blocks));
+        let known = setup
+            .cache_view
+            .learns_texts()
+            .then(|| self.known_texts.known(blocks));
         let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
-            let EngineState { spec, published, .. } = &engines[position];
+            let EngineState {
+                spec, published, ..
+            } = &engines[position];
             let block_size = spec.block_size;
-            let request = requests.entry(block_size).or_insert_with(|| job.request(block_size));
+            let request = requests
+                .entry(block_size)
+                .or_insert_with(|| job.request(block_size));
             let resident = published.resident(request, block_size, known_tokens);
             let is_decided = known.is_none() || !resident.is_all;
             let other = if is_decided {
@@ -161,7 +174,8 @@ impl SimulatedGateway {
     pub(super) fn update_load_hint(&self, backend: usize, now: Instant) {
         let estimator = &self.load_estimators[backend];
         let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
-        self.candidate_sampler.show(backend, now, || Some(candidate()));
+        self.candidate_sampler
+            .show(backend, now, || Some(candidate()));
     }
 }
 

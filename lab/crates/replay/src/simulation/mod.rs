@@ -101,7 +101,11 @@ impl<'a> Simulation<'a> {
             now: Duration::ZERO,
             engines: setup.specs.iter().enumerate().map(engine).collect(),
             scrape_interval: kind.scrape_interval(setup.scrape),
-            admission: if kind.has_admission() { setup.admission } else { None },
+            admission: if kind.has_admission() {
+                setup.admission
+            } else {
+                None
+            },
             followers: trace::followers(requests),
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
@@ -201,7 +205,9 @@ impl<'a> Simulation<'a> {
             self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
         }
         let state = &mut self.engines[backend];
-        let Some(batch) = state.batch.take() else { return };
+        let Some(batch) = state.batch.take() else {
+            return;
+        };
         state.count_token_gaps(&batch);
         for token in &batch.tokens {
             let number = token.id.0 as usize;
@@ -230,7 +236,9 @@ impl<'a> Simulation<'a> {
 
     fn learn_text(&mut self, number: usize) {
         let gateway = self.in_flight[number].gateway;
-        self.gateways[gateway].known_texts.learn(&self.requests[number].prompt.blocks);
+        self.gateways[gateway]
+            .known_texts
+            .learn(&self.requests[number].prompt.blocks);
     }
 
     fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
@@ -245,7 +253,9 @@ impl<'a> Simulation<'a> {
         }
         let request = &self.in_flight[number];
         let ttft = self.now.saturating_sub(request.arrived_at).as_secs_f64();
-        self.gateways[request.gateway].router.on_first_output(number, ttft);
+        self.gateways[request.gateway]
+            .router
+            .on_first_output(number, ttft);
         self.end_pending(number);
     }
 
@@ -263,11 +273,16 @@ impl<'a> Simulation<'a> {
         self.results.seconds = self.now.as_secs_f64();
         let job = &self.requests[number];
         let request = &mut self.in_flight[number];
-        let Some(mut reservation) = request.reservation.take() else { return };
+        let Some(mut reservation) = request.reservation.take() else {
+            return;
+        };
         let gateway = &self.gateways[request.gateway];
         let now = self.setup.epoch + self.now;
         let estimator = &gateway.load_estimators[request.backend];
-        let decode = self.now.saturating_sub(request.first_output_at).as_secs_f64();
+        let decode = self
+            .now
+            .saturating_sub(request.first_output_at)
+            .as_secs_f64();
         if let Some(output) = output {
             estimator.answered(
                 &mut reservation,

@@ -28,7 +28,13 @@ impl Simulation<'_> {
         let local_load = self.gateways[from].load_estimators[backend].local_load();
         let pending_tokens = local_load.backlog;
         for to in (0..self.gateways.len()).filter(|to| *to != from) {
-            let message = PeerMessage { from, to, backend, sent, pending_tokens };
+            let message = PeerMessage {
+                from,
+                to,
+                backend,
+                sent,
+                pending_tokens,
+            };
             if self.loss_rng.f64() >= self.setup.exchange.loss {
                 let at = self.now + self.setup.exchange.delay;
                 self.schedule(at, SimulationEvent::PeerMessage(message));

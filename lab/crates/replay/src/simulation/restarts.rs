@@ -17,21 +17,27 @@ impl Simulation<'_> {
         if self.is_over() {
             return;
         }
-        let Some(settings) = self.setup.restarts else { return };
+        let Some(settings) = self.setup.restarts else {
+            return;
+        };
         self.engines[backend].restart();
         let started = SimulationEvent::Started(backend, self.engines[backend].process);
         self.schedule(self.now + settings.downtime, started);
         let next = SimulationEvent::Restart((backend + 1) % self.engines.len());
         self.schedule(self.now + settings.interval, next);
         // In reality, a refused connection or the next health check marks the backend as down.
-        self.gateways.iter_mut().for_each(|gateway| gateway.health[backend].is_down = true);
+        self.gateways
+            .iter_mut()
+            .for_each(|gateway| gateway.health[backend].is_down = true);
         let is_here = |number: &usize| {
             let request = &self.in_flight[*number];
             request.backend == backend && request.reservation.is_some()
         };
         let numbers: Vec<usize> = (0..self.in_flight.len()).filter(is_here).collect();
-        let failed_over: Vec<usize> =
-            numbers.into_iter().filter(|number| !self.cut_stream(*number)).collect();
+        let failed_over: Vec<usize> = numbers
+            .into_iter()
+            .filter(|number| !self.cut_stream(*number))
+            .collect();
         for number in &failed_over {
             self.discard_attempt(*number);
         }
@@ -63,7 +69,9 @@ impl Simulation<'_> {
     /// Removes a request from the estimated load of its backend, before the request is sent again.
     fn discard_attempt(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
-        let Some(reservation) = request.reservation.take() else { return };
+        let Some(reservation) = request.reservation.take() else {
+            return;
+        };
         let gateway = request.gateway;
         let backend = request.backend;
         let now = self.setup.epoch + self.now;
@@ -92,7 +100,10 @@ mod tests {
             at: Duration::from_millis(at_millis),
             prompt_tokens,
             output_tokens,
-            prompt: prompt(prompt_tokens.into(), (1..=u64::from(prompt_tokens / 512)).collect()),
+            prompt: prompt(
+                prompt_tokens.into(),
+                (1..=u64::from(prompt_tokens / 512)).collect(),
+            ),
             ..TraceRequest::default()
         }
     }
@@ -110,13 +121,19 @@ mod tests {
             downtime: Duration::from_secs(downtime),
         });
         let specs = vec![group.spec; group.count];
-        let setup =
-            SimulationSetup { cache_view, restarts, ..SimulationSetup::new(specs, clock::now()) };
+        let setup = SimulationSetup {
+            cache_view,
+            restarts,
+            ..SimulationSetup::new(specs, clock::now())
+        };
         Simulation::new(&setup, requests, RouterKind::Shipped(kind), 1).run(|| ())
     }
 
     fn served(results: &RunResults, number: usize) -> Option<&ServedRequest> {
-        results.served.iter().find(|served| served.request == number)
+        results
+            .served
+            .iter()
+            .find(|served| served.request == number)
     }
 
     #[test]
@@ -131,33 +148,58 @@ mod tests {
         }
         let round_robin = (PolicyKind::RoundRobin, CacheView::Approximate);
         let results = run(("2", 5, 2), &requests, round_robin);
-        let is_served: Vec<bool> =
-            (0..5).map(|number| served(&results, number).is_some()).collect();
-        assert_eq!(is_served.iter().filter(|is_served| **is_served).count(), 4, "{is_served:?}");
+        let is_served: Vec<bool> = (0..5)
+            .map(|number| served(&results, number).is_some())
+            .collect();
+        assert_eq!(
+            is_served.iter().filter(|is_served| **is_served).count(),
+            4,
+            "{is_served:?}"
+        );
         assert!(is_served[0] != is_served[1] && is_served[2] && is_served[3] && is_served[4]);
         assert_eq!(results.placements.len(), 6, "one request is sent twice");
-        let sent_again = results.placements.iter().filter(|(at, _)| *at > 4.95 && *at < 5.05);
+        let sent_again = results
+            .placements
+            .iter()
+            .filter(|(at, _)| *at > 4.95 && *at < 5.05);
         assert_eq!(sent_again.count(), 1);
         let ttft = [2, 3].map(|number| served(&results, number).unwrap().ttft);
-        assert!(ttft[0].max(ttft[1]) > 1.9, "{ttft:?}: the time counts from the arrival");
+        assert!(
+            ttft[0].max(ttft[1]) > 1.9,
+            "{ttft:?}: the time counts from the arrival"
+        );
     }
 
     #[test]
     fn a_restarted_backend_gets_a_small_share() {
-        let requests: Vec<TraceRequest> =
-            (0..2_000).map(|number| request(number * 50, 100, 2)).collect();
+        let requests: Vec<TraceRequest> = (0..2_000)
+            .map(|number| request(number * 50, 100, 2))
+            .collect();
         let round_robin = (PolicyKind::RoundRobin, CacheView::Approximate);
         // The first backend is down from second 60 to second 70.
         let results = run(("2", 60, 10), &requests, round_robin);
         let share = |from: f64, to: f64| {
-            let in_time = results.placements.iter().filter(|(at, _)| (from..to).contains(at));
-            let first = in_time.clone().filter(|(_, position)| *position == 0).count();
+            let in_time = results
+                .placements
+                .iter()
+                .filter(|(at, _)| (from..to).contains(at));
+            let first = in_time
+                .clone()
+                .filter(|(_, position)| *position == 0)
+                .count();
             first as f64 / in_time.count() as f64
         };
-        assert!((0.4..0.6).contains(&share(30.0, 60.0)), "{}", share(30.0, 60.0));
+        assert!(
+            (0.4..0.6).contains(&share(30.0, 60.0)),
+            "{}",
+            share(30.0, 60.0)
+        );
         assert!(share(60.01, 70.0) < 0.001, "{}", share(60.01, 70.0));
         let after = [share(70.2, 75.0), share(90.0, 100.0)];
-        assert!(after[0] > 0.0 && after[0] < 0.25 && after[1] > 1.5 * after[0], "{after:?}");
+        assert!(
+            after[0] > 0.0 && after[0] < 0.25 && after[1] > 1.5 * after[0],
+            "{after:?}"
+        );
     }
 
     #[test]
@@ -176,7 +218,11 @@ mod tests {
     #[test]
     fn a_request_fails_while_all_are_down() {
         let requests = [0, 12, 30].map(|at: u64| request(at * 1_000, 100, 2));
-        let results = run(("1", 10, 5), &requests, (PolicyKind::KvAware, CacheView::Events));
+        let results = run(
+            ("1", 10, 5),
+            &requests,
+            (PolicyKind::KvAware, CacheView::Events),
+        );
         assert_eq!((results.served.len(), results.arrivals.len()), (2, 3));
         assert!(served(&results, 1).is_none());
     }

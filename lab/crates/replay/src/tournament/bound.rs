@@ -34,7 +34,11 @@ pub(super) fn goodput_bound(
     let mut count = 0_usize;
     for request in requests {
         let at = request.at.as_secs_f64() / speed;
-        let cached = request.prompt.blocks.iter().take_while(|block| cache.contains(*block));
+        let cached = request
+            .prompt
+            .blocks
+            .iter()
+            .take_while(|block| cache.contains(*block));
         let cached = cached.count() as f64 * request.block_tokens();
         cache.extend(request.prompt.blocks.iter().copied());
         let tokens = (f64::from(request.prompt_tokens) - cached).max(1.0);
@@ -70,8 +74,12 @@ mod tests {
             prompt_tokens,
             ..TraceRequest::default()
         };
-        let requests =
-            [request(0, 20_000), request(1, 5_000), request(2, 20_000), request(3, 5_000)];
+        let requests = [
+            request(0, 20_000),
+            request(1, 5_000),
+            request(2, 20_000),
+            request(3, 5_000),
+        ];
         let specs = [default_engine_spec()];
         let bound = |limit| goodput_bound(&specs, &requests, 1.0, limit).unwrap();
         // The machine computes about 26,000 tokens per second.

@@ -51,7 +51,13 @@ impl FleetKind {
             }
             Self::SmallCaches => {
                 let spec = EnginePreset::Llama70bH100.spec();
-                vec![EngineSpec { blocks: spec.blocks / 3, ..spec }; 4]
+                vec![
+                    EngineSpec {
+                        blocks: spec.blocks / 3,
+                        ..spec
+                    };
+                    4
+                ]
             }
         }
     }
@@ -62,14 +68,25 @@ impl Cell {
     pub fn all() -> Vec<Self> {
         let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         // Mixed traffic is left out: its results are between those of agents and of chats.
-        let shapes = TrafficShape::ALL.into_iter().filter(|shape| *shape != TrafficShape::Mixed);
+        let shapes = TrafficShape::ALL
+            .into_iter()
+            .filter(|shape| *shape != TrafficShape::Mixed);
         let setups = shapes.flat_map(fleets);
-        let cell = |(shape, fleet)| LOADS.into_iter().map(move |load| Self { shape, fleet, load });
+        let cell = |(shape, fleet)| {
+            LOADS
+                .into_iter()
+                .map(move |load| Self { shape, fleet, load })
+        };
         setups.flat_map(cell).collect()
     }
 
     /// Name in results, such as `retrieval/equal/0.95`.
     pub fn name(&self) -> String {
-        format!("{}/{}/{}", self.shape.as_str(), self.fleet.as_str(), self.load)
+        format!(
+            "{}/{}/{}",
+            self.shape.as_str(),
+            self.fleet.as_str(),
+            self.load
+        )
     }
 }

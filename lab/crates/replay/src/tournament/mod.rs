@@ -70,8 +70,10 @@ pub struct CellResult {
 /// Share of the time of a run, at its start, that is not measured.
 const WARM_UP: f64 = 0.3;
 /// The routers that do not count as the best router of a cell.
-const NO_COMPETITORS: [&str; 2] =
-    [ReferenceRouter::ExactState.as_str(), ReferenceRouter::WithoutAdmission.as_str()];
+const NO_COMPETITORS: [&str; 2] = [
+    ReferenceRouter::ExactState.as_str(),
+    ReferenceRouter::WithoutAdmission.as_str(),
+];
 /// The routers that define the capacity of a cell. Each is the best one for some traffic.
 const CALIBRATION_ROUTERS: [RouterKind; 4] = [
     RouterKind::Reference(ReferenceRouter::WithoutAdmission),
@@ -89,8 +91,9 @@ const BISECTIONS: u32 = 5;
 impl Tournament {
     /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
     pub fn run(&self, cells: &[Cell], on_step: &(dyn Fn() + Sync)) -> Vec<CellResult> {
-        let groups: Vec<&[Cell]> =
-            cells.chunk_by(|a, b| (a.shape, a.fleet) == (b.shape, b.fleet)).collect();
+        let groups: Vec<&[Cell]> = cells
+            .chunk_by(|a, b| (a.shape, a.fleet) == (b.shape, b.fleet))
+            .collect();
         let run_group = |group: &&[Cell]| -> Vec<CellResult> {
             let capacity = self.capacity(group[0].shape, group[0].fleet);
             let run = |cell: &Cell| {
@@ -100,24 +103,46 @@ impl Tournament {
             };
             group.iter().map(run).collect()
         };
-        parallel_map(&groups, run_group).into_iter().flatten().collect()
+        parallel_map(&groups, run_group)
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn run_cell(&self, cell: &Cell, speed: f64) -> CellResult {
         let setup = self.setup(cell.fleet, speed);
-        let traffics: Vec<Vec<TraceRequest>> =
-            self.seeds.clone().map(|seed| self.traffic(cell.shape, speed, seed)).collect();
+        let traffics: Vec<Vec<TraceRequest>> = self
+            .seeds
+            .clone()
+            .map(|seed| self.traffic(cell.shape, speed, seed))
+            .collect();
         let bounds = traffics
             .iter()
             .map(|requests| bound::goodput_bound(&setup.specs, requests, speed, OBJECTIVES.ttft));
-        let bound = bounds.sum::<Option<f64>>().map(|sum| sum / traffics.len() as f64);
+        let bound = bounds
+            .sum::<Option<f64>>()
+            .map(|sum| sum / traffics.len() as f64);
         let score = |kind: RouterKind| {
             let seeded = self.seeds.clone().zip(&traffics);
-            seeded.map(|(seed, requests)| score(&setup, requests, kind, seed)).collect()
+            seeded
+                .map(|(seed, requests)| score(&setup, requests, kind, seed))
+                .collect()
         };
-        let seconds = traffics.first().map_or(0.0, |requests| last_start(requests) / speed);
-        let scores = self.kinds.iter().map(|kind| (kind.name(), score(*kind))).collect();
-        CellResult { cell: *cell, speed, seconds, bound, scores }
+        let seconds = traffics
+            .first()
+            .map_or(0.0, |requests| last_start(requests) / speed);
+        let scores = self
+            .kinds
+            .iter()
+            .map(|kind| (kind.name(), score(*kind)))
+            .collect();
+        CellResult {
+            cell: *cell,
+            speed,
+            seconds,
+            bound,
+            scores,
+        }
     }
 
     fn setup(&self, fleet: FleetKind, speed: f64) -> SimulationSetup {
@@ -137,7 +162,11 @@ impl Tournament {
 
     /// The greatest speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
     fn capacity(&self, shape: TrafficShape, fleet: FleetKind) -> f64 {
-        let alone = Self { gateways: 1, admission: None, ..self.clone() };
+        let alone = Self {
+            gateways: 1,
+            admission: None,
+            ..self.clone()
+        };
         let goodput = |kind: RouterKind, speed: f64| {
             let requests = alone.traffic(shape, speed, 0);
             score(&alone.setup(fleet, speed), &requests, kind, 0).goodput
@@ -179,14 +208,26 @@ fn score(
 ) -> RouterScore {
     let end = last_start(requests) / setup.speed;
     let results = Simulation::new(setup, requests, kind, seed).run(|| ());
-    let capacity = setup.specs.iter().map(|spec| f64::from(spec.capacity())).sum();
-    RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end, capacity)
+    let capacity = setup
+        .specs
+        .iter()
+        .map(|spec| f64::from(spec.capacity()))
+        .sum();
+    RouterScore::new(
+        &results,
+        requests,
+        &OBJECTIVES,
+        WARM_UP * end..end,
+        capacity,
+    )
 }
 
 /// Time at which the last session starts, in seconds at speed 1.
 fn last_start(requests: &[TraceRequest]) -> f64 {
     let starts = requests.iter().filter(|request| request.after.is_none());
-    starts.map(|request| request.at.as_secs_f64()).fold(0.0, f64::max)
+    starts
+        .map(|request| request.at.as_secs_f64())
+        .fold(0.0, f64::max)
 }
 
 impl CellResult {
@@ -200,7 +241,10 @@ impl CellResult {
     pub fn regret(&self, router: &str) -> Option<f64> {
         let goodput = |router: &str| self.mean(router, |score| score.goodput);
         let own = goodput(router)?;
-        let others = self.scores.keys().filter(|name| !NO_COMPETITORS.contains(name));
+        let others = self
+            .scores
+            .keys()
+            .filter(|name| !NO_COMPETITORS.contains(name));
         let best = others.filter_map(|name| goodput(name)).fold(own, f64::max);
         Some((best - own) * 100.0)
     }

@@ -47,8 +47,11 @@ impl RouterScore {
     ) -> Self {
         let is_counted = |number: &usize| window.contains(&results.arrivals[*number]);
         let count = (0..requests.len()).filter(is_counted).count().max(1) as f64;
-        let served: Vec<&ServedRequest> =
-            results.served.iter().filter(|served| is_counted(&served.request)).collect();
+        let served: Vec<&ServedRequest> = results
+            .served
+            .iter()
+            .filter(|served| is_counted(&served.request))
+            .collect();
         let share = |is_part: &dyn Fn(&ServedRequest) -> bool| {
             served.iter().filter(|served| is_part(served)).count() as f64 / count
         };
@@ -57,8 +60,13 @@ impl RouterScore {
         };
         let computed =
             |served: &ServedRequest| f64::from(served.prompt - served.cached + served.output);
-        let wasted =
-            |served: &ServedRequest| if served.ttft > PATIENCE { computed(served) } else { 0.0 };
+        let wasted = |served: &ServedRequest| {
+            if served.ttft > PATIENCE {
+                computed(served)
+            } else {
+                0.0
+            }
+        };
         let mut ttft: Vec<f64> = served.iter().map(|served| served.ttft).collect();
         let tenants = count_by_tenant(requests, &served, objectives, is_counted);
         Self {
@@ -101,6 +109,8 @@ fn count_by_tenant(
 
 /// Jain's index over the goodputs of the tenants that sent enough requests.
 fn fairness(tenants: &BTreeMap<u64, TenantRequests>) -> f64 {
-    let counted = tenants.values().filter(|tenant| tenant.sent >= MIN_TENANT_REQUESTS);
+    let counted = tenants
+        .values()
+        .filter(|tenant| tenant.sent >= MIN_TENANT_REQUESTS);
     jain_index(counted.map(|tenant| tenant.good as f64 / tenant.sent as f64))
 }

@@ -39,20 +39,29 @@ const BOOTSTRAP_SAMPLES: usize = 2_000;
 /// one with which the others are compared.
 pub fn standings(results: &[CellResult], kinds: &[RouterKind]) -> Vec<Standing> {
     let first = kinds.first().map_or("", |kind| kind.name());
-    let mut standings: Vec<Standing> =
-        kinds.iter().map(|kind| Standing::new(results, kind.name(), first)).collect();
+    let mut standings: Vec<Standing> = kinds
+        .iter()
+        .map(|kind| Standing::new(results, kind.name(), first))
+        .collect();
     standings.sort_by(|a, b| b.goodput.total_cmp(&a.goodput));
     standings
 }
 
 impl Standing {
     fn new(results: &[CellResult], router: &'static str, first: &str) -> Self {
-        let regrets: Vec<f64> = results.iter().filter_map(|result| result.regret(router)).collect();
+        let regrets: Vec<f64> = results
+            .iter()
+            .filter_map(|result| result.regret(router))
+            .collect();
         let count = regrets.len().max(1) as f64;
         let within =
             |points: f64| regrets.iter().filter(|regret| **regret <= points).count() as f64 / count;
         let mean = |read: fn(&RouterScore) -> f64| {
-            results.iter().filter_map(|result| result.mean(router, read)).sum::<f64>() / count
+            results
+                .iter()
+                .filter_map(|result| result.mean(router, read))
+                .sum::<f64>()
+                / count
         };
         let behind = |result: &CellResult| {
             let goodput = |router| result.mean(router, |score| score.goodput);
@@ -98,8 +107,17 @@ mod tests {
 
     #[test]
     fn regret_is_the_difference_to_the_best() {
-        let score = |goodput| vec![RouterScore { goodput, ..RouterScore::default() }];
-        let scores = [("round_robin", 0.90), ("lmetric", 0.95), ("exact_state", 0.99)];
+        let score = |goodput| {
+            vec![RouterScore {
+                goodput,
+                ..RouterScore::default()
+            }]
+        };
+        let scores = [
+            ("round_robin", 0.90),
+            ("lmetric", 0.95),
+            ("exact_state", 0.99),
+        ];
         let result = CellResult {
             cell: Cell::all()[0],
             speed: 1.0,
@@ -112,7 +130,10 @@ mod tests {
             RouterKind::Reference(ReferenceRouter::LMetric),
         ];
         let standings = standings(&[result], &kinds);
-        assert_eq!((standings[0].router, standings[1].router), ("lmetric", "round_robin"));
+        assert_eq!(
+            (standings[0].router, standings[1].router),
+            ("lmetric", "round_robin")
+        );
         assert!((standings[1].regret - 5.0).abs() < 1e-9 && standings[0].regret < 1e-9);
         assert!((standings[0].behind_first[1] + 5.0).abs() < 1e-9);
         assert!(standings[1].within_three < 0.5 && standings[0].within_one > 0.5);

@@ -31,8 +31,11 @@ impl Generator {
             TrafficShape::Conversation => self.conversation(at),
             TrafficShape::Agents => self.agents(at),
             TrafficShape::Mixed => {
-                let part =
-                    if self.random.bool() { TrafficShape::Agents } else { TrafficShape::Chat };
+                let part = if self.random.bool() {
+                    TrafficShape::Agents
+                } else {
+                    TrafficShape::Chat
+                };
                 self.session(part, at);
             }
             TrafficShape::RankedDocuments => self.ranked_documents(at),
@@ -143,7 +146,12 @@ impl Generator {
             let question = self.random_segment(80.0, 0.6);
             let output = self.lognormal(200.0, 0.6);
             let pause = Duration::from_secs_f64(-15.0 * (1.0 - self.random.f64()).ln());
-            self.push(&[document, question], output, if turn == 0 { at } else { pause }, previous);
+            self.push(
+                &[document, question],
+                output,
+                if turn == 0 { at } else { pause },
+                previous,
+            );
             previous = Some(self.requests.len() - 1);
         }
     }

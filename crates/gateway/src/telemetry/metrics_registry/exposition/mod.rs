@@ -71,7 +71,11 @@ impl ExpositionFormat {
         if protobuf > 0.0 && protobuf >= open_metrics.max(text) {
             return Self::Protobuf;
         }
-        if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
+        if open_metrics > 0.0 && open_metrics >= text {
+            Self::OpenMetrics
+        } else {
+            Self::Text
+        }
     }
 
     /// The value of the `Content-Type` header for this format.
@@ -91,15 +95,21 @@ impl ExpositionFormat {
 
 impl ExpositionWriter {
     pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
-        Self { text: String::with_capacity(capacity), format }
+        Self {
+            text: String::with_capacity(capacity),
+            format,
+        }
     }
 
     /// Writes the `HELP` and `TYPE` lines of a metric.
     pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
-        let metric_name =
-            if is_open_metrics { name.strip_suffix("_total").unwrap_or(name) } else { name };
+        let metric_name = if is_open_metrics {
+            name.strip_suffix("_total").unwrap_or(name)
+        } else {
+            name
+        };
         let _ = write!(self.text, "# HELP {metric_name} ");
         escape(help, is_open_metrics, &mut self.text);
         let _ = writeln!(self.text, "\n# TYPE {metric_name} {}", kind.as_str());
@@ -124,8 +134,10 @@ impl ExpositionWriter {
         let mut cumulative = 0;
         for (bucket, (bound, count)) in bucket_labels.iter().zip(&point.counts).enumerate() {
             cumulative += count;
-            let _ =
-                write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
+            let _ = write!(
+                self.text,
+                "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}"
+            );
             let exemplar = point.exemplars().iter().find(|(index, _)| *index == bucket);
             if let Some((_, exemplar)) = exemplar
                 && self.format == ExpositionFormat::OpenMetrics
@@ -165,7 +177,12 @@ impl ExpositionWriter {
     }
 
     fn write_exemplar(&mut self, exemplar: &Exemplar) {
-        let Exemplar { trace_id, span_id, value, ended_at } = exemplar;
+        let Exemplar {
+            trace_id,
+            span_id,
+            value,
+            ended_at,
+        } = exemplar;
         let _ = write!(
             self.text,
             " # {{trace_id=\"{trace_id:032x}\",span_id=\"{span_id:016x}\"}} {value} {}.{:03}",

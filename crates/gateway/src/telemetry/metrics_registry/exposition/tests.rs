@@ -14,9 +14,12 @@ fn point() -> SeriesPoint {
         ended_at: Duration::from_millis(1_700_000_000_042),
     };
     let family = family("tokenweir_queue_wait_seconds");
-    for (value, exemplar) in
-        [(0.0625, None), (0.09375, None), (0.09375, None), (0.25, Some(exemplar))]
-    {
+    for (value, exemplar) in [
+        (0.0625, None),
+        (0.09375, None),
+        (0.09375, None),
+        (0.25, Some(exemplar)),
+    ] {
         family.writer().record(&["gold"], value, exemplar);
     }
     family.points().remove(0).1
@@ -30,7 +33,12 @@ fn page(format: ExpositionFormat) -> String {
     page.write_number("y_ratio", "backend=\"a\"", f64::NAN);
     page.write_number("y_ratio", "backend=\"b\"", f64::INFINITY);
     page.write_header("z_seconds", "Long.", MetricKind::Histogram(&[]));
-    page.write_histogram("z_seconds", "tier=\"\"", &format_bucket_labels(&[0.1, 1.0]), &point());
+    page.write_histogram(
+        "z_seconds",
+        "tier=\"\"",
+        &format_bucket_labels(&[0.1, 1.0]),
+        &point(),
+    );
     page.finish()
 }
 
@@ -68,7 +76,12 @@ fn openmetrics_has_exemplars_and_eof() {
 #[test]
 fn bounds_are_formatted_as_by_prometheus() {
     let labels = format_bucket_labels(&[0.000_01, 0.000_025, 0.0001, 0.002_5, 0.5, 1.0, 1920.0]);
-    assert_eq!(labels, ["1e-05", "2.5e-05", "0.0001", "0.0025", "0.5", "1.0", "1920.0", "+Inf"]);
+    assert_eq!(
+        labels,
+        [
+            "1e-05", "2.5e-05", "0.0001", "0.0025", "0.5", "1.0", "1920.0", "+Inf"
+        ]
+    );
 }
 
 #[test]
@@ -103,7 +116,11 @@ fn the_largest_q_selects_the_format() {
         format!("{open};q=0.5,text/plain"),
         ";;,=,".to_owned(),
     ] {
-        assert_eq!(ExpositionFormat::accepted(&accept, true), ExpositionFormat::Text, "{accept}");
+        assert_eq!(
+            ExpositionFormat::accepted(&accept, true),
+            ExpositionFormat::Text,
+            "{accept}"
+        );
     }
 }
 
@@ -112,13 +129,41 @@ fn protobuf_must_be_offered_and_accepted() {
     let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily";
     let text = "text/plain;version=0.0.4;q=0.5";
     for (accept, is_offered, expected) in [
-        (format!("{protobuf};encoding=delimited,{text}"), true, ExpositionFormat::Protobuf),
-        (format!("{protobuf};encoding=delimited;q=0.6,{text}"), true, ExpositionFormat::Protobuf),
-        (format!("{protobuf};encoding=delimited;q=0.4,{text}"), true, ExpositionFormat::Text),
-        (format!("{protobuf};encoding=delimited,{text}"), false, ExpositionFormat::Text),
-        (format!("{protobuf};encoding=text,{text}"), true, ExpositionFormat::Text),
-        (format!("application/vnd.google.protobuf,{text}"), true, ExpositionFormat::Text),
+        (
+            format!("{protobuf};encoding=delimited,{text}"),
+            true,
+            ExpositionFormat::Protobuf,
+        ),
+        (
+            format!("{protobuf};encoding=delimited;q=0.6,{text}"),
+            true,
+            ExpositionFormat::Protobuf,
+        ),
+        (
+            format!("{protobuf};encoding=delimited;q=0.4,{text}"),
+            true,
+            ExpositionFormat::Text,
+        ),
+        (
+            format!("{protobuf};encoding=delimited,{text}"),
+            false,
+            ExpositionFormat::Text,
+        ),
+        (
+            format!("{protobuf};encoding=text,{text}"),
+            true,
+            ExpositionFormat::Text,
+        ),
+        (
+            format!("application/vnd.google.protobuf,{text}"),
+            true,
+            ExpositionFormat::Text,
+        ),
     ] {
-        assert_eq!(ExpositionFormat::accepted(&accept, is_offered), expected, "{accept}");
+        assert_eq!(
+            ExpositionFormat::accepted(&accept, is_offered),
+            expected,
+            "{accept}"
+        );
     }
 }

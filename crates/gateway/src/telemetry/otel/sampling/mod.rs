@@ -51,18 +51,25 @@ impl TailSampler {
     /// sampling does not select the trace.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
-        let is_shed = record.refusal.is_some_and(|refusal| SHED_REASONS.contains(&refusal));
+        let is_shed = record
+            .refusal
+            .is_some_and(|refusal| SHED_REASONS.contains(&refusal));
         let is_failed =
             !is_shed && (spans::has_error(record) || record.outcome == Outcome::Rejected);
         let reasons = [
-            (is_failed || record.outcome == Outcome::Shutdown, SampleReason::Error),
+            (
+                is_failed || record.outcome == Outcome::Shutdown,
+                SampleReason::Error,
+            ),
             (record.outcome == Outcome::Cancelled, SampleReason::Aborted),
             (is_shed, SampleReason::Shed),
             (record.attempts.len() > 1, SampleReason::Retried),
             (!record.observed.stalls.is_empty(), SampleReason::Stalled),
         ];
-        let failure_reason =
-            reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason);
+        let failure_reason = reasons
+            .into_iter()
+            .find(|(applies, _)| *applies)
+            .map(|(_, reason)| reason);
         let slow = || slow_reason.or(record.slow.map(|_| SampleReason::Slow));
         failure_reason.or_else(slow)
     }
@@ -78,10 +85,15 @@ impl TailSampler {
         let has_own_entry = record.model.is_known()
             && (latencies_by_model.len() < MAX_TRACKED_MODELS - 1
                 || latencies_by_model.contains_key(&record.model));
-        let model = if has_own_entry { record.model.clone() } else { ModelLabel::Unknown };
+        let model = if has_own_entry {
+            record.model.clone()
+        } else {
+            ModelLabel::Unknown
+        };
         let latencies = latencies_by_model.entry(model).or_default();
-        let is_late =
-            record.ttft().is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
+        let is_late = record
+            .ttft()
+            .is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
         let durations = if record.observed.is_stream {
             &mut latencies.stream_duration
         } else {
@@ -143,7 +155,9 @@ mod tests {
     fn sample_changed(change: impl FnOnce(&mut RequestRecord)) -> Option<SampleReason> {
         let mut record = typical_record();
         change(&mut record);
-        TailSampler::default().sample(&record).or_else(|| sample_head(&record, None))
+        TailSampler::default()
+            .sample(&record)
+            .or_else(|| sample_head(&record, None))
     }
 
     #[test]
@@ -183,8 +197,16 @@ mod tests {
                 |it| it.trace.as_mut().unwrap().is_sampled = true,
                 Some(SampleReason::Sampled),
             ),
-            ("slow", |it| it.slow = Some(SlowCause::LongPrompt), Some(SampleReason::Slow)),
-            ("retried", |it| it.attempts.push(it.attempts[0].clone()), Some(SampleReason::Retried)),
+            (
+                "slow",
+                |it| it.slow = Some(SlowCause::LongPrompt),
+                Some(SampleReason::Slow),
+            ),
+            (
+                "retried",
+                |it| it.attempts.push(it.attempts[0].clone()),
+                Some(SampleReason::Retried),
+            ),
             (
                 "stalled",
                 |it| {
@@ -216,16 +238,34 @@ mod tests {
     fn ratio_and_rate_limit_select_traces() {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
-            let sampler = Sampler { is_parent_based: true, ratio };
+            let sampler = Sampler {
+                is_parent_based: true,
+                ratio,
+            };
             let default = TracingSettings::default().propagation;
             let rate_limit = per_second.map(|rate| Arc::new(GcraLimiter::new(rate)));
-            let export_all = Propagation { sampler, rate_limit, ..default };
+            let export_all = Propagation {
+                sampler,
+                rate_limit,
+                ..default
+            };
             move |record: &RequestRecord| sample_head(record, Some(&export_all))
         };
-        assert_eq!(sample_with(1.0, None)(&sampled), Some(SampleReason::Sampled));
+        assert_eq!(
+            sample_with(1.0, None)(&sampled),
+            Some(SampleReason::Sampled)
+        );
         assert_eq!(sample_with(0.0, None)(&sampled), None);
-        assert_eq!(sample_with(1.0, None)(&typical_record()), None, "the client has decided");
-        assert_eq!(sample_with(1.0, Some(0))(&sampled), None, "over the rate limit");
+        assert_eq!(
+            sample_with(1.0, None)(&typical_record()),
+            None,
+            "the client has decided"
+        );
+        assert_eq!(
+            sample_with(1.0, Some(0))(&sampled),
+            None,
+            "over the rate limit"
+        );
     }
 
     /// Returns the record of a stream whose first token and end are this many milliseconds after
@@ -252,10 +292,15 @@ mod tests {
         }
         let late = record_with_timings(300, 500, begin);
         assert_eq!(tail.sample(&late), Some(SampleReason::SlowFirstToken));
-        assert_eq!(tail.sample(&record_with_timings(100, 900, begin)), Some(SampleReason::Slow));
+        assert_eq!(
+            tail.sample(&record_with_timings(100, 900, begin)),
+            Some(SampleReason::Slow)
+        );
         let other_model = ModelLabel::Known("large".into());
-        let other_record =
-            RequestRecord { model: other_model, ..record_with_timings(300, 900, begin) };
+        let other_record = RequestRecord {
+            model: other_model,
+            ..record_with_timings(300, 900, begin)
+        };
         assert_eq!(tail.sample(&other_record), None);
     }
 
@@ -264,16 +309,25 @@ mod tests {
         let tail = TailSampler::default();
         for n in 0..1_000 {
             let model = ModelLabel::Known(format!("model-{n}").into());
-            tail.sample(&RequestRecord { model, ..typical_record() });
+            tail.sample(&RequestRecord {
+                model,
+                ..typical_record()
+            });
         }
-        assert_eq!(tail.latencies_by_model.lock().unwrap().len(), MAX_TRACKED_MODELS);
+        assert_eq!(
+            tail.latencies_by_model.lock().unwrap().len(),
+            MAX_TRACKED_MODELS
+        );
     }
 
     /// The test samples 100,000 requests, of which 1 % fail and 2 % are slow.
     #[test]
     fn a_ratio_of_the_others_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
-        let sampler = Sampler { is_parent_based: true, ratio: SAMPLING_RATIO };
+        let sampler = Sampler {
+            is_parent_based: true,
+            ratio: SAMPLING_RATIO,
+        };
         let (tail, limits) = (TailSampler::default(), SlowLimits::default());
         let mut random = fastrand::Rng::with_seed(7);
         let mut begin = clock::now();
@@ -281,7 +335,11 @@ mod tests {
         for _ in 0..100_000 {
             begin += Duration::from_millis(random.u64(0..20));
             let percentile = random.u32(0..100);
-            let first = if percentile < 2 { random.u64(2_001..9_000) } else { random.u64(50..200) };
+            let first = if percentile < 2 {
+                random.u64(2_001..9_000)
+            } else {
+                random.u64(50..200)
+            };
             let mut record = record_with_timings(first, first + random.u64(200..2_000), begin);
             if percentile == 2 {
                 record.outcome = Outcome::Truncated;
@@ -291,7 +349,10 @@ mod tests {
                 trace.trace_id = random.u128(1..);
                 trace.is_sampled = sampler.should_sample(None, trace.trace_id);
             }
-            match (tail.sample(&record).or_else(|| sample_head(&record, None)), percentile) {
+            match (
+                tail.sample(&record).or_else(|| sample_head(&record, None)),
+                percentile,
+            ) {
                 (reason, 2) => missed += u32::from(reason != Some(SampleReason::Error)),
                 (Some(SampleReason::SlowFirstToken | SampleReason::Slow), ..2) => {}
                 (_, ..2) => missed += 1,
@@ -308,6 +369,9 @@ mod tests {
             f64::from(ordinary) * SAMPLING_RATIO,
             (f64::from(ordinary) * SAMPLING_RATIO * (1.0 - SAMPLING_RATIO)).sqrt(),
         );
-        assert!((f64::from(sampled) - mean).abs() < 4.0 * spread, "{sampled} of {ordinary}");
+        assert!(
+            (f64::from(sampled) - mean).abs() < 4.0 * spread,
+            "{sampled} of {ordinary}"
+        );
     }
 }

@@ -41,7 +41,9 @@ impl RollingP99 {
     /// 1 % of the values.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);
-        let exceeds_p99 = self.p99.is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
+        let exceeds_p99 = self
+            .p99
+            .is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
         self.current.record(value);
         self.recent.record(value);
         self.values_since_update += 1;
@@ -71,7 +73,11 @@ impl RollingP99 {
     fn update_p99(&mut self) {
         self.values_since_update = 0;
         let is_enough = self.recent.count() >= u64::from(MIN_VALUES_FOR_P99);
-        self.p99 = if is_enough { self.recent.quantile_bucket(0.99) } else { None };
+        self.p99 = if is_enough {
+            self.recent.quantile_bucket(0.99)
+        } else {
+            None
+        };
     }
 }
 
@@ -110,12 +116,20 @@ mod tests {
         let p99 = sorted[values.len() * 99 / 100];
         let is_slow = |value: &Duration| rolling.record_exceeds_p99(*value, now);
         let slow: Vec<Duration> = values.iter().copied().filter(is_slow).collect();
-        assert!(slow.len() < values.len() / 90, "{} of {}", slow.len(), values.len());
+        assert!(
+            slow.len() < values.len() / 90,
+            "{} of {}",
+            slow.len(),
+            values.len()
+        );
         // A bucket is at most 12.5 % wide, and the first p99 values are computed from few durations.
         let is_well_over = |value: &&Duration| **value > p99.mul_f64(1.125);
         let expected = values[5_000..].iter().filter(is_well_over).count();
         let detected = slow.iter().filter(is_well_over).count();
-        assert!(expected > 0 && detected * 10 >= expected * 9, "{detected} of {expected}");
+        assert!(
+            expected > 0 && detected * 10 >= expected * 9,
+            "{detected} of {expected}"
+        );
     }
 
     #[test]

@@ -46,16 +46,29 @@ pub(super) const SDK_DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
 pub(super) const TRACES_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 /// The variable with the base URL of the collector for all signals.
 pub(super) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-pub(super) const PROTOCOL_VARIABLES: [&str; 2] =
-    ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-const COMPRESSION_VARIABLES: [&str; 2] =
-    ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
+pub(super) const PROTOCOL_VARIABLES: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
+const COMPRESSION_VARIABLES: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_COMPRESSION",
+];
 /// The variables with the paths of the CA certificates, the client certificate and the client key. Each
 /// variable for traces precedes the variable for all signals.
 const TLS_FILE_VARIABLES: [[&str; 2]; 3] = [
-    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
-    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
-    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"],
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    ],
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    ],
+    [
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    ],
 ];
 /// The path that is appended to the base URL of a collector for OTLP over HTTP.
 const TRACES_PATH: &str = "/v1/traces";
@@ -102,15 +115,26 @@ impl OtelEnvironment<'_> {
         // The URL in the variable for traces is used unchanged. The other two are base URLs.
         let is_base = name != TRACES_ENDPOINT_VARIABLE;
         let has_path = protocol == OtlpProtocol::HttpProtobuf && is_base;
-        let resolved = if has_path { append_path(&url, TRACES_PATH) } else { url.clone() };
+        let resolved = if has_path {
+            append_path(&url, TRACES_PATH)
+        } else {
+            url.clone()
+        };
         // Without a scheme, plain HTTP is used. TLS requires an explicit `https`.
-        let resolved =
-            if resolved.contains("://") { resolved } else { format!("http://{resolved}") };
+        let resolved = if resolved.contains("://") {
+            resolved
+        } else {
+            format!("http://{resolved}")
+        };
         let is_http =
             |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
         match resolved.parse::<Uri>() {
             Ok(uri) if is_http(&uri) => Ok(Some(resolved)),
-            _ => Err(invalid_value(name, url, "http://host:port, https://host:port")),
+            _ => Err(invalid_value(
+                name,
+                url,
+                "http://host:port, https://host:port",
+            )),
         }
     }
 
@@ -129,7 +153,12 @@ impl OtelEnvironment<'_> {
     pub(super) fn security(&self) -> TlsClientSettings {
         let file = |names: [&'static str; 2]| self.first(&names).map(|(_, path)| path.into());
         let [ca, client_cert, client_key] = TLS_FILE_VARIABLES.map(file);
-        TlsClientSettings { ca, client_cert, client_key, server_name: None }
+        TlsClientSettings {
+            ca,
+            client_cert,
+            client_key,
+            server_name: None,
+        }
     }
 
     /// Returns the timeout of one export: the shorter of the timeout of the OTLP exporter and the
@@ -139,7 +168,10 @@ impl OtelEnvironment<'_> {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
             timeout => timeout,
         };
-        Ok(exporter_timeout.into_iter().chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?).min())
+        Ok(exporter_timeout
+            .into_iter()
+            .chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?)
+            .min())
     }
 
     /// Returns the resource attribute `service.name`, from `OTEL_SERVICE_NAME`,
@@ -155,14 +187,18 @@ impl OtelEnvironment<'_> {
     /// Returns the value of the environment variable `name`, in milliseconds, limited to the
     /// longest configurable duration. `None`: the variable is not set.
     pub(super) fn millis(&self, name: &'static str) -> Result<Option<Duration>, OtelSettingsError> {
-        let millis = self.positive(name)?.map(|millis| Duration::from_millis(millis as u64));
+        let millis = self
+            .positive(name)?
+            .map(|millis| Duration::from_millis(millis as u64));
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
     /// Returns the value of the environment variable `name` as a number above 0. `None`: the
     /// variable is not set. 0 is an error, because the SDK would drop all spans or run a busy loop.
     pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.parse() {
             Ok(number) if number > 0 => Ok(Some(number)),
             _ => Err(invalid_value(name, value, "a whole number above 0")),
@@ -173,7 +209,11 @@ impl OtelEnvironment<'_> {
 /// Appends `path` to a base URL that does not end with `path` already.
 fn append_path(base: &str, path: &str) -> String {
     let base = base.trim_end_matches('/');
-    if base.ends_with(path) { base.to_owned() } else { format!("{base}{path}") }
+    if base.ends_with(path) {
+        base.to_owned()
+    } else {
+        format!("{base}{path}")
+    }
 }
 
 /// Builds the error for an invalid value of a variable or a configuration key.
@@ -182,7 +222,11 @@ pub(super) fn invalid_value(
     value: String,
     allowed: &'static str,
 ) -> OtelSettingsError {
-    OtelSettingsError { name, value, allowed }
+    OtelSettingsError {
+        name,
+        value,
+        allowed,
+    }
 }
 
 // === impl OtlpProtocol ===

@@ -132,15 +132,21 @@ impl TracingSettings {
         let env = OtelEnvironment(&lookup);
         let defaults = Self::default();
         if env.is_tracing_off()? {
-            let propagation =
-                Propagation { parent_mode: configured.parent, ..defaults.propagation };
-            return Ok(Self { propagation, ..defaults });
+            let propagation = Propagation {
+                parent_mode: configured.parent,
+                ..defaults.propagation
+            };
+            return Ok(Self {
+                propagation,
+                ..defaults
+            });
         }
         let protocol = configured.protocol.map_or_else(|| env.protocol(), Ok)?;
         let sampler = match configured.ratio {
-            Some(ratio) => {
-                Sampler { is_parent_based: true, ratio: validate_ratio("ratio", ratio)? }
-            }
+            Some(ratio) => Sampler {
+                is_parent_based: true,
+                ratio: validate_ratio("ratio", ratio)?,
+            },
             None => env.sampler()?,
         };
         Ok(Self {
@@ -151,7 +157,11 @@ impl TracingSettings {
                 rate_limit: None,
                 parent_mode: configured.parent,
                 formats: env.propagators()?,
-                baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
+                baggage: configured
+                    .baggage
+                    .iter()
+                    .map(|name| name.as_str().into())
+                    .collect(),
             },
             // A sampling ratio of 1 means that all traces are sampled, without a rate limit.
             max_sampled_per_second: if sampler.ratio < 1.0 {
@@ -161,7 +171,10 @@ impl TracingSettings {
             },
             sampling: configured.sampling,
             service_name: env.service_name(),
-            style: SpanConventions { semconv: env.semconv(), profiles: configured.profiles },
+            style: SpanConventions {
+                semconv: env.semconv(),
+                profiles: configured.profiles,
+            },
             limits: env.span_limits()?,
             batch: env.batch_settings()?,
             timeout: env.timeout()?.unwrap_or(defaults.timeout),
@@ -178,22 +191,37 @@ impl TracingSettings {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() && self.sampling == TraceSampling::All {
             // The configured sampler and its rate limit are applied when a request ends.
-            let sampler = Sampler { ratio: 1.0, ..propagation.sampler };
-            return Some(Propagation { sampler, ..propagation });
+            let sampler = Sampler {
+                ratio: 1.0,
+                ..propagation.sampler
+            };
+            return Some(Propagation {
+                sampler,
+                ..propagation
+            });
         }
         if self.endpoint.is_some() {
             return Some(self.limited_propagation());
         }
-        let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
+        let never_sampler = Sampler {
+            is_parent_based: false,
+            ratio: 0.0,
+        };
         let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
-        (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
+        (!is_trusted).then_some(Propagation {
+            sampler: never_sampler,
+            ..propagation
+        })
     }
 
     /// Returns the propagation settings with the configured sampler and its rate limit.
     pub(super) fn limited_propagation(&self) -> Propagation {
         let limiter = |per_second| Arc::new(GcraLimiter::new(per_second));
         let rate_limit = self.max_sampled_per_second.map(limiter);
-        Propagation { rate_limit, ..self.propagation.clone() }
+        Propagation {
+            rate_limit,
+            ..self.propagation.clone()
+        }
     }
 }
 
@@ -204,7 +232,10 @@ impl Default for TracingSettings {
             endpoint: None,
             protocol: OtlpProtocol::default(),
             propagation: Propagation {
-                sampler: Sampler { is_parent_based: true, ratio: DEFAULT_SAMPLING_RATIO },
+                sampler: Sampler {
+                    is_parent_based: true,
+                    ratio: DEFAULT_SAMPLING_RATIO,
+                },
                 rate_limit: None,
                 parent_mode: TraceParentMode::default(),
                 formats: PropagationFormats::default(),
@@ -247,7 +278,11 @@ impl Default for SpanBatchSettings {
     /// can end at the same time and each has about three spans. The SDK allocates the whole queue at the
     /// start, with 368 bytes per span.
     fn default() -> Self {
-        Self { queue: 4_096, size: 1_024, delay: Duration::from_secs(2) }
+        Self {
+            queue: 4_096,
+            size: 1_024,
+            delay: Duration::from_secs(2),
+        }
     }
 }
 
@@ -256,7 +291,9 @@ impl OtelEnvironment<'_> {
     fn is_tracing_off(&self) -> Result<bool, OtelSettingsError> {
         let is_disabled = self.get(SDK_DISABLED_VARIABLE);
         let is_disabled = is_disabled.is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let exporter = self.get(EXPORTER_VARIABLE).unwrap_or_else(|| "otlp".to_owned());
+        let exporter = self
+            .get(EXPORTER_VARIABLE)
+            .unwrap_or_else(|| "otlp".to_owned());
         match exporter.as_str() {
             "otlp" => Ok(is_disabled),
             "none" => Ok(true),
@@ -279,13 +316,19 @@ impl OtelEnvironment<'_> {
             "traceidratio" => self.sampler_ratio()?,
             _ => return Err(invalid_value(SAMPLER_VARIABLE, value, ALLOWED_SAMPLERS)),
         };
-        Ok(Sampler { is_parent_based: root_sampler.is_some(), ratio })
+        Ok(Sampler {
+            is_parent_based: root_sampler.is_some(),
+            ratio,
+        })
     }
 
     fn sampler_ratio(&self) -> Result<f64, OtelSettingsError> {
-        let Some(value) = self.get(SAMPLER_ARG_VARIABLE) else { return Ok(1.0) };
-        let ratio =
-            value.parse().map_err(|_| invalid_value(SAMPLER_ARG_VARIABLE, value, ALLOWED_RATIO))?;
+        let Some(value) = self.get(SAMPLER_ARG_VARIABLE) else {
+            return Ok(1.0);
+        };
+        let ratio = value
+            .parse()
+            .map_err(|_| invalid_value(SAMPLER_ARG_VARIABLE, value, ALLOWED_RATIO))?;
         validate_ratio(SAMPLER_ARG_VARIABLE, ratio)
     }
 
@@ -301,27 +344,43 @@ impl OtelEnvironment<'_> {
     /// variable is a list that may also contain opt-ins for other conventions.
     fn semconv(&self) -> Semconv {
         let opt_ins = self.get(SEMCONV_OPT_IN_VARIABLE).unwrap_or_default();
-        let is_latest = opt_ins.split(',').any(|name| name.trim() == LATEST_SEMCONV_OPT_IN);
-        if is_latest { Semconv::Latest } else { Semconv::default() }
+        let is_latest = opt_ins
+            .split(',')
+            .any(|name| name.trim() == LATEST_SEMCONV_OPT_IN);
+        if is_latest {
+            Semconv::Latest
+        } else {
+            Semconv::default()
+        }
     }
 
     /// Returns the limits of spans from the environment variables. The variables for span
     /// attributes override the variables for the attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
-            let Some((name, value)) = self.first(names) else { return Ok(default) };
-            value.parse().map_err(|_| invalid_value(name, value, "a whole number"))
+            let Some((name, value)) = self.first(names) else {
+                return Ok(default);
+            };
+            value
+                .parse()
+                .map_err(|_| invalid_value(name, value, "a whole number"))
         };
         let default = SpanLimits::default();
         Ok(SpanLimits {
             attributes: limit(
-                &["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT"],
+                &[
+                    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+                    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+                ],
                 default.attributes,
             )?,
             events: limit(&["OTEL_SPAN_EVENT_COUNT_LIMIT"], default.events)?,
             links: limit(&["OTEL_SPAN_LINK_COUNT_LIMIT"], default.links)?,
             text: limit(
-                &["OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"],
+                &[
+                    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+                    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+                ],
                 default.text,
             )?,
         })
@@ -331,7 +390,9 @@ impl OtelEnvironment<'_> {
         let SpanBatchSettings { queue, size, delay } = SpanBatchSettings::default();
         Ok(SpanBatchSettings {
             queue: self.positive("OTEL_BSP_MAX_QUEUE_SIZE")?.unwrap_or(queue),
-            size: self.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")?.unwrap_or(size),
+            size: self
+                .positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")?
+                .unwrap_or(size),
             delay: self.millis("OTEL_BSP_SCHEDULE_DELAY")?.unwrap_or(delay),
         })
     }
@@ -341,7 +402,11 @@ const ALLOWED_RATIO: &str = "a number from 0 to 1";
 
 fn validate_ratio(name: &'static str, ratio: f64) -> Result<f64, OtelSettingsError> {
     let is_valid = (0.0..=1.0).contains(&ratio);
-    if is_valid { Ok(ratio) } else { Err(invalid_value(name, ratio.to_string(), ALLOWED_RATIO)) }
+    if is_valid {
+        Ok(ratio)
+    } else {
+        Err(invalid_value(name, ratio.to_string(), ALLOWED_RATIO))
+    }
 }
 
 #[cfg(test)]

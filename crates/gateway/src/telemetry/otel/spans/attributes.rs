@@ -35,7 +35,9 @@ impl SpanAttributes {
 
 /// Converts a text from a client or a backend to an attribute value, truncated to [`MAX_TEXT_BYTES`].
 pub(super) fn text(raw: &str) -> Value {
-    raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into()
+    raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)]
+        .to_owned()
+        .into()
 }
 
 /// Converts a host name or address to an attribute value, without the brackets of an IPv6 address
@@ -53,7 +55,11 @@ pub(super) fn words(words: impl Iterator<Item = &'static str>) -> Option<Value> 
 /// Converts a list of texts from clients or backends to an attribute value. Each text is truncated
 /// to [`MAX_TEXT_BYTES`].
 pub(super) fn texts<'a>(raw: impl Iterator<Item = &'a str>) -> Value {
-    let truncate = |raw: &str| raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into();
+    let truncate = |raw: &str| {
+        raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)]
+            .to_owned()
+            .into()
+    };
     Value::Array(Array::String(raw.map(truncate).collect()))
 }
 

@@ -18,7 +18,12 @@ use tokenweir_request::record::*;
 /// Each API with the route, the response ID and the operation in its spans.
 const APIS: [(Api, &str, &str, &str); 4] = [
     (Api::Chat, "/v1/chat/completions", "chatcmpl-1", "chat"),
-    (Api::Completions, "/v1/completions", "cmpl-1", "text_completion"),
+    (
+        Api::Completions,
+        "/v1/completions",
+        "cmpl-1",
+        "text_completion",
+    ),
     (Api::Responses, "/v1/responses", "resp_1", "chat"),
     (Api::Messages, "/v1/messages", "msg_1", "chat"),
 ];
@@ -64,7 +69,10 @@ fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRec
             .replace("/v1/chat/completions", route)
             .replace("chatcmpl-1", id)
             .replace("`chat tiny`", &format!("`{operation} tiny`"))
-            .replace("gen_ai.operation.name=chat", &format!("gen_ai.operation.name={operation}"));
+            .replace(
+                "gen_ai.operation.name=chat",
+                &format!("gen_ai.operation.name={operation}"),
+            );
         let spans = render_tree(&record, &SpanConventions::default());
         assert_eq!(spans, expected, "{termination} {api:?}");
     }
@@ -79,7 +87,11 @@ fn a_complete_stream_matches_its_file() {
 fn a_complete_response_matches_its_file() {
     assert_golden_for_all_apis("whole", |record| {
         let timings = &mut record.timings;
-        (timings.first_event, timings.first_output, timings.first_answer) = (None, None, None);
+        (
+            timings.first_event,
+            timings.first_output,
+            timings.first_answer,
+        ) = (None, None, None);
         timings.last_output = None;
         (record.options.stream, record.options.n) = (false, Some(2));
         let observed = &mut record.observed;
@@ -162,7 +174,10 @@ fn a_stall_is_two_events_with_load() {
             condition,
         }];
         for (passed, gap) in [(120, None), (300, Some(Duration::from_millis(180)))] {
-            record.observed.chunk_timings.record(accepted, at(accepted, passed), gap);
+            record
+                .observed
+                .chunk_timings
+                .record(accepted, at(accepted, passed), gap);
         }
         record.observed.write_stall = Duration::from_millis(30);
         record.observed.last_output_write_stall = Duration::from_millis(30);
@@ -178,7 +193,10 @@ fn a_stall_is_two_events_with_load() {
 fn the_latest_conventions_rename_attributes() {
     let mut record = record_for_api(Api::Responses);
     record.options.parameters.previous_response = Some("resp_0".into());
-    let conventions = SpanConventions { semconv: Semconv::Latest, profiles: Vec::new() };
+    let conventions = SpanConventions {
+        semconv: Semconv::Latest,
+        profiles: Vec::new(),
+    };
     assert_matches_golden("latest", &record, &conventions);
 }
 
@@ -198,7 +216,10 @@ fn viewer_profiles_add_attributes() {
             session: session.map(Into::into),
             conversation: Some("chat-1".into()),
         };
-        let conventions = SpanConventions { profiles, ..SpanConventions::default() };
+        let conventions = SpanConventions {
+            profiles,
+            ..SpanConventions::default()
+        };
         assert_matches_golden(golden, &record, &conventions);
     }
 }
@@ -208,8 +229,11 @@ fn the_server_span_links_to_the_client() {
     let mut record = record_for_api(Api::Chat);
     if let Some(trace) = &mut record.trace {
         trace.parent_span_id = None;
-        trace.linked_parent =
-            Some(TraceParent { trace_id: 0xabc, span_id: 0xdef, is_sampled: true });
+        trace.linked_parent = Some(TraceParent {
+            trace_id: 0xabc,
+            span_id: 0xdef,
+            is_sampled: true,
+        });
     }
     assert_matches_golden("linked", &record, &SpanConventions::default());
 }

@@ -55,17 +55,27 @@ pub(super) fn span_attributes(
         .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
         .put_some(
             "tokenweir.uninspected_reason",
-            record.observed.uninspected_reason.map(UninspectedReason::as_str),
+            record
+                .observed
+                .uninspected_reason
+                .map(UninspectedReason::as_str),
         )
         .put_some(
             "tokenweir.tier",
-            Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
+            Some(record.tier.as_str())
+                .filter(|tier| !tier.is_empty())
+                .map(text),
         )
         .put_some(
             "tokenweir.backend_wait",
-            record.backend_wait().map(|wait| Value::F64(wait.as_secs_f64())),
+            record
+                .backend_wait()
+                .map(|wait| Value::F64(wait.as_secs_f64())),
         )
-        .put_some("tokenweir.last_phase", is_cancelled(record).then(|| record.phase()));
+        .put_some(
+            "tokenweir.last_phase",
+            is_cancelled(record).then(|| record.phase()),
+        );
     let profiles = conventions.profiles.iter();
     profiles.fold(attributes, |attributes, profile| {
         viewer_profiles::attributes(*profile, attributes, record)
@@ -80,13 +90,24 @@ pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions)
         ("tokenweir.dequeued", timings.dequeued),
         ("tokenweir.upstream_headers", timings.headers),
         ("gen_ai.first_chunk", timings.first_output),
-        ("tokenweir.client_disconnect", if is_cancelled(record) { timings.ended } else { None }),
+        (
+            "tokenweir.client_disconnect",
+            if is_cancelled(record) {
+                timings.ended
+            } else {
+                None
+            },
+        ),
     ];
-    let reached = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    let reached = moments
+        .into_iter()
+        .filter_map(|(name, at)| Some((name, at?)));
     let timing_events =
         reached.map(|(name, at)| new_event(record, name, at, SpanAttributes::default()));
-    let profile_events =
-        conventions.profiles.iter().filter_map(|profile| viewer_profiles::event(*profile, record));
+    let profile_events = conventions
+        .profiles
+        .iter()
+        .filter_map(|profile| viewer_profiles::event(*profile, record));
     let gateway_events = decision_events(record)
         .chain(retry_events(record))
         .chain(timing_events)
@@ -103,16 +124,26 @@ fn add_request(
     semconv: Semconv,
 ) -> SpanAttributes {
     let options = &record.options;
-    let RequestIdentity { user, session, conversation } = &options.identity;
+    let RequestIdentity {
+        user,
+        session,
+        conversation,
+    } = &options.identity;
     let last = record.attempts.last();
     let address = last.map(|attempt| &attempt.address);
     add_parameters(attributes, record, semconv)
         .put("gen_ai.operation.name", operation_name(record))
-        .put("gen_ai.provider.name", last.map_or(DEFAULT_PROVIDER, |attempt| attempt.provider))
+        .put(
+            "gen_ai.provider.name",
+            last.map_or(DEFAULT_PROVIDER, |attempt| attempt.provider),
+        )
         .put("gen_ai.request.model", text(record.model.name()))
         .put_some("gen_ai.request.stream", options.stream.then_some(true))
         .put_some("gen_ai.request.max_tokens", options.max_tokens.map(count))
-        .put_some("gen_ai.request.choice.count", options.n.filter(|n| *n != 1).map(count))
+        .put_some(
+            "gen_ai.request.choice.count",
+            options.n.filter(|n| *n != 1).map(count),
+        )
         .put_some("gen_ai.conversation.id", conversation.as_deref().map(text))
         .put_some("session.id", session.as_deref().map(text))
         .put_some("user.id", user.as_deref().map(text))
@@ -129,14 +160,26 @@ fn add_parameters(
 ) -> SpanAttributes {
     let parameters = &record.options.parameters;
     let is_latest = semconv == Semconv::Latest;
-    let top_k = parameters.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
+    let top_k = parameters.top_k.map(|k| {
+        if is_latest {
+            Value::I64(k as i64)
+        } else {
+            k.into()
+        }
+    });
     let stop_sequences = &parameters.stop_sequences;
     let attributes = attributes
         .put_some("gen_ai.request.temperature", parameters.temperature)
         .put_some("gen_ai.request.top_p", parameters.top_p)
         .put_some("gen_ai.request.top_k", top_k)
-        .put_some("gen_ai.request.frequency_penalty", parameters.frequency_penalty)
-        .put_some("gen_ai.request.presence_penalty", parameters.presence_penalty)
+        .put_some(
+            "gen_ai.request.frequency_penalty",
+            parameters.frequency_penalty,
+        )
+        .put_some(
+            "gen_ai.request.presence_penalty",
+            parameters.presence_penalty,
+        )
         .put_some("gen_ai.request.seed", parameters.seed)
         .put_some(
             "gen_ai.request.stop_sequences",
@@ -163,18 +206,39 @@ fn add_response(
     let finish_reasons = observed.finish_reasons.iter();
     let has_head = record.timings.headers.is_some();
     attributes
-        .put_some("gen_ai.response.id", observed.response_id.as_deref().map(text))
-        .put_some("gen_ai.response.model", observed.response_model.as_deref().map(text))
+        .put_some(
+            "gen_ai.response.id",
+            observed.response_id.as_deref().map(text),
+        )
+        .put_some(
+            "gen_ai.response.model",
+            observed.response_model.as_deref().map(text),
+        )
         .put_some(
             "gen_ai.response.finish_reasons",
             words(finish_reasons.map(|reason| reason.map_or("error", FinishReason::as_str))),
         )
         .put_some("gen_ai.usage.input_tokens", usage.input.map(count))
-        .put_some("gen_ai.usage.output_tokens", record.reported_output().map(count))
-        .put_some("gen_ai.usage.cache_read.input_tokens", usage.cached.map(count))
-        .put_some(semconv.cache_write_attribute(), usage.cache_created.map(count))
-        .put_some("gen_ai.usage.reasoning.output_tokens", usage.reasoning.map(count))
-        .put_some("tokenweir.usage.source", has_head.then(|| observed.usage_source.as_str()))
+        .put_some(
+            "gen_ai.usage.output_tokens",
+            record.reported_output().map(count),
+        )
+        .put_some(
+            "gen_ai.usage.cache_read.input_tokens",
+            usage.cached.map(count),
+        )
+        .put_some(
+            semconv.cache_write_attribute(),
+            usage.cache_created.map(count),
+        )
+        .put_some(
+            "gen_ai.usage.reasoning.output_tokens",
+            usage.reasoning.map(count),
+        )
+        .put_some(
+            "tokenweir.usage.source",
+            has_head.then(|| observed.usage_source.as_str()),
+        )
         .put_some(
             "tokenweir.output_events",
             observed.is_stream.then(|| count(observed.output_events)),
@@ -185,20 +249,40 @@ fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
     let of_options = record.notes.iter().filter_map(RecordNote::span_attribute);
     let attributes = add_notes(attributes, of_options)
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
-        .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
-    let Some(decision) = &record.decision else { return attributes };
+        .put_some(
+            "tokenweir.backend.id",
+            record.backend().map(|backend| text(backend.as_str())),
+        );
+    let Some(decision) = &record.decision else {
+        return attributes;
+    };
     let chosen = decision.selected();
     attributes
         .put("tokenweir.route.policy", decision.policy())
         .put("tokenweir.route.reason", decision.reason())
-        .put("tokenweir.route.candidates", count(decision.candidate_count() as u64))
+        .put(
+            "tokenweir.route.candidates",
+            count(decision.candidate_count() as u64),
+        )
         .put("tokenweir.route.predicted_ttft", chosen.ttft)
         .put("tokenweir.route.cached_tokens", chosen.candidate.cached)
-        .put("tokenweir.route.cached_source", chosen.candidate.cached_source.as_str())
+        .put(
+            "tokenweir.route.cached_source",
+            chosen.candidate.cached_source.as_str(),
+        )
         .put("tokenweir.route.freshness", chosen.candidate.certainty)
-        .put_some("tokenweir.route.kv_usage", decision.backend_condition.kv_usage)
-        .put_some("tokenweir.route.waiting", decision.backend_condition.waiting.map(i64::from))
-        .put_some("tokenweir.scrape_age", decision.backend_condition.age.map(seconds))
+        .put_some(
+            "tokenweir.route.kv_usage",
+            decision.backend_condition.kv_usage,
+        )
+        .put_some(
+            "tokenweir.route.waiting",
+            decision.backend_condition.waiting.map(i64::from),
+        )
+        .put_some(
+            "tokenweir.scrape_age",
+            decision.backend_condition.age.map(seconds),
+        )
 }
 
 fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
@@ -210,13 +294,25 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
     let stream_time = |at| record.stream_time_to(at).map(seconds);
     let write_stall = record.observed.write_stall;
     attributes
-        .put_some("gen_ai.response.time_to_first_chunk", between(timings.sent, timings.first_event))
-        .put_some("tokenweir.ttfb", between(Some(timings.accepted), timings.headers))
+        .put_some(
+            "gen_ai.response.time_to_first_chunk",
+            between(timings.sent, timings.first_event),
+        )
+        .put_some(
+            "tokenweir.ttfb",
+            between(Some(timings.accepted), timings.headers),
+        )
         .put_some("tokenweir.ttft", record.ttft().map(seconds))
         .put_some("tokenweir.ttft_answer", stream_time(timings.first_answer))
-        .put_some("tokenweir.ttft_reasoning", stream_time(timings.first_reasoning))
+        .put_some(
+            "tokenweir.ttft_reasoning",
+            stream_time(timings.first_reasoning),
+        )
         .put_some("tokenweir.ttft_text", stream_time(timings.first_text))
-        .put_some("tokenweir.ttft_tool_call", stream_time(timings.first_tool_call))
+        .put_some(
+            "tokenweir.ttft_tool_call",
+            stream_time(timings.first_tool_call),
+        )
         .put_some("tokenweir.tpot", record.tpot().map(seconds))
         .put_some("tokenweir.gap.mean", gaps.mean())
         .put_some("tokenweir.gap.p95", gaps.quantile(0.95))
@@ -224,7 +320,9 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         .put_some("tokenweir.itl", record.observed.inter_token_latency.mean())
         .put_some(
             "tokenweir.client_write_stall",
-            Some(write_stall).filter(|stall| !stall.is_zero()).map(seconds),
+            Some(write_stall)
+                .filter(|stall| !stall.is_zero())
+                .map(seconds),
         )
 }
 
@@ -235,8 +333,13 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
         let name = format!("tokenweir.phase.{}", span.phase.as_str());
         attributes = attributes.put(name, seconds(span.took));
     }
-    let unexplained = phases.get(RequestPhase::Unexplained).or(phases.get(RequestPhase::Prefill));
-    attributes.put_some("tokenweir.phase.estimated", unexplained.map(|span| span.is_estimated))
+    let unexplained = phases
+        .get(RequestPhase::Unexplained)
+        .or(phases.get(RequestPhase::Prefill));
+    attributes.put_some(
+        "tokenweir.phase.estimated",
+        unexplained.map(|span| span.is_estimated),
+    )
 }
 
 /// Returns the span event of the routing decision. It lists the backend and the predicted TTFT of
@@ -246,7 +349,11 @@ fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     decision.into_iter().map(|(decision, at)| {
         let mut candidates = decision.ranked_candidates();
         candidates.truncate(MAX_RECORDED_CANDIDATES);
-        let backends = texts(candidates.iter().map(|candidate| candidate.backend.as_str()));
+        let backends = texts(
+            candidates
+                .iter()
+                .map(|candidate| candidate.backend.as_str()),
+        );
         let ttfts = reals(candidates.iter().map(|candidate| candidate.ttft));
         let attributes = SpanAttributes::default()
             .put("tokenweir.route.scores.backend", backends)
@@ -260,13 +367,24 @@ fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
 fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     record.observed.stalls.iter().flat_map(|stall| {
         let condition = &stall.condition;
-        let last_output_age = stall.detected_at.saturating_duration_since(stall.last_output_at);
+        let last_output_age = stall
+            .detected_at
+            .saturating_duration_since(stall.last_output_at);
         let detected = SpanAttributes::default()
             .put("tokenweir.stall.last_output_age", seconds(last_output_age))
             .put_some("tokenweir.backend.kv_usage", condition.kv_usage)
-            .put_some("tokenweir.backend.running", condition.running.map(i64::from))
-            .put_some("tokenweir.backend.waiting", condition.waiting.map(i64::from))
-            .put_some("tokenweir.backend.preemptions", condition.preemptions.map(count));
+            .put_some(
+                "tokenweir.backend.running",
+                condition.running.map(i64::from),
+            )
+            .put_some(
+                "tokenweir.backend.waiting",
+                condition.waiting.map(i64::from),
+            )
+            .put_some(
+                "tokenweir.backend.preemptions",
+                condition.preemptions.map(count),
+            );
         let detected = new_event(record, "tokenweir.stall", stall.detected_at, detected);
         let ended = stall.ended_at.map(|ended_at| {
             let duration = seconds(ended_at.saturating_duration_since(stall.last_output_at));
@@ -286,16 +404,33 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     let attributes = SpanAttributes::default()
         .put("tokenweir.chunks.count", i64::from(timings.chunks()))
         .put("tokenweir.chunks.stride", i64::from(timings.stride()))
-        .put("tokenweir.chunks.samples_ms", integers(timings.samples_ms().iter().copied()))
-        .put("tokenweir.chunks.gaps_ms", integers(gaps().map(|gap| gap.gap_ms)))
-        .put("tokenweir.chunks.gap_ends_ms", integers(gaps().map(|gap| gap.ended_ms)));
+        .put(
+            "tokenweir.chunks.samples_ms",
+            integers(timings.samples_ms().iter().copied()),
+        )
+        .put(
+            "tokenweir.chunks.gaps_ms",
+            integers(gaps().map(|gap| gap.gap_ms)),
+        )
+        .put(
+            "tokenweir.chunks.gap_ends_ms",
+            integers(gaps().map(|gap| gap.ended_ms)),
+        );
     let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-    Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
+    Some(new_event(
+        record,
+        "tokenweir.chunk_timings",
+        ended,
+        attributes,
+    ))
 }
 
 /// Returns the events that options add to the span of an attempt.
 pub(super) fn attempt_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
-    let events = record.notes.iter().flat_map(|note| note.attempt_events(span_id));
+    let events = record
+        .notes
+        .iter()
+        .flat_map(|note| note.attempt_events(span_id));
     let events = events.map(|event| {
         let attributes = add_notes(SpanAttributes::default(), event.attributes);
         new_event(record, event.name, event.at, attributes)
@@ -308,22 +443,30 @@ fn add_notes(
     attributes: SpanAttributes,
     of_options: impl IntoIterator<Item = NoteAttribute>,
 ) -> SpanAttributes {
-    of_options.into_iter().fold(attributes, |attributes, NoteAttribute { name, value }| {
-        let value = match value {
-            NoteValue::Text(text) => text.into(),
-            NoteValue::Count(number) => count(number),
-            NoteValue::Seconds(seconds) => Value::F64(seconds),
-        };
-        attributes.put(name, value)
-    })
+    of_options
+        .into_iter()
+        .fold(attributes, |attributes, NoteAttribute { name, value }| {
+            let value = match value {
+                NoteValue::Text(text) => text.into(),
+                NoteValue::Count(number) => count(number),
+                NoteValue::Seconds(seconds) => Value::F64(seconds),
+            };
+            attributes.put(name, value)
+        })
 }
 
 /// Returns one span event for each attempt after which the request was retried.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let is_of_option = |attempt: &Attempt| {
-        record.notes.iter().any(|note| !note.attempt_events(attempt.span_id).is_empty())
+        record
+            .notes
+            .iter()
+            .any(|note| !note.attempt_events(attempt.span_id).is_empty())
     };
-    let pairs = record.attempts.windows(2).filter_map(|pair| pair.first().zip(pair.last()));
+    let pairs = record
+        .attempts
+        .windows(2)
+        .filter_map(|pair| pair.first().zip(pair.last()));
     let retried = pairs.filter(move |(_, next)| !is_of_option(next));
     retried.map(|(attempt, _)| {
         let attributes = SpanAttributes::default()

@@ -26,7 +26,11 @@ impl SpanLimits {
         span.dropped_attributes_count += truncate_list(&mut span.attributes, self.attributes);
         span.events.dropped_count += truncate_list(&mut span.events.events, self.events);
         span.links.dropped_count += truncate_list(&mut span.links.links, self.links);
-        let events = span.events.events.iter_mut().flat_map(|event| &mut event.attributes);
+        let events = span
+            .events
+            .events
+            .iter_mut()
+            .flat_map(|event| &mut event.attributes);
         span.attributes
             .iter_mut()
             .chain(events)
@@ -58,7 +62,12 @@ impl Default for SpanLimits {
     /// The default: 128 attributes, events and links. Texts have no limit here, because texts from
     /// clients and backends are truncated when their attributes are built.
     fn default() -> Self {
-        Self { attributes: 128, events: 128, links: 128, text: usize::MAX }
+        Self {
+            attributes: 128,
+            events: 128,
+            links: 128,
+            text: usize::MAX,
+        }
     }
 }
 
@@ -80,15 +89,33 @@ mod tests {
         let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);
-        assert_eq!((span.attributes.len(), span.dropped_attributes_count), (attributes, 0));
-        let limits = SpanLimits { attributes: 5, events: 1, links: 0, text: 3 };
+        assert_eq!(
+            (span.attributes.len(), span.dropped_attributes_count),
+            (attributes, 0)
+        );
+        let limits = SpanLimits {
+            attributes: 5,
+            events: 1,
+            links: 0,
+            text: 3,
+        };
         limits.apply(&mut span);
         assert_eq!(span.attributes.len(), 5);
         assert_eq!(span.dropped_attributes_count as usize, attributes - 5);
-        assert_eq!((span.events.len(), span.events.dropped_count as usize), (1, events - 1));
-        let texts: Vec<String> = span.attributes.iter().map(|kv| kv.value.to_string()).collect();
+        assert_eq!(
+            (span.events.len(), span.events.dropped_count as usize),
+            (1, events - 1)
+        );
+        let texts: Vec<String> = span
+            .attributes
+            .iter()
+            .map(|kv| kv.value.to_string())
+            .collect();
         assert!(texts.contains(&"cha".to_owned()) && texts.iter().all(|text| text.len() <= 4));
-        let lists = span.events[0].attributes.iter().map(|kv| kv.value.to_string());
+        let lists = span.events[0]
+            .attributes
+            .iter()
+            .map(|kv| kv.value.to_string());
         assert!(lists.into_iter().any(|list| list == r#"["vll","vll"]"#));
     }
 }

@@ -42,7 +42,10 @@ pub(super) fn build_spans(
     if inference::has_inference(record) {
         spans.push(builder.inference_span());
     }
-    for (leg, attempts) in [(Some("prefill"), &record.attempts_apart), (None, &record.attempts)] {
+    for (leg, attempts) in [
+        (Some("prefill"), &record.attempts_apart),
+        (None, &record.attempts),
+    ] {
         let attempts = (0..).zip(attempts);
         spans.extend(attempts.map(|(count, attempt)| builder.attempt_span(count, attempt, leg)));
     }
@@ -99,11 +102,21 @@ impl<'a> SpanTreeBuilder<'a> {
             .build();
         // An invalid trace state is omitted from the spans. The header of the client is still
         // forwarded unchanged.
-        let trace_state = trace.trace_state.as_deref().and_then(|header| header.parse().ok());
+        let trace_state = trace
+            .trace_state
+            .as_deref()
+            .and_then(|header| header.parse().ok());
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
         let end_time = to_wall_clock(record, ended);
         let trace_state = trace_state.unwrap_or_default();
-        Self { record, trace, conventions, trace_state, scope, end_time }
+        Self {
+            record,
+            trace,
+            conventions,
+            trace_state,
+            scope,
+            end_time,
+        }
     }
 
     /// Builds the server span: from the request head to the end of the response, as the client sees
@@ -165,20 +178,29 @@ impl<'a> SpanTreeBuilder<'a> {
             .put("server.address", host_name(name))
             .put("server.port", i64::from(*port))
             .put("network.protocol.version", "1.1")
-            .put_some("http.request.resend_count", (resend_count > 0).then_some(resend_count))
+            .put_some(
+                "http.request.resend_count",
+                (resend_count > 0).then_some(resend_count),
+            )
             .put_some("http.response.status_code", attempt.status.map(i64::from))
             .put_some("error.type", error)
             .put("tokenweir.backend.id", text(attempt.backend.as_str()))
             .put_some("tokenweir.leg", leg.or(is_decode.then_some("decode")));
         let has_inference = inference::has_inference(record);
-        let parent = if has_inference { record.spans.inference } else { record.spans.server };
+        let parent = if has_inference {
+            record.spans.inference
+        } else {
+            record.spans.server
+        };
         self.build_span(SpanFields {
             span_id: attempt.span_id,
             parent_span_id: Some(parent),
             kind: SpanKind::Client,
             name: method_name(record.method).into(),
             start: to_wall_clock(record, attempt.started),
-            end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
+            end: attempt
+                .ended
+                .map_or(self.end_time, |ended| to_wall_clock(record, ended)),
             attributes,
             events: inference::attempt_events(record, attempt.span_id),
             is_error,
@@ -190,8 +212,10 @@ impl<'a> SpanTreeBuilder<'a> {
     /// error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let outcome = self.record.outcome;
-        let is_incomplete =
-            matches!(outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
+        let is_incomplete = matches!(
+            outcome,
+            Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown
+        );
         match attempt_failure(attempt) {
             None if is_incomplete && self.is_last(attempt) => self.record.error_type().map(text),
             failure => failure,
@@ -245,7 +269,11 @@ impl<'a> SpanTreeBuilder<'a> {
             dropped_attributes_count: 0,
             events,
             links,
-            status: if fields.is_error { Status::error("") } else { Status::Unset },
+            status: if fields.is_error {
+                Status::error("")
+            } else {
+                Status::Unset
+            },
             instrumentation_scope: self.scope.clone(),
         }
     }
@@ -261,13 +289,19 @@ fn server_attributes(record: &RequestRecord) -> SpanAttributes {
         .put("http.request.method", record.method)
         .put("url.scheme", "http")
         .put_some("server.address", host.map(|(name, _)| host_name(name)))
-        .put_some("server.port", host.and_then(|(_, port)| port).map(i64::from))
+        .put_some(
+            "server.port",
+            host.and_then(|(_, port)| port).map(i64::from),
+        )
         .put_some(
             "network.protocol.version",
             Some(record.head.version).filter(|version| !version.is_empty()),
         )
         .put("network.peer.address", record.client.to_string())
-        .put_some("user_agent.original", record.head.user_agent.as_deref().map(text))
+        .put_some(
+            "user_agent.original",
+            record.head.user_agent.as_deref().map(text),
+        )
         .put_some("url.path", record.route)
         .put_some("http.route", record.route)
         .put("client.address", record.client.to_string())
@@ -276,13 +310,28 @@ fn server_attributes(record: &RequestRecord) -> SpanAttributes {
             record.timings.received.map(|_| number(record.bytes_in)),
         )
         .put_some("http.response.status_code", record.status.map(i64::from))
-        .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
-        .put_some("error.type", has_error_type.then(|| server_error_type(record)))
+        .put_some(
+            "http.response.body.size",
+            has_head.then(|| number(record.bytes_out)),
+        )
+        .put_some(
+            "error.type",
+            has_error_type.then(|| server_error_type(record)),
+        )
         .put("tokenweir.request_id", text(record.request_id.as_str()))
         .put("tokenweir.outcome", record.outcome.as_str())
-        .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
-        .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
-        .put_some("tokenweir.sample_reason", record.sample_reason.map(SampleReason::as_str))
+        .put_some(
+            "tokenweir.tenant",
+            principal.map(|principal| text(&principal.tenant)),
+        )
+        .put_some(
+            "tokenweir.key",
+            principal.map(|principal| text(&principal.key)),
+        )
+        .put_some(
+            "tokenweir.sample_reason",
+            record.sample_reason.map(SampleReason::as_str),
+        )
 }
 
 /// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,

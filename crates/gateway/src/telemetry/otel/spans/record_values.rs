@@ -28,5 +28,8 @@ pub(super) fn attempt_failure(attempt: &Attempt) -> Option<Value> {
 /// request counts as the start.
 pub(super) fn to_wall_clock(record: &RequestRecord, instant: Instant) -> SystemTime {
     let elapsed = instant.saturating_duration_since(record.timings.accepted);
-    record.started.checked_add(elapsed).unwrap_or(record.started)
+    record
+        .started
+        .checked_add(elapsed)
+        .unwrap_or(record.started)
 }

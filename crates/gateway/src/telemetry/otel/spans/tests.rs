@@ -18,7 +18,11 @@ use tokenweir_request::record::*;
 fn embeddings_have_no_output_tokens() {
     let mut record = streamed();
     record.observed.usage.output = Some(0);
-    for (api, has_output) in [(Api::Embeddings, false), (Api::Other, false), (Api::Chat, true)] {
+    for (api, has_output) in [
+        (Api::Embeddings, false),
+        (Api::Other, false),
+        (Api::Chat, true),
+    ] {
         record.api = Some(api);
         let spans = spans(&record);
         let mut attributes = spans.iter().flat_map(|span| &span.attributes);
@@ -58,12 +62,18 @@ fn truncation_fails_only_the_last_attempt() {
     let mut record = streamed();
     record.outcome = Outcome::Truncated;
     record.end = Termination::UpstreamReset;
-    let retry = Attempt { span_id: 0xa2, ..record.attempts[0].clone() };
+    let retry = Attempt {
+        span_id: 0xa2,
+        ..record.attempts[0].clone()
+    };
     record.attempts[0].status = Some(200);
     record.attempts.push(retry);
     let spans = spans(&record);
     let is_error = |span: &SpanData| matches!(span.status, Status::Error { .. });
-    assert_eq!(spans.iter().map(is_error).collect::<Vec<_>>(), [true, true, false, true]);
+    assert_eq!(
+        spans.iter().map(is_error).collect::<Vec<_>>(),
+        [true, true, false, true]
+    );
 }
 
 #[test]
@@ -71,13 +81,20 @@ fn spans_have_a_valid_trace_state() {
     let mut record = streamed();
     for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
         record.trace.as_mut().unwrap().trace_state = Some(state.into());
-        assert_eq!(spans(&record)[0].span_context.trace_state().header(), expected);
+        assert_eq!(
+            spans(&record)[0].span_context.trace_state().header(),
+            expected
+        );
     }
 }
 
 /// Builds the spans of a record with the default conventions.
 pub(super) fn spans(record: &RequestRecord) -> Vec<SpanData> {
-    build_spans(record, &record.trace.clone().unwrap(), &SpanConventions::default())
+    build_spans(
+        record,
+        &record.trace.clone().unwrap(),
+        &SpanConventions::default(),
+    )
 }
 
 /// Changes a record to the record of a short response without output.
@@ -91,7 +108,12 @@ fn before_output(record: RequestRecord) -> RequestRecord {
         ended: Some(at(accepted, 61)),
         ..Timings::begin(accepted)
     };
-    RequestRecord { timings, observed: RecordedObservations::default(), bytes_out: 150, ..record }
+    RequestRecord {
+        timings,
+        observed: RecordedObservations::default(),
+        bytes_out: 150,
+        ..record
+    }
 }
 
 /// Changes a record to the record of a request that the gateway refused without an attempt.
@@ -124,7 +146,11 @@ pub(super) fn assert_matches_golden(
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&file, render_tree(record, conventions)).unwrap();
     }
-    assert_eq!(render_tree(record, conventions), fs::read_to_string(&file).unwrap(), "{name}");
+    assert_eq!(
+        render_tree(record, conventions),
+        fs::read_to_string(&file).unwrap(),
+        "{name}"
+    );
 }
 
 pub(super) fn golden_file(name: &str) -> PathBuf {
@@ -156,18 +182,36 @@ fn render(
     let indent = "  ".repeat(depth);
     for span in spans.iter().filter(|span| span.parent_span_id == parent) {
         let id = span.span_context.span_id();
-        let remote = if span.parent_span_is_remote { " of a caller" } else { "" };
-        let SpanData { span_kind: kind, name, status, .. } = span;
+        let remote = if span.parent_span_is_remote {
+            " of a caller"
+        } else {
+            ""
+        };
+        let SpanData {
+            span_kind: kind,
+            name,
+            status,
+            ..
+        } = span;
         let (start, end) = (since_start(span.start_time), since_start(span.end_time));
-        let status = if *status == Status::Unset { "unset" } else { "error" };
-        writeln!(text, "{indent}{kind:?} `{name}` {id} {start}..{end} ms {status}{remote}")
-            .unwrap();
+        let status = if *status == Status::Unset {
+            "unset"
+        } else {
+            "error"
+        };
+        writeln!(
+            text,
+            "{indent}{kind:?} `{name}` {id} {start}..{end} ms {status}{remote}"
+        )
+        .unwrap();
         for line in render_attributes(&span.attributes) {
             writeln!(text, "{indent}    {line}").unwrap();
         }
         for event in span.events.iter() {
-            let (at, attributes) =
-                (since_start(event.timestamp), render_attributes(&event.attributes).join(" "));
+            let (at, attributes) = (
+                since_start(event.timestamp),
+                render_attributes(&event.attributes).join(" "),
+            );
             let line = format!("{indent}  @ {at} ms {} {attributes}", event.name);
             writeln!(text, "{}", line.trim_end()).unwrap();
         }
@@ -182,8 +226,10 @@ fn render(
 
 /// Renders the attributes as sorted `key=value` texts.
 fn render_attributes(attributes: &[KeyValue]) -> Vec<String> {
-    let mut lines: Vec<_> =
-        attributes.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect();
+    let mut lines: Vec<_> = attributes
+        .iter()
+        .map(|kv| format!("{}={}", kv.key, kv.value))
+        .collect();
     lines.sort();
     lines
 }

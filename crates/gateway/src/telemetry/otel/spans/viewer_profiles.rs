@@ -32,7 +32,12 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
         return None;
     }
     let first_output = record.timings.first_output?;
-    Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
+    Some(Event::new(
+        FIRST_TOKEN_EVENT_NAME,
+        to_wall_clock(record, first_output),
+        Vec::new(),
+        0,
+    ))
 }
 
 /// Adds the user and the session to a span of any kind. Langfuse reads both from each span: a span without
@@ -47,7 +52,11 @@ pub(super) fn add_identity(
     if !conventions.profiles.contains(&ViewerProfile::Langfuse) {
         return attributes;
     }
-    let RequestIdentity { user, session, conversation } = &record.options.identity;
+    let RequestIdentity {
+        user,
+        session,
+        conversation,
+    } = &record.options.identity;
     let session = session.as_deref().or(conversation.as_deref());
     attributes
         .put_some("langfuse.user.id", user.as_deref().map(text))
@@ -57,7 +66,10 @@ pub(super) fn add_identity(
 fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     // The start time is quoted, because older versions of Langfuse parse it as JSON. Newer versions
     // accept both forms.
-    let start_time = record.timings.first_output.map(|first| to_wall_clock(record, first));
+    let start_time = record
+        .timings
+        .first_output
+        .map(|first| to_wall_clock(record, first));
     let start_time = start_time.map(|at| format!("\"{}\"", humantime::format_rfc3339_micros(at)));
     attributes
         .put("langfuse.observation.type", "generation")
@@ -77,7 +89,10 @@ fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     let created = usage.cache_created.unwrap_or_default();
     let reasoning = usage.reasoning.unwrap_or_default();
     let parts = [
-        ("input", input.saturating_sub(cached.saturating_add(created))),
+        (
+            "input",
+            input.saturating_sub(cached.saturating_add(created)),
+        ),
         ("input_cached_tokens", cached),
         ("input_cache_creation", created),
         ("output", output.saturating_sub(reasoning)),
@@ -90,15 +105,31 @@ fn langfuse_usage(record: &RequestRecord) -> Option<String> {
 
 fn add_open_inference(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let usage = &record.observed.usage;
-    let total = usage.input.zip(usage.output).map(|(input, output)| input + output);
-    let model = record.observed.response_model.as_deref().unwrap_or(record.model.name());
+    let total = usage
+        .input
+        .zip(usage.output)
+        .map(|(input, output)| input + output);
+    let model = record
+        .observed
+        .response_model
+        .as_deref()
+        .unwrap_or(record.model.name());
     attributes
         .put("openinference.span.kind", "LLM")
         .put("llm.model_name", text(model))
         .put_some("llm.token_count.prompt", usage.input.map(count))
         .put_some("llm.token_count.completion", usage.output.map(count))
         .put_some("llm.token_count.total", total.map(count))
-        .put_some("llm.token_count.prompt_details.cache_read", usage.cached.map(count))
-        .put_some("llm.token_count.prompt_details.cache_write", usage.cache_created.map(count))
-        .put_some("llm.token_count.completion_details.reasoning", usage.reasoning.map(count))
+        .put_some(
+            "llm.token_count.prompt_details.cache_read",
+            usage.cached.map(count),
+        )
+        .put_some(
+            "llm.token_count.prompt_details.cache_write",
+            usage.cache_created.map(count),
+        )
+        .put_some(
+            "llm.token_count.completion_details.reasoning",
+            usage.reasoning.map(count),
+        )
 }

@@ -30,7 +30,11 @@ const COUNTED_BLOCKS: usize = 16;
 
 impl DualMapRouter {
     pub(in crate::routers) fn new(objective: f64) -> Self {
-        Self { objective, recent: VecDeque::new(), counts: BlockCounts::default() }
+        Self {
+            objective,
+            recent: VecDeque::new(),
+            counts: BlockCounts::default(),
+        }
     }
 
     pub(in crate::routers) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
@@ -38,7 +42,9 @@ impl DualMapRouter {
         let key = prefix.unwrap_or(view.routing_request.seed);
         let home = |salt: u64, other: Option<usize>| {
             let eligible = (0..view.candidates.len()).filter(|index| Some(*index) != other);
-            eligible.max_by_key(|index| mix(key ^ view.candidates[*index].key ^ salt)).unwrap_or(0)
+            eligible
+                .max_by_key(|index| mix(key ^ view.candidates[*index].key ^ salt))
+                .unwrap_or(0)
         };
         let first = home(1, None);
         let homes = [first, home(2, Some(first))];
@@ -52,7 +58,11 @@ impl DualMapRouter {
         };
         let has_prefix = candidate(warm).cached > candidate(cold).cached;
         let stays = has_prefix && ttft(warm) <= self.objective;
-        if stays || ttft(warm) <= ttft(cold) { warm } else { cold }
+        if stays || ttft(warm) <= ttft(cold) {
+            warm
+        } else {
+            cold
+        }
     }
 
     /// The block at which the prefix of a prompt ends. `None`: the prompt has no block.
@@ -61,7 +71,8 @@ impl DualMapRouter {
         self.counts.add(leading);
         self.recent.push_back(leading.into());
         if self.recent.len() > RECENT_REQUESTS {
-            self.counts.remove(&self.recent.pop_front().unwrap_or_default());
+            self.counts
+                .remove(&self.recent.pop_front().unwrap_or_default());
         }
         let limit = self.recent.len() / (2 * backends).max(1);
         let is_rare = |block: &&u64| self.counts.count(**block) <= limit.max(1);

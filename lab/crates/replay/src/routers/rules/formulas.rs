@@ -54,5 +54,7 @@ pub(in crate::routers) fn exact_state(policy: &Policy, view: &RoutingInput<'_>) 
         }
     };
     let candidates: Vec<Candidate> = view.candidates.iter().map(exact).collect();
-    policy.pick(&candidates, &view.routing_request).map_or(0, |choice| choice.index)
+    policy
+        .pick(&candidates, &view.routing_request)
+        .map_or(0, |choice| choice.index)
 }

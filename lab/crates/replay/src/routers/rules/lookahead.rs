@@ -31,7 +31,11 @@ impl LookaheadRouter {
             candidate.prefill.base + (candidate.backlog + tokens) * candidate.prefill.per_token
         };
         let blocks = &view.job.prompt.blocks;
-        let shared: Vec<f64> = self.recent.iter().map(|past| past.shared_tokens(blocks)).collect();
+        let shared: Vec<f64> = self
+            .recent
+            .iter()
+            .map(|past| past.shared_tokens(blocks))
+            .collect();
         let cost = |chosen: &Candidate| {
             let next = |(past, shared): (&PastRequest, &f64)| {
                 let at = |candidate: &Candidate| {
