@@ -6,7 +6,7 @@
 //! credit = Σ (share − 1 if the candidate was chosen), over the decisions in which it was a candidate
 //! ```
 //!
-//! A candidate is within its share if its credit is at most [`MAX_DEBT`] requests below the mean. Debt is bounded, so
+//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Debt is bounded, so
 //! in the long run each backend has its share, and up to then the policy is free to follow prefixes and load. The
 //! parts of a backend, such as data-parallel ranks, divide its weight.
 

@@ -60,7 +60,7 @@ impl IncomingBody for ReceivedBody {
 
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
 /// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
-/// length of the body and the time at which it was complete. Fails as [`read_body`] and [`decode`] do.
+/// length of the body and the time at which it was complete. Fails as `read_body` and `decode` do.
 pub async fn receive_body(
     settings: &RequestSettings,
     memory: &Arc<BodyMemory>,

@@ -166,13 +166,16 @@ impl CappedRequest<'_> {
 
     fn check_media(&self) -> Result<(), GatewayError> {
         let mut result = Ok(());
-        visit_media_urls(self.body, |url| {
+        let is_searched = visit_media_urls(self.body, |url| {
             for caps in self.caps() {
                 if result.is_ok() {
                     result = check_url(url, caps.media_hosts.as_deref());
                 }
             }
         });
+        if !is_searched {
+            result = Err("is nested too deeply to be searched for URLs");
+        }
         result.map_err(|problem| GatewayError::RequestCap {
             field: "media",
             problem: problem.to_owned(),
