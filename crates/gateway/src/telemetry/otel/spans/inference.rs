@@ -330,8 +330,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let phases = RequestPhases::from_record(record);
     for span in phases.iter() {
-        let name = format!("tokenweir.phase.{}", span.phase.as_str());
-        attributes = attributes.put(name, seconds(span.took));
+        attributes = attributes.put(span.phase.span_attribute(), seconds(span.took));
     }
     let unexplained = phases
         .get(RequestPhase::Unexplained)
