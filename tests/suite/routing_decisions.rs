@@ -171,10 +171,10 @@ async fn learned_estimates_are_reported() {
     ask(&gateway, "why-1").await;
     let record = gateway.record().await;
     let after = learned().await;
-    let ttft = record.upstream_ttft().unwrap().as_secs_f64();
-    assert!(
-        (after["ttft_seconds"].as_f64().unwrap() - ttft).abs() < 0.01,
-        "{after}"
-    );
+    // The estimate counts from the reservation of the backend, before the request is sent.
+    let sent_to_output = record.upstream_ttft().unwrap().as_secs_f64();
+    let whole = record.duration().as_secs_f64();
+    let ttft = after["ttft_seconds"].as_f64().unwrap();
+    assert!(sent_to_output <= ttft && ttft <= whole, "{after}");
     assert!(after["bytes_per_token"].as_f64().unwrap() > 0.0);
 }
