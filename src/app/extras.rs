@@ -35,6 +35,7 @@ use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
+use tokenweir_settings::Environment;
 use trace_capture::TraceCapture;
 use usage_log::UsageLog;
 use webhooks::{WebhookNotifier, WebhookSettings};
@@ -249,7 +250,7 @@ impl Extras {
         config: &Config,
         proxy: &ProxyContext,
         backends: BackendOptions,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
         let request = RequestExtras::of(config);
@@ -328,10 +329,7 @@ impl DiagnosisHooks for Extras {
 
 impl SecretSettings {
     /// Reads the files of secrets.
-    pub(super) fn read(
-        config: &Config,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ApplicationError> {
+    pub(super) fn read(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
         Ok(Self {
             webhooks: config.webhook_settings(&host_name(), env)?,
         })
@@ -342,10 +340,7 @@ impl SecretSettings {
 
 impl ExtraSinks {
     /// Starts the configured sinks.
-    pub(super) fn start(
-        config: &Config,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ApplicationError> {
+    pub(super) fn start(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
         let mut started = Self::default();
         started.add_trace_capture(config)?;
         started.add_payload_log(config)?;
@@ -434,7 +429,7 @@ impl ExtraSinks {
     fn add_usage_log(
         &mut self,
         config: &Config,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<(), ApplicationError> {
         let mut running = None;
         if let Some(settings) = config.usage_log.settings(&host_name(), env)? {

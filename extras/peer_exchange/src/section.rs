@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, require, violation_at,
 };
 
@@ -87,7 +87,7 @@ impl PeerExchangeConfig {
     /// no exchange is configured.
     pub fn start(
         &self,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Option<Arc<PeerExchange>>, PeerExchangeError> {
         let Some(url) = &self.url else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl PeerExchangeConfig {
         &self,
         url: &str,
         key: &ExchangeKey,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<BusSettings, UnreadableSecret> {
         let password = ConfiguredSecret::resolve_any(self.password_secret(), env)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -41,9 +41,6 @@ struct TurnPermit {
     tokens: Option<u64>,
 }
 
-/// Assumed number of output tokens of a turn that states a greater limit, or none.
-const EXPECTED_OUTPUT_TOKENS: u64 = 256;
-
 // === impl SessionGate ===
 
 impl SessionGate {
@@ -91,7 +88,10 @@ impl SessionGate {
 
 impl AdmissionGate for SessionGate {
     fn standing(&self, request: &BackendRequirements<'_>, now: Instant) -> Standing {
-        let kind = self.0.in_set(request, |set, turn| set.turn_kind(turn, now));
+        let backends = self.0.pool.model_backends(request.model);
+        let kind = self
+            .0
+            .in_set(&backends, request, |set, turn| set.turn_kind(turn, now));
         match kind {
             TurnKind::Unlimited | TurnKind::OfLiveSession => Standing::Member,
             TurnKind::Fits => Standing::Fits,
@@ -107,7 +107,9 @@ impl AdmissionGate for SessionGate {
     ) -> Admission {
         let makes_room = entrance == Entrance::Overdue;
         let mut kind = TurnKind::Unlimited;
-        let context = self.0.in_set(request, |set, turn| {
+        // The turn ends in the set in which it begins, also if the pool changes meanwhile.
+        let backends = self.0.pool.model_backends(request.model);
+        let context = self.0.in_set(&backends, request, |set, turn| {
             kind = set.turn_kind(turn, now);
             set.begin(turn, makes_room, now)
         });
@@ -119,7 +121,6 @@ impl AdmissionGate for SessionGate {
             (_, Entrance::Overdue) => AdmissionReason::Overdue,
         };
         self.0.admitted[reason as usize].fetch_add(1, Ordering::Relaxed);
-        let backends = self.0.pool.model_backends(request.model);
         let permit = |context| -> Box<dyn AdmissionPermit> {
             Box::new(TurnPermit {
                 state: self.0.clone(),
@@ -138,24 +139,20 @@ impl AdmissionGate for SessionGate {
 // === impl GateState ===
 
 impl GateState {
-    /// Runs `work` on the working set of the backends of a request.
+    /// Runs `work` on the working set of `backends`, those of the model of a request.
     fn in_set<R>(
         &self,
+        backends: &Arc<[usize]>,
         request: &BackendRequirements<'_>,
         work: impl FnOnce(&mut WorkingSet, &Turn<'_>) -> R,
     ) -> R {
-        let backends = self.pool.model_backends(request.model);
-        let output = request
-            .output_limit()
-            .unwrap_or(u64::MAX)
-            .min(EXPECTED_OUTPUT_TOKENS);
         let turn = Turn {
             prompt: request.prompt,
             session: request.session,
-            output,
+            output: request.assumed_output(),
         };
         let mut sets = lock(&self.sets);
-        let set = sets.entry(backends);
+        let set = sets.entry(backends.clone());
         let set = set.or_insert_with_key(|backends| WorkingSet::new(self.capacity(backends)));
         work(set, &turn)
     }

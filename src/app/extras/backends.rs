@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokenweir_gateway::backend::BackendDrivers;
 use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use tokenweir_gateway::status::StatusSource;
+use tokenweir_settings::Environment;
 
 /// The options that know the backends.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ pub struct BackendOptions {
 /// read is left out. `None`: all options can start.
 pub(in crate::app) fn obstacle(
     config: &Config,
-    env: impl Fn(&str) -> Option<String>,
+    env: impl Environment,
 ) -> Option<(&'static str, PeerExchangeError)> {
     let error = config.peer_exchange.start(env).err()?;
     matches!(error, PeerExchangeError::Key(_)).then_some(("peer_exchange.key", error))
@@ -36,10 +37,7 @@ pub(in crate::app) fn obstacle(
 
 impl BackendOptions {
     /// The options before the first backend. `env` returns the value of an environment variable.
-    pub fn new(
-        config: &Config,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, PeerExchangeError> {
+    pub fn new(config: &Config, env: impl Environment) -> Result<Self, PeerExchangeError> {
         Ok(Self {
             sleep: SleepMode::new(config.sleep),
             exchange: config.peer_exchange.start(env)?.map(ExchangeFacet),

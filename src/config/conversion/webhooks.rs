@@ -2,6 +2,7 @@
 
 use crate::config::options::webhooks::WebhooksError;
 use crate::config::root::Config;
+use tokenweir_settings::Environment;
 use tokenweir_webhooks::{RetryTimes, WebhookSettings};
 
 impl Config {
@@ -9,7 +10,7 @@ impl Config {
     pub fn webhook_settings(
         &self,
         host_name: &str,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<WebhookSettings, WebhooksError> {
         let port = self.admin.port();
         let scheme = if self.tls.admin { "https" } else { "http" };

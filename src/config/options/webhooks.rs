@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, SecretValue,
-    UnreadableSecret, require, violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
+    SecretValue, UnreadableSecret, require, violation_at,
 };
 use tokenweir_webhooks::WebhookEndpoint;
 
@@ -162,7 +162,7 @@ impl WebhookConfig {
     pub(in crate::config) fn endpoint(
         &self,
         owner: &str,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<WebhookEndpoint, WebhooksError> {
         let secret_url = ConfiguredSecret::resolve_any(self.url_secret(owner), &env)?;
         let url = match (&self.url, &secret_url) {

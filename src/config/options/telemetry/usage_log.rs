@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokenweir_protocol::units;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, OutputFile, ReloadClass, SecretList, file_path, require,
-    violation_of,
+    CheckResult, ConfigSection, Environment, OutputFile, ReloadClass, SecretList, file_path,
+    require, violation_of,
 };
 use tokenweir_usage_log::UsageLogSettings;
 
@@ -45,7 +45,7 @@ impl UsageLogConfig {
     pub(crate) fn settings(
         &self,
         gateway: &str,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Option<UsageLogSettings>, WebhooksError> {
         let Some(file) = self.file.clone() else {
             return Ok(None);

@@ -25,6 +25,9 @@ pub(super) enum BreakerMode {
     Ignored,
 }
 
+/// Output tokens that a request counts for while it waits, unless it states less.
+const ASSUMED_OUTPUT_TOKENS: u64 = 256;
+
 /// The properties of a request that decide which backend may serve it.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendRequirements<'a> {
@@ -119,6 +122,14 @@ impl<'a> BackendRequirements<'a> {
     pub fn output_limit(&self) -> Option<u64> {
         let limit = self.max_tokens.filter(|limit| *limit > 0)?;
         Some(u64::from(limit) * u64::from(self.choices))
+    }
+
+    /// The output tokens that a request counts for while it waits: an assumed number, or the limit that the
+    /// request states if that is less.
+    pub fn assumed_output(&self) -> u64 {
+        self.output_limit()
+            .unwrap_or(u64::MAX)
+            .min(ASSUMED_OUTPUT_TOKENS)
     }
 
     /// The expected output tokens, but at most the limit that the request states.

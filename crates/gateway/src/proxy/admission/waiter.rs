@@ -56,10 +56,6 @@ pub(super) struct Flow {
 /// model.
 pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 
-/// Assumed number of output tokens of a request. The sum of this number and of the estimated prompt
-/// tokens is the cost of the request in the fair queue.
-const EXPECTED_OUTPUT_TOKENS: u64 = 256;
-
 /// The entry of a request in the queue, and the receiver of its lease or error. `work`: `None` if no backend
 /// is up.
 pub(super) fn queue_entry(
@@ -76,11 +72,9 @@ pub(super) fn queue_entry(
         is_admitted: false,
         result_sender,
     };
-    let output = requirements
-        .output_limit()
-        .unwrap_or(u64::MAX)
-        .min(EXPECTED_OUTPUT_TOKENS);
-    let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
+    // The cost of the request in the fair queue.
+    let prompt = requirements.prompt.tokens(TOKENS_PER_BYTE) as u64;
+    let tokens = requirements.assumed_output().saturating_add(prompt);
     let request = QueuedRequest {
         class: flow.class,
         tenant: flow.tenant,

@@ -5,6 +5,7 @@ use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
 use std::time::Duration;
+use tokenweir_routing::Candidate;
 use tokenweir_routing::admission::{
     AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, longest_wait,
     retry_seconds,
@@ -43,11 +44,12 @@ impl Simulation<'_> {
             return self.end(number, None);
         };
         let ends_at = self.now + admission.max_wait;
-        let mut request = self.queued_request(gateway, arrival);
-        let late_at = admission.objective.map(|limit| {
-            let wait = longest_wait(limit, self.predicted_ttft(gateway, number));
-            (arrival.arrived_at + wait).min(ends_at)
-        });
+        let candidates = self.waiting_candidates(gateway, number);
+        let mut request = self.queued_request(&candidates, arrival);
+        let ttft = self.predicted_ttft(gateway, &candidates);
+        let late_at = admission
+            .objective
+            .map(|limit| (arrival.arrived_at + longest_wait(limit, ttft)).min(ends_at));
         let deadline = late_at.unwrap_or(ends_at);
         request.deadline = self.setup.epoch + deadline;
         if !admission.has_tenants {
@@ -79,10 +81,13 @@ impl Simulation<'_> {
         self.drain_queue(gateway);
     }
 
-    /// The least predicted TTFT of a request at any backend in seconds. 0: the router makes no predictions.
-    fn predicted_ttft(&self, gateway: usize, number: usize) -> f64 {
+    fn waiting_candidates(&self, gateway: usize, number: usize) -> Vec<Candidate> {
         let routing_request = self.gateways[gateway].decision(&self.requests[number], 0);
-        let candidates = self.candidates(gateway, number, &routing_request);
+        self.candidates(gateway, number, &routing_request)
+    }
+
+    /// The least predicted TTFT of a request at any candidate in seconds. 0: the router makes no predictions.
+    fn predicted_ttft(&self, gateway: usize, candidates: &[Candidate]) -> f64 {
         let router = &self.gateways[gateway].router;
         let predictions = candidates
             .iter()
@@ -94,12 +99,10 @@ impl Simulation<'_> {
     /// A request for the queue of a gateway. Its deadline is now.
     fn queued_request(
         &self,
-        gateway: usize,
+        candidates: &[Candidate],
         arrival: QueuedArrival,
     ) -> QueuedRequest<QueuedArrival> {
         let job = &self.requests[arrival.number];
-        let routing_request = self.gateways[gateway].decision(job, 0);
-        let candidates = self.candidates(gateway, arrival.number, &routing_request);
         let work = candidates
             .iter()
             .map(|candidate| candidate.prompt - candidate.cached + candidate.output);
