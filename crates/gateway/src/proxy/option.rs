@@ -56,7 +56,7 @@ pub trait TakenRequest: Send {
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
-        recorded: RecordedRequest,
+        recorded: Box<RecordedRequest>,
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,

@@ -11,9 +11,10 @@ pub use lengths::ModelLengths;
 pub use model_config::{ModelConfig, RoutePolicy};
 pub(in crate::backend) use model_lists::{AdvertisedModels, ModelListInterner};
 
+use hashbrown::HashMap;
 use model_labels::{LABEL_RETENTION, ModelLabelTable};
 use model_lists::{BackendGroup, groups_by_model};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::iter;
 use std::sync::Arc;
 use std::time::Instant;

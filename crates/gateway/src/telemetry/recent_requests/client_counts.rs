@@ -1,6 +1,6 @@
 //! Counts of the requests of each client, in bounded memory.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokenweir_api::ClientSummary;

@@ -1,7 +1,8 @@
 //! Counts and latencies of the requests that ended in one window of 5 s.
 
 use super::client_counts::ClientCounts;
-use std::collections::{BTreeMap, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
