@@ -100,7 +100,7 @@ pub enum GatewayError {
     },
     /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
     #[error(
-        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"
+        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip, deflate or zstd) and no digest, or without"
     )]
     EncodedBody {
         /// The value of `Content-Encoding`.
