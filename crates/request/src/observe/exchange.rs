@@ -260,13 +260,11 @@ impl Exchange {
             .is_some_and(ResponseObserver::is_between_events)
     }
 
-    /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
-    /// are held back.
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed, the model is
+    /// renamed or events are held back.
     pub(super) fn may_shorten_frames(&self) -> bool {
         self.inner.response.is_staged
-            || self
-                .observer()
-                .is_some_and(ResponseObserver::is_filtering_usage)
+            || self.observer().is_some_and(ResponseObserver::changes_bytes)
     }
 
     /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its

@@ -46,6 +46,8 @@ pub struct ModelRoute {
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
+    /// Whether responses get the name of the model that the client requested.
+    pub(crate) renames_response: bool,
     /// Whether a backend may serve the model soon although none does now: the configuration names the
     /// model, or backends that listed it left the pool.
     is_expected: bool,
@@ -82,6 +84,7 @@ pub(in crate::backend) struct RouteRule {
     pub(in crate::backend) name: Arc<str>,
     served_as: Option<Arc<str>>,
     is_configured: bool,
+    renames_response: bool,
     /// For each position, whether the backend at this position may serve the model. `None`: all
     /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
@@ -331,6 +334,7 @@ impl RouteRule {
             name: model.name.as_str().into(),
             served_as,
             is_configured: true,
+            renames_response: model.rename_response,
             eligible_positions,
             permissions,
             caps,
@@ -380,6 +384,7 @@ impl RouteRule {
         let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
         ModelRoute {
             served_as: self.served_as.clone(),
+            renames_response: self.renames_response,
             is_expected: self.is_configured,
             policy: self.policy,
             permissions: self.permissions,

@@ -19,6 +19,9 @@ pub struct ModelConfig {
     pub served_as: Option<String>,
     /// Names of the backends that may serve the model. `None`: all that list the model.
     pub backends: Option<Vec<String>>,
+    /// Whether `model` in responses is `name`. `false`: the name that the backends use.
+    #[serde(default)]
+    pub rename_response: bool,
     /// Engine-control fields that every client of this model may use.
     #[serde(default)]
     pub allow: Vec<Permission>,

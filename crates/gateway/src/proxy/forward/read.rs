@@ -61,6 +61,10 @@ pub(super) async fn forward<B: IncomingBody>(
     let route = principal
         .find_route(&state.pool, exchange.record(), &fields)
         .await?;
+    if route.renames_response {
+        let name = fields.model.clone();
+        exchange.record().options.response_model = name;
+    }
     let read = ReadRequest {
         principal,
         route: &route,
