@@ -4,7 +4,7 @@ use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::extras::{self, BackendOptions, Extras};
+use super::extras::{self, BackendOptions, Extras, RequestExtras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
@@ -179,7 +179,8 @@ impl RequestPath {
         let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
+        let request = RequestExtras::of(config);
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &request, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
@@ -194,7 +195,7 @@ impl RequestPath {
         let guard = guard.clone();
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording.clone();
-        let extras = Arc::new(Extras::start(config, &proxy, options, &env)?);
+        let extras = Arc::new(Extras::start(config, &proxy, options, request, &env)?);
         extras.request.attach(&mut proxy.state.extensions);
         Ok(Self {
             sources,

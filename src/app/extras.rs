@@ -11,6 +11,7 @@ use super::error::{ApplicationError, in_part};
 use crate::config::Config;
 use continuation::{ContinuationSettings, ContinuationStreams};
 use gpu::{GpuFacet, GpuMonitor};
+use model_split::ModelSplits;
 use payload_log::PayloadLog;
 use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
@@ -43,6 +44,7 @@ use webhooks::{WebhookNotifier, WebhookSettings};
 pub use tokenweir_continuation as continuation;
 pub use tokenweir_gpu as gpu;
 pub use tokenweir_kv_event_routing as kv_event_routing;
+pub use tokenweir_model_split as model_split;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_peer_exchange as peer_exchange;
 pub use tokenweir_prefill_legs as prefill_legs;
@@ -64,6 +66,7 @@ pub const DECISION_PARTS: &[DecisionPart] = &[
     prefill_legs::add_to_decision,
     continuation::add_to_decision,
     resume::add_to_decision,
+    model_split::add_to_decision,
 ];
 
 /// The options of the path of a request.
@@ -73,6 +76,8 @@ pub struct RequestExtras {
     pub continuation: Arc<ContinuationStreams>,
     /// The requests to whose responses clients can return.
     pub resumption: Arc<Resumption>,
+    /// The models whose requests are split over versions.
+    pub splits: Arc<ModelSplits>,
 }
 
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
@@ -95,6 +100,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         payload_log::rows::ROWS,
         usage_log::rows::ROWS,
         sessions::rows::ROWS,
+        model_split::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
 }
@@ -221,6 +227,7 @@ impl RequestExtras {
             is_greedy_only: config.streams.continuation_greedy_only,
             memory_bytes: config.limits.continuation_memory,
         });
+        self.splits.configure(&config.models, &config.slos);
     }
 
     /// Attaches the options, in the order of their steps.
@@ -229,15 +236,17 @@ impl RequestExtras {
             self.resumption.clone(),
             Arc::new(PrefillLegs),
             self.continuation.clone(),
+            self.splits.clone(),
         ])));
         extensions.add(self.resumption.clone());
     }
 
     /// Functions that add the blocks of the options to a status.
-    pub fn status_sources(&self) -> [StatusSource; 2] {
+    pub fn status_sources(&self) -> [StatusSource; 3] {
         [
             resume::rows::status_source(self.resumption.clone()),
             continuation::rows::status_source(self.continuation.clone()),
+            model_split::rows::status_source(self.splits.clone()),
         ]
     }
 }
@@ -250,10 +259,10 @@ impl Extras {
         config: &Config,
         proxy: &ProxyContext,
         backends: BackendOptions,
+        request: RequestExtras,
         env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let request = RequestExtras::of(config);
         let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
         let extras = Self {
             backends,
@@ -340,8 +349,13 @@ impl SecretSettings {
 
 impl ExtraSinks {
     /// Starts the configured sinks.
-    pub(super) fn start(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
+    pub(super) fn start(
+        config: &Config,
+        request: &RequestExtras,
+        env: impl Environment,
+    ) -> Result<Self, ApplicationError> {
         let mut started = Self::default();
+        started.sinks.push(request.splits.clone());
         started.add_trace_capture(config)?;
         started.add_payload_log(config)?;
         started.add_quality(config)?;

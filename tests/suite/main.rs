@@ -53,6 +53,7 @@ mod metrics;
 mod metrics_levels;
 mod metrics_pages;
 mod model_labels;
+mod model_split;
 mod models;
 mod mutated_requests;
 mod networks;

@@ -279,6 +279,8 @@ async fn counters_and_gauges_exist_from_the_start() {
             || row.name == "tokenweir_backend_ranks"
             // Admission by live sessions is off by default.
             || ["tokenweir_live_sessions", "tokenweir_fitting_sessions", "tokenweir_held_requests"].contains(&row.name)
+            // No model is split by default.
+            || has("split_model")
             || row.name == "tokenweir_backend_sleep_changes_total"
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"

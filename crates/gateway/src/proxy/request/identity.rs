@@ -61,10 +61,7 @@ impl IdentityReader {
         let agent = AgentUser::from_fields(fields);
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
         let header_text = |names| first_header(headers, names).and_then(text);
-        let user = header_text(&self.user_headers)
-            .or_else(|| from_body(&sent.safety_identifier))
-            .or_else(|| from_body(&sent.user))
-            .or(agent.user);
+        let user = self.user_of(headers, fields, agent.user);
         let session = header_text(&self.session_headers)
             .or_else(|| from_body(&sent.metadata_session))
             .or(agent.session)
@@ -81,6 +78,28 @@ impl IdentityReader {
             conversation: conversation.or_else(|| session.clone()),
             session,
         }
+    }
+
+    /// The name of the user of a request, as the client sent it. `None`: the request names no user.
+    pub(crate) fn user_name(&self, headers: &HeaderMap, fields: &RequestFields) -> Option<String> {
+        let agent = AgentUser::from_fields(fields);
+        self.user_of(&HeadersByLength::new(headers), fields, agent.user)
+    }
+
+    /// `agent`: the user in the field of an agent.
+    fn user_of(
+        &self,
+        headers: &HeadersByLength<'_>,
+        fields: &RequestFields,
+        agent: Option<String>,
+    ) -> Option<String> {
+        let sent = &fields.identity;
+        let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
+        first_header(headers, &self.user_headers)
+            .and_then(text)
+            .or_else(|| from_body(&sent.safety_identifier))
+            .or_else(|| from_body(&sent.user))
+            .or(agent)
     }
 
     fn report(&self, kind: &str, value: String) -> Box<str> {
