@@ -124,16 +124,25 @@ impl Admin {
         self.status_sources
             .iter()
             .for_each(|fill| fill(&mut status, now));
+        self.judge_requests(&mut status, &diagnosis, now);
+        status
+    }
+
+    /// Sets what clients of the last minute got, and the state that follows from it.
+    fn judge_requests(&self, status: &mut StatusSnapshot, diagnosis: &Diagnosis, now: Instant) {
         let OpenStreamsSnapshot {
             late_outputs,
             late_answers,
             ..
-        } = open_streams.snapshot(0, now);
+        } = self.proxy.open_streams.snapshot(0, now);
         let late = LateStreams {
             first_output: late_outputs,
             first_answer: late_answers,
         };
-        status.harm = Harm::of(&self.recent_requests.last_minute(now), late);
+        let last_minute = self.recent_requests.last_minute(now);
+        status.answers = last_minute.answers;
+        status.harm = Harm::of(&last_minute, late);
+        status.changes.clone_from(&diagnosis.changes);
         (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,
             unready_reason: status.unready_reason.as_deref(),
@@ -145,8 +154,8 @@ impl Admin {
                 .collect(),
             harm: status.harm.clone(),
             verdicts: &diagnosis.verdicts,
+            harmful_changes: diagnosis.harmful_changes(),
         });
-        status
     }
 
     /// Returns the number of requests for a model: those that wait in this gateway, and those in

@@ -65,6 +65,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         streams: stream_summary(&snapshot, now),
         last_minute,
         harm: status.harm.clone(),
+        changes: status.changes.clone(),
         clients: status.clients.clone(),
         history: admin.recent_requests.history(now),
         ended: admin

@@ -1,5 +1,6 @@
 //! Counts and latencies of the requests that ended in the last minute.
 
+use super::answers::AnswerCounts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -12,6 +13,8 @@ pub struct LastMinute {
     pub seconds: f64,
     /// Number of requests that ended.
     pub requests: u64,
+    /// What the clients of these requests got.
+    pub answers: AnswerCounts,
     /// Number of failed requests: a backend answered with a 5xx status, broke off its response, or did
     /// not answer in time.
     pub failed: u64,

@@ -4,8 +4,10 @@
 //! When a document of another version of the gateway lacks a field, the field gets its default
 //! value.
 
+mod answers;
 mod backend_condition;
 mod clients;
+
 mod last_minute;
 
 mod harm;
@@ -15,6 +17,7 @@ mod gateway_state;
 
 mod fleet_conditions;
 
+pub use answers::AnswerCounts;
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
 pub use clients::{ClientSummary, main_client, rank_clients};
@@ -25,7 +28,7 @@ pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinu
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tokenweir_diagnose::Verdict;
+use tokenweir_diagnose::{Change, Verdict};
 
 /// The document of `GET /streams`: the state of the gateway at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +76,8 @@ pub struct GatewaySnapshot {
     pub last_minute: LastMinute,
     /// The harm to clients in the last minute, from which the state follows.
     pub harm: Harm,
+    /// What differs most from the last hour, the strongest change first. As in `/status`.
+    pub changes: Vec<Change>,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
     /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
@@ -194,6 +199,8 @@ pub struct History {
     pub client_errors: Vec<u64>,
     /// Number of refused requests, for each interval.
     pub refused: Vec<u64>,
+    /// Number of answers that are not good, for each interval.
+    pub bad_answers: Vec<u64>,
     /// Number of output tokens of the ended requests, for each interval.
     pub output_tokens: Vec<u64>,
     /// 95th percentile of TTFT in seconds, for each interval. `None`: no stream ended in the interval.

@@ -1,15 +1,18 @@
 //! The diagnoser: takes a sample of each backend at each evaluation, evaluates all rules, and
 //! reports the verdicts after debouncing.
 
+use super::alert_texts::AlertTexts;
 use super::anomaly;
+use super::changes::{ChangeTimes, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
-use super::fleet::{FleetDiagnoser, FleetObservation};
+use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
+    Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule, Verdict,
+    VerdictSeverity,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,6 +24,10 @@ use tokenweir_engine::address::BackendId;
 pub struct Diagnoser {
     backends: Vec<BackendDiagnosis>,
     fleet: FleetDiagnoser,
+    changes: ChangeTimes,
+    alert_texts: AlertTexts,
+    /// Since when requests have taken longer than usual. `None`: they do not.
+    slower_since: Option<Instant>,
 }
 
 /// The history of one backend and the state of each rule.
@@ -108,6 +115,8 @@ impl Diagnoser {
         diagnosis
             .verdicts
             .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }
 
@@ -119,9 +128,12 @@ impl Diagnoser {
     ) -> Diagnosis {
         self.backends
             .retain(|known| samples.iter().any(|(id, _)| *id == known.id));
+        let is_slower = self
+            .slower_since
+            .is_some_and(|since| now.saturating_duration_since(since) < USUAL_AFTER);
         for (id, sample) in samples {
             let backend = self.backend_or_insert(id);
-            let is_healthy = backend.is_healthy(now);
+            let is_healthy = backend.is_healthy(now) && !is_slower;
             backend.history.push(sample, is_healthy);
         }
         self.expire_evidence(fleet);
@@ -140,6 +152,20 @@ impl Diagnoser {
         for index in 0..self.backends.len() {
             self.add_anomalies(index, &mut diagnosis);
         }
+        let backends = 0..self.backends.len();
+        let evaluations: Vec<Evaluation<'_>> = backends
+            .map(|index| self.evaluation(index))
+            .filter(|evaluation| evaluation.history.is_up())
+            .collect();
+        diagnosis.slower_share = slower_share(&evaluations);
+        let count = evaluations.len();
+        let is_harmful = diagnosis.slower_share >= HARMFUL_SLOWER_SHARE;
+        self.slower_since = if is_harmful {
+            self.slower_since.or(Some(now))
+        } else {
+            None
+        };
+        diagnosis.changes = self.changes.strongest(&diagnosis.anomalies, count, now);
         diagnosis
     }
 
@@ -176,7 +202,6 @@ impl Diagnoser {
                 state.has_expired = match rule.load_dependence() {
                     LoadDependence::None => false,
                     LoadDependence::Backend => is_expired,
-                    LoadDependence::Fleet => is_fleet_idle,
                     LoadDependence::Requests => is_fleet_idle || is_unasked,
                 };
                 if state.has_expired {

@@ -92,8 +92,12 @@ const LEVELS = { warning: "warn", critical: "bad" };
 
 /** The tiles. The first four show what an operator asks first. `harm`: the harm that colours the number. */
 const TILES = [
-  shareTile("Failed", "failed", ({ last_minute: minute }) =>
-    [`${count(minute.failed)} of ${count(minute.requests)}`, `${count(minute.client_disconnects)} disconnected`]),
+  {
+    title: "Good answers", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS, harm: "answers",
+    value: ({ last_minute: { answers } }) => (answers.total > 0 ? answers.good / answers.total : null),
+    past: (history) => shareOf(history, "bad_answers"),
+    details: ({ last_minute: { answers } }) => [`${count(answers.good)} of ${count(answers.total)}`, ...badAnswers(answers)],
+  },
   {
     ...shareTile("4xx", "client_errors", (live) => statuses(live.last_minute)),
     value: (live) => live.harm.client_errors.share,
@@ -114,6 +118,11 @@ const TILES = [
   { ...quantileTile("ITL", "itl"), harm: "slow_output" },
   quantileTile("E2E", "e2e"),
 ];
+
+/** What clients got instead of a good answer. */
+const BAD_ANSWERS = ["failed", "empty", "truncated", "client_timeout", "refused", "rejected", "late"];
+const badAnswers = (answers) =>
+  BAD_ANSWERS.filter((name) => answers[name] > 0).map((name) => `${count(answers[name])} ${label(name)}`);
 
 function shareTile(title, name, details) {
   return {
@@ -230,7 +239,7 @@ const tables = {
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 
 /** The CSS class of the label for each state of the gateway. All other states have the class `bad`. */
-const STATES = { ready: "good", degraded: "warn", shutting_down: "warn" };
+const STATES = { ready: "good", changed: "warn", degraded: "warn", shutting_down: "warn" };
 
 function pill(className, label, reasons = []) {
   $("state").className = `pill ${className}`;

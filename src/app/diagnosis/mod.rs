@@ -1,5 +1,6 @@
 //! The background task of the diagnosis, and the log lines about its results.
 
+mod cpu_supply;
 pub(super) mod rows;
 mod stall_log;
 mod task;

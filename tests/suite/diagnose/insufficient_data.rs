@@ -42,10 +42,7 @@ fn half_of_the_metrics_suffices_for_some_rules() {
     assert_eq!(missing["kv_thrashing"], ["kv_usage", "preemptions"]);
     assert_eq!(missing["memory_leak"], ["kv_usage"]);
     assert_eq!(missing["stalls"], ["gateway"]);
-    assert!(
-        !missing.contains_key("gpu_underused"),
-        "the metrics of gpu_underused are available"
-    );
+    assert_eq!(missing["shared_backend"], ["gateway"]);
 }
 
 #[test]

@@ -24,6 +24,10 @@ const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
+/// What to do first if all backends fail alike.
+const COMMON_REMEDY: &str = "Look at what is between the gateway and all backends before the engines: a load balancer, a proxy, \
+                             the network, name resolution, or a key.";
+
 /// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
@@ -89,6 +93,7 @@ impl BackendFailures {
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
+        let mut asked = 0;
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
@@ -100,11 +105,29 @@ impl BackendFailures {
                 backend.state,
                 Availability::Available | Availability::Ejected
             );
+            asked += usize::from(attempts.sums(LONG_WINDOW, now).0 > 0);
             if attempts.is_failing && gets_requests {
                 matches.push(attempts.found_at(backend, severity, now));
             }
         }
+        if matches.len() > 1 && matches.len() == asked {
+            name_common_cause(&mut matches);
+        }
         matches
+    }
+}
+
+/// If all backends fail alike, adds to each verdict that their cause is common.
+fn name_common_cause(matches: &mut [Verdict]) {
+    let Some(first) = matches.first().map(|verdict| verdict.cause.clone()) else {
+        return;
+    };
+    if matches.iter().any(|verdict| verdict.cause != first) {
+        return;
+    }
+    for verdict in matches {
+        verdict.add_to_cause("all backends fail alike, so the cause is common to them");
+        verdict.remedy = format!("{COMMON_REMEDY} {}", verdict.remedy);
     }
 }
 

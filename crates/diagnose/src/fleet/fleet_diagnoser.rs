@@ -7,6 +7,7 @@ use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
+use super::starvation::Starvation;
 use super::unserved_models::UnservedModels;
 use crate::verdict::Verdict;
 use std::borrow::Cow;
@@ -23,6 +24,7 @@ pub(crate) struct FleetDiagnoser {
     failures: BackendFailures,
     refused_by_backends: RefusedByBackends,
     restarts: Restarts,
+    starvation: Starvation,
     unserved_models: UnservedModels,
 }
 
@@ -50,6 +52,7 @@ impl FleetDiagnoser {
         verdicts.extend(self.restarts.judge(fleet, now));
         verdicts.extend(self.unserved_models.judge(fleet, now));
         verdicts.extend(self.gateway.judge(&fleet.gateway, now));
+        verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
             let key = (verdict.verdict.clone(), verdict.backend.clone());

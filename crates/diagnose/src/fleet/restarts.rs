@@ -46,6 +46,8 @@ struct Interruptions {
     downs: VecDeque<Instant>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
+    /// The number of metrics pages of another engine at the last evaluation.
+    switches: u64,
 }
 
 impl Restarts {
@@ -57,6 +59,11 @@ impl Restarts {
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let interruptions = self.0.entry(backend.id.clone()).or_default();
+            if backend.engine_switches > interruptions.switches {
+                // Several engines answer in turn, so that their counters do not show restarts.
+                *interruptions = Interruptions::default();
+                interruptions.switches = backend.engine_switches;
+            }
             interruptions.observe(backend.restarts, backend.state, now);
             let Some((count, cause)) = interruptions.repeated(now) else {
                 continue;

@@ -9,6 +9,7 @@ use super::gateway_rules::{
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
+use super::starvation::GATEWAY_STARVED;
 use super::unserved_models::MODEL_GONE;
 use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
@@ -116,7 +117,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 17] = [
+pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -129,6 +130,7 @@ pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
     &CONNECTIONS_REFUSED,
+    &GATEWAY_STARVED,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,

@@ -26,8 +26,6 @@ pub struct BackendHistory {
     baselines: [Option<RobustBaseline>; measure::COUNT],
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
-    /// Time of the last sample in which the backend was not up. `None`: it was always up.
-    last_unavailable_at: Option<Instant>,
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
@@ -55,9 +53,7 @@ impl BackendHistory {
             self.restarted_at = Some(sample.at);
             self.forget_process();
         }
-        if !sample.is_up {
-            self.last_unavailable_at = Some(sample.at);
-        } else if self.last_sample.is_some_and(|last| !last.is_up) {
+        if sample.is_up && self.last_sample.is_some_and(|last| !last.is_up) {
             // The earlier steps include times without requests, because the backend was not up. They
             // do not show its load.
             self.steps.clear();
@@ -161,11 +157,6 @@ impl BackendHistory {
             .map_or(0, |gateway| gateway.most_running)
     }
 
-    /// Whether the backend was not up in a sample of the last `span` before the newest step.
-    pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
-        self.is_within(self.last_unavailable_at, span)
-    }
-
     /// Whether the backend had no requests in any step of the last `span`. False if the number of requests
     /// is not known.
     pub(crate) fn has_no_load_for(&self, span: Duration) -> bool {
@@ -200,7 +191,6 @@ impl Default for BackendHistory {
             minutes: VecDeque::with_capacity(MAX_MINUTES),
             baselines: [None; measure::COUNT],
             minute_start: None,
-            last_unavailable_at: None,
             restarted_at: None,
         }
     }

@@ -40,7 +40,7 @@ impl ClientCounts {
             requests: 1,
             prompt_tokens,
             output_tokens: record.output_tokens().unwrap_or_default(),
-            refused: u64::from(record.outcome == Outcome::Rejected),
+            refused: u64::from(is_refused(record)),
             ..ClientSummary::default()
         };
         self.add(
@@ -113,6 +113,12 @@ impl ClientKey {
             None => Self::Address(address),
         }
     }
+}
+
+/// Whether the gateway refused the request, for lack of capacity or because of a limit.
+fn is_refused(record: &RequestRecord) -> bool {
+    let is_limited = record.status == Some(429) && record.refusal.is_some();
+    record.outcome == Outcome::Rejected || is_limited
 }
 
 /// Returns the work of a client: the sum of its requests, tokens and open streams. If there are too

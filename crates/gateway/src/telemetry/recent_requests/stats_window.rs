@@ -3,11 +3,11 @@
 use super::client_counts::ClientCounts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
+use tokenweir_api::{AnswerCounts, BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
 use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
-use tokenweir_request::slo::{Objective, ObjectiveResult};
+use tokenweir_request::slo::{Answer, Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;
@@ -68,6 +68,9 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
+        if let Some(answer) = Answer::of(record, objectives) {
+            count_answer(&mut counts.answers, answer);
+        }
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
         {
@@ -148,6 +151,7 @@ impl RequestStatsWindow {
         let sums = &mut self.counts;
         let counts = &other.counts;
         sums.requests += counts.requests;
+        sums.answers.merge(&counts.answers);
         sums.failed += counts.failed;
         sums.refused += counts.refused;
         sums.client_disconnects += counts.client_disconnects;
@@ -241,6 +245,22 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
+}
+
+fn count_answer(counts: &mut AnswerCounts, answer: Answer) {
+    let class = match answer {
+        Answer::Good => &mut counts.good,
+        Answer::Failed => &mut counts.failed,
+        Answer::Empty => &mut counts.empty,
+        Answer::Truncated => &mut counts.truncated,
+        Answer::ClientTimeout => &mut counts.client_timeout,
+        Answer::Refused => &mut counts.refused,
+        Answer::Rejected => &mut counts.rejected,
+        Answer::Late => &mut counts.late,
+        Answer::Cancelled => &mut counts.cancelled,
+    };
+    *class += 1;
+    counts.total += u64::from(answer != Answer::Cancelled);
 }
 
 fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u64>) {
