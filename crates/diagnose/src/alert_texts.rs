@@ -20,12 +20,10 @@ impl AlertTexts {
             let text = self.0.remove(&key).unwrap_or_else(|| AlertText {
                 verdict: verdict.verdict.clone(),
                 backend: verdict.backend.clone(),
-                severity: verdict.severity,
                 cause: shortened(verdict.cause_or_meaning()),
                 remedy: shortened(&verdict.remedy),
             });
-            let severity = verdict.severity;
-            texts.insert(key, AlertText { severity, ..text });
+            texts.insert(key, text);
         }
         self.0 = texts;
         self.0.values().cloned().collect()

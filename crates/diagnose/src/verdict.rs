@@ -221,8 +221,6 @@ pub struct AlertText {
     pub verdict: Cow<'static, str>,
     /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
     pub backend: String,
-    /// The severity now.
-    pub severity: VerdictSeverity,
     /// The cause, or else the meaning, when the verdict began.
     pub cause: String,
     /// The remedy when the verdict began.

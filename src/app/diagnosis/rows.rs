@@ -11,14 +11,14 @@ const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 /// The cause of a verdict.
 const CAUSE: MetricLabel = MetricLabel::variable(
     "cause",
-    |_| Vec::new(),
+    |_| vec![String::new()],
     || "the cause as of the begin of the verdict".to_owned(),
 );
 
 /// What an operator can do.
 const REMEDY: MetricLabel = MetricLabel::variable(
     "remedy",
-    |_| Vec::new(),
+    |_| vec![String::new()],
     || "what to do, as of the begin of the verdict".to_owned(),
 );
 
@@ -85,27 +85,12 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_verdict_info",
         "1 for each verdict that holds, with its cause and its remedy as of its begin. For the texts of alerts.",
-        &[
-            MetricLabel::BACKEND,
-            VERDICT,
-            MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec()),
-            CAUSE,
-            REMEDY,
-        ],
+        &[MetricLabel::BACKEND, VERDICT, CAUSE, REMEDY],
         MetricSource::Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for text in &diagnosis.alert_texts {
-                let severity = text.severity.as_str();
-                emit(
-                    &[
-                        &text.backend,
-                        &text.verdict,
-                        severity,
-                        &text.cause,
-                        &text.remedy,
-                    ],
-                    1.0,
-                );
+                let labels = [&text.backend, &*text.verdict, &text.cause, &text.remedy];
+                emit(&labels, 1.0);
             }
         }),
     ),

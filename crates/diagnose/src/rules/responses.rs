@@ -66,6 +66,13 @@ struct ResponseFault {
     cause_without_peers: &'static str,
 }
 
+/// Answers are longer or shorter than usual if their mean length differs by this factor.
+const LONGER: f64 = 1.5;
+const DOES_NOT_STOP: &str = "answers are longer than usual and end at the limit of their tokens (finish reason length), at its \
+                             peers too: the model does not stop; its chat template or stop tokens have changed";
+const LOWER_LIMIT: &str = "answers are shorter than usual and end at the limit of their tokens (finish reason length), at its \
+                           peers too: clients have lowered max_tokens";
+
 const FAULTS: [ResponseFault; 3] = [
     ResponseFault {
         part: StepSignal::EmptyResponses,
@@ -139,7 +146,7 @@ impl ResponseFault {
         }
         let share = part / total;
         let cause = match of_peers {
-            Some(peers) if peers >= share / 2.0 => self.cause_everywhere,
+            Some(peers) if peers >= share / 2.0 => self.common_cause(evaluation),
             Some(_) => self.cause_here_only,
             None => self.cause_without_peers,
         };
@@ -152,6 +159,21 @@ impl ResponseFault {
         evidence.extend(of_peers.map(|peers| ratio(self.of_others, peers)));
         let signals = usize::from(of_past.is_some()) + usize::from(of_peers.is_some());
         Some(RuleMatch::new(signals, evidence).because(cause))
+    }
+
+    /// The cause if the share of the peers is as high. The length of answers shows why they end at a limit.
+    fn common_cause(&self, evaluation: &Evaluation<'_>) -> &'static str {
+        let length = evaluation.short_window().get(WindowMeasure::AnswerTokens);
+        let usual = evaluation.history.usual(WindowMeasure::AnswerTokens);
+        match (self.part, length, usual) {
+            (StepSignal::CutResponses, Some(length), Some(usual)) if length >= LONGER * usual => {
+                DOES_NOT_STOP
+            }
+            (StepSignal::CutResponses, Some(length), Some(usual)) if usual >= LONGER * length => {
+                LOWER_LIMIT
+            }
+            _ => self.cause_everywhere,
+        }
     }
 
     /// The share of such responses at all peers together. `None`: there are too few responses.

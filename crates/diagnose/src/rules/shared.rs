@@ -10,8 +10,9 @@ use std::time::Duration;
 
 /// Minimum number of pages of another engine in five minutes.
 const MIN_SWITCHES: f64 = 2.0;
-/// Time for which the requests of other clients must be in the engine.
-const FOREIGN_WINDOW: Duration = Duration::from_secs(30);
+/// Time for which the requests of other clients must be in the engine. It is short, so that no flag of the engine is
+/// recommended before.
+const FOREIGN_WINDOW: Duration = Duration::from_secs(10);
 const FOREIGN_STEPS: usize = (FOREIGN_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 /// Minimum number of requests of other clients.
 const MIN_FOREIGN: f64 = 3.0;
@@ -32,7 +33,7 @@ pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
               gateway causes.",
     evidence: "In five minutes two metrics pages, and in the last minute one, were those of another engine \
                than the page before: the counters or the start time of an earlier engine returned. Or for \
-               30 s at least three requests, half of those in the engine and twice the share at the peers \
+               10 s at least three requests, half of those in the engine and twice the share at the peers \
                (80 % without peers), are not of this gateway; and requests wait in the engine, first tokens \
                or tokens are late, or sequences are preempted.",
     excluded: "",
