@@ -116,7 +116,17 @@ fn judge_exclusion(
 ) -> (BackendCondition, Option<String>) {
     match backend.state.as_str() {
         "down" => (BackendCondition::Down, backend.reason.clone()),
-        "ejected" => (BackendCondition::Ejected, None),
+        "ejected" => {
+            let is_cause = |verdict: &&Verdict| {
+                verdict.backend == backend.name
+                    && ["backend_failing", "backend_ejected"].contains(&&*verdict.verdict)
+            };
+            let cause = verdicts
+                .iter()
+                .find(is_cause)
+                .and_then(|verdict| verdict.cause.as_deref());
+            (BackendCondition::Ejected, cause.map(str::to_owned))
+        }
         "drained" => {
             let is_harm = |verdict: &&Verdict| {
                 verdict.backend == backend.name

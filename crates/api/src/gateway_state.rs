@@ -112,9 +112,12 @@ impl GatewayState {
         let changes = facts.harmful_changes.iter();
         reasons.extend(changes.map(|change| change.words.clone()));
         let harm = &facts.harm;
-        let state = if harm.is_failing() {
+        let has_lost_model = facts.verdicts.iter().any(|verdict| {
+            verdict.verdict == "model_gone" && verdict.severity == VerdictSeverity::Critical
+        });
+        let state = if harm.is_failing() || has_lost_model {
             Self::Failing
-        } else if harm.refused.level == HarmLevel::Critical {
+        } else if harm.is_refusing() {
             Self::Refusing
         } else if harm.slow_level == HarmLevel::Critical {
             Self::Slow

@@ -2,7 +2,7 @@
 //! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
 //! code of `tokenweir status` follow from these levels.
 
-use super::{LastMinute, ObjectiveMinute};
+use super::{ClientSummary, LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::is_critical_harm;
@@ -48,6 +48,8 @@ pub struct Harm {
     pub client_timeout: HarmShare,
     /// The share of refused requests.
     pub refused: HarmShare,
+    /// The share of requests that a backend refused with 429.
+    pub refused_by_backends: HarmShare,
     /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
     /// gateway and of backends. The level is never `critical`, because the cause is a client or the
     /// configuration of a backend. It counts the responses of backends, and those of the gateway if they
@@ -83,6 +85,8 @@ pub struct LateStreams {
 
 /// If a greater share of requests than this failed, was refused or was slow, an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
+/// The words about 4xx of the gateway.
+const BY_GATEWAY: &str = "answered with 4xx by the gateway";
 /// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
 /// that the operator set.
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
@@ -103,6 +107,8 @@ impl Harm {
         let reasoning = minute.slow.get("reasoning").copied().unwrap_or_default();
         let of_gateway = sum(&minute.gateway_client_errors);
         let of_backends = sum(&minute.backend_client_errors);
+        let refused_by_backends = minute.backend_client_errors.get(&429);
+        let refused_by_backends = refused_by_backends.copied().unwrap_or_default();
         let judged = judged_errors_of_gateway(minute);
         let level_of_gateway = if judged.level == HarmLevel::Critical {
             HarmLevel::Warning
@@ -114,6 +120,7 @@ impl Harm {
             empty: share(minute.answers.empty),
             client_timeout: share(minute.answers.client_timeout),
             refused: share(minute.refused),
+            refused_by_backends: share(refused_by_backends),
             client_errors: HarmShare {
                 level: share(of_backends)
                     .level
@@ -154,6 +161,30 @@ impl Harm {
             level: self.level_of_answers(),
         };
         self.reasons = self.describe(minute, &missed);
+    }
+
+    /// Adds to the reason about 4xx of the gateway which client gets most of them. Without one, the reason stays.
+    pub fn name_rejected_client(&mut self, clients: &[ClientSummary]) {
+        let total: u64 = clients.iter().map(|client| client.rejected).sum();
+        let most = clients.iter().max_by_key(|client| client.rejected);
+        let Some(most) = most.filter(|most| 2 * most.rejected > total) else {
+            return;
+        };
+        for reason in &mut self.reasons {
+            if reason.contains(BY_GATEWAY) {
+                reason.push_str(&format!(
+                    ", {} of {total} of {}",
+                    most.rejected,
+                    most.name()
+                ));
+            }
+        }
+    }
+
+    /// Whether the gateway or the backends refuse many requests.
+    pub fn is_refusing(&self) -> bool {
+        self.refused.level == HarmLevel::Critical
+            || self.refused_by_backends.level == HarmLevel::Critical
     }
 
     /// Whether so many clients got no answer that requests count as failing.
@@ -257,6 +288,8 @@ struct GatewayErrors {
     level: HarmLevel,
     /// The most frequent status.
     most: u16,
+    /// The most frequent reason, such as `bad_body`.
+    reason: String,
 }
 
 fn judged_errors_of_gateway(minute: &LastMinute) -> GatewayErrors {
@@ -267,14 +300,21 @@ fn judged_errors_of_gateway(minute: &LastMinute) -> GatewayErrors {
         share: share.unwrap_or_default(),
         level,
         most: most_frequent(&judged).map_or(0, |(status, _)| *status),
+        reason: minute
+            .rejected_by_reason
+            .iter()
+            .max_by_key(|(_, count)| **count)
+            .map_or_else(String::new, |(reason, _)| {
+                format!(" {}", reason.replace('_', " "))
+            }),
     }
 }
 
 impl GatewayErrors {
     fn describe(&self) -> String {
         let percent = percent(self.share);
-        let most = self.most;
-        format!("{percent:.0} % of requests are answered with 4xx by the gateway (most: {most})")
+        let Self { most, reason, .. } = self;
+        format!("{percent:.0} % of requests are {BY_GATEWAY} (most: {most}{reason})")
     }
 }
 
@@ -424,6 +464,22 @@ mod tests {
         let reason = "24 % of requests are answered with 4xx by the gateway (most: 404)";
         assert_eq!(harm.reasons, [reason]);
         assert_eq!(harm.answers.level, HarmLevel::Warning);
+        let mut harm = harm;
+        let client = ClientSummary {
+            tenant: Some("etl".into()),
+            key: Some("k".into()),
+            rejected: 22,
+            ..ClientSummary::default()
+        };
+        let other = ClientSummary {
+            rejected: 2,
+            ..ClientSummary::default()
+        };
+        harm.name_rejected_client(&[client, other]);
+        assert_eq!(
+            harm.reasons,
+            [format!("{reason}, 22 of 24 of tenant etl, key k")]
+        );
         for (status, count) in [(404, 6), (408, 90), (429, 90)] {
             assert!(of(status, count).reasons.is_empty(), "{count} {status}");
         }

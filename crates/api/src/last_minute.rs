@@ -21,6 +21,10 @@ pub struct LastMinute {
     /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
     /// available or had capacity, or because the gateway was at its own limit.
     pub refused: u64,
+    /// Number of the refused requests, by the reason of the refusal.
+    pub refused_by_reason: BTreeMap<String, u64>,
+    /// Number of requests that the gateway answered with another 4xx, by the reason.
+    pub rejected_by_reason: BTreeMap<String, u64>,
     /// Number of responses of the gateway itself with a status of 4xx, by status.
     pub gateway_client_errors: BTreeMap<u16, u64>,
     /// Number of responses of backends with a status of 4xx, by status.

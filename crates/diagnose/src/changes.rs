@@ -2,7 +2,7 @@
 //! change, so at most one measure of each kind is chosen, and a cause is preferred to its consequences.
 
 use super::evaluation::Evaluation;
-use super::history::WindowMeasure;
+use super::history::{AdverseChange, WindowMeasure};
 use super::verdict::{Anomaly, Change};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -21,6 +21,10 @@ const MAX_FACTOR: f64 = 100.0;
 /// A request is slower than usual if its mean duration and its time per output token are at least this many
 /// times usual. Both, because longer answers take longer, and shorter ones have more time for each token.
 const SLOWER_FACTOR: f64 = 1.5;
+/// The factor of a change from the first half minute, which is known less well than the last hour, and its minimum
+/// in smallest relevant deviations.
+const EARLY_FACTOR: f64 = 2.0;
+const EARLY_DEVIATIONS: f64 = 10.0;
 /// Above this multiple of the usual rate of requests, the load explains slower requests.
 const HIGHER_LOAD_FACTOR: f64 = 1.3;
 
@@ -53,19 +57,64 @@ pub(super) fn slower_share(evaluations: &[Evaluation<'_>]) -> f64 {
         let rate = evaluation.short_window().get(WindowMeasure::RequestRate);
         let rate = rate.unwrap_or_default();
         all += rate;
-        let is_slower = [
-            WindowMeasure::RequestSeconds,
-            WindowMeasure::SecondsPerToken,
-        ]
-        .into_iter()
-        .all(|measure| evaluation.has_risen(measure, SLOWER_FACTOR));
-        let usual_rate = evaluation.history.usual(WindowMeasure::RequestRate);
-        let has_usual_load = usual_rate.is_some_and(|usual| rate <= HIGHER_LOAD_FACTOR * usual);
-        if is_slower && has_usual_load {
+        if is_slower(evaluation) && has_usual_load(evaluation, rate) {
             slower += rate;
         }
     }
     if all > 0.0 { slower / all } else { 0.0 }
+}
+
+fn is_slower(evaluation: &Evaluation<'_>) -> bool {
+    let measures = [
+        WindowMeasure::RequestSeconds,
+        WindowMeasure::SecondsPerToken,
+    ];
+    measures.into_iter().all(|measure| {
+        evaluation.has_risen(measure, SLOWER_FACTOR)
+            || early_change(evaluation, measure).is_some_and(|found| found.value > found.usual)
+    })
+}
+
+fn has_usual_load(evaluation: &Evaluation<'_>, rate: f64) -> bool {
+    let history = evaluation.history;
+    let usual = history
+        .usual(WindowMeasure::RequestRate)
+        .or(history.early_value(WindowMeasure::RequestRate));
+    usual.is_some_and(|usual| rate <= HIGHER_LOAD_FACTOR * usual)
+}
+
+/// The measures that differ by [`EARLY_FACTOR`] from those of the first half minute, at a backend whose history is
+/// too short for anomalies.
+pub(super) fn early_changes(backend: &str, evaluation: &Evaluation<'_>) -> Vec<Anomaly> {
+    let measures = WindowMeasure::ALL.into_iter();
+    let found = measures.filter_map(|measure| early_change(evaluation, measure));
+    found
+        .map(|found| Anomaly {
+            backend: backend.to_owned(),
+            ..found
+        })
+        .collect()
+}
+
+fn early_change(evaluation: &Evaluation<'_>, measure: WindowMeasure) -> Option<Anomaly> {
+    let usual = evaluation.history.early_value(measure)?;
+    let value = evaluation.short_window().get(measure)?;
+    let least = EARLY_DEVIATIONS * measure.min_deviation();
+    let has_risen = value >= EARLY_FACTOR * usual && value - usual >= least;
+    let has_fallen = value * EARLY_FACTOR <= usual && usual - value >= least;
+    let is_adverse = match measure.adverse_change() {
+        AdverseChange::Rise => has_risen,
+        AdverseChange::Fall => has_fallen,
+        AdverseChange::Either => has_risen || has_fallen,
+        AdverseChange::None => false,
+    };
+    is_adverse.then(|| Anomaly {
+        backend: String::new(),
+        measure: measure.as_str().into(),
+        value,
+        unit: measure.unit().into(),
+        usual,
+    })
 }
 
 impl ChangeTimes {
@@ -187,40 +236,56 @@ fn words(measure: &str) -> Words {
     let known = WindowMeasure::ALL
         .into_iter()
         .find(|known| known.as_str() == measure);
-    let words = |kind, text| Words { kind, text };
+    let Some(known) = known else {
+        return Words::of(Kind::Load, "a measure");
+    };
+    if let Some(text) = cause(known) {
+        return Words::of(Kind::Cause, text);
+    }
     match known {
-        Some(WindowMeasure::PromptTokens) => words(Kind::Cause, "prompt length"),
-        Some(WindowMeasure::AnswerTokens) => words(Kind::Cause, "length of answers"),
-        Some(WindowMeasure::DraftAcceptance) => words(Kind::Cause, "acceptance of draft tokens"),
-        Some(WindowMeasure::PrefixHitRatio) => words(Kind::Cause, "prefix hit ratio"),
-        Some(WindowMeasure::PreemptionRate) => words(Kind::Cause, "preemptions"),
-        Some(WindowMeasure::PreemptionsPerRequest) => words(Kind::Cause, "preemptions per request"),
-        Some(WindowMeasure::CancelRatio) => words(Kind::Cause, "clients that disconnect"),
-        Some(WindowMeasure::EmptyShare) => words(Kind::Cause, "empty responses"),
-        Some(WindowMeasure::RepetitiveShare) => {
-            words(Kind::Cause, "answers that repeat themselves")
+        WindowMeasure::EngineInterToken => Words::of(Kind::Tokens, "time between tokens"),
+        WindowMeasure::GapP99 => Words::of(Kind::Tokens, "p99 of the time between tokens"),
+        WindowMeasure::GenerationRate => Words::of(Kind::Tokens, "generated tokens"),
+        WindowMeasure::Ttft | WindowMeasure::EngineTtft => {
+            Words::of(Kind::FirstTokens, "time to first token")
         }
-        Some(WindowMeasure::CutShare) => words(Kind::Cause, "responses that end at a limit"),
-        Some(WindowMeasure::StallsPerStream) => words(Kind::Cause, "stalls per stream"),
-        Some(WindowMeasure::FrontEnd) => words(Kind::Cause, "time before the engine"),
-        Some(WindowMeasure::EngineInterToken) => words(Kind::Tokens, "time between tokens"),
-        Some(WindowMeasure::GapP99) => words(Kind::Tokens, "p99 of the time between tokens"),
-        Some(WindowMeasure::GenerationRate) => words(Kind::Tokens, "generated tokens"),
-        Some(WindowMeasure::Ttft | WindowMeasure::EngineTtft) => {
-            words(Kind::FirstTokens, "time to first token")
+        WindowMeasure::SlowShare => Words::of(Kind::FirstTokens, "late first tokens"),
+        WindowMeasure::QueueTime => Words::of(Kind::FirstTokens, "time in the engine's queue"),
+        WindowMeasure::PrefillTime => Words::of(Kind::FirstTokens, "time of the prefill"),
+        WindowMeasure::RequestSeconds => Words::of(Kind::Requests, "duration of requests"),
+        WindowMeasure::SecondsPerToken => Words::of(Kind::Requests, "time per output token"),
+        WindowMeasure::Waiting => Words::of(Kind::Load, "waiting requests"),
+        WindowMeasure::Running => Words::of(Kind::Load, "running requests"),
+        WindowMeasure::InFlight => Words::of(Kind::Load, "requests in flight"),
+        WindowMeasure::KvUsage | WindowMeasure::KvUsageP90 => {
+            Words::of(Kind::Load, "usage of the KV cache")
         }
-        Some(WindowMeasure::SlowShare) => words(Kind::FirstTokens, "late first tokens"),
-        Some(WindowMeasure::QueueTime) => words(Kind::FirstTokens, "time in the engine's queue"),
-        Some(WindowMeasure::PrefillTime) => words(Kind::FirstTokens, "time of the prefill"),
-        Some(WindowMeasure::RequestSeconds) => words(Kind::Requests, "duration of requests"),
-        Some(WindowMeasure::SecondsPerToken) => words(Kind::Requests, "time per output token"),
-        Some(WindowMeasure::Waiting) => words(Kind::Load, "waiting requests"),
-        Some(WindowMeasure::Running) => words(Kind::Load, "running requests"),
-        Some(WindowMeasure::InFlight) => words(Kind::Load, "requests in flight"),
-        Some(WindowMeasure::KvUsage | WindowMeasure::KvUsageP90) => {
-            words(Kind::Load, "usage of the KV cache")
-        }
-        _ => words(Kind::Load, "a measure"),
+        other => Words::of(Kind::Load, other.as_str()),
+    }
+}
+
+/// The words for a measure of what clients send, or of how engines work. `None`: another measure.
+fn cause(measure: WindowMeasure) -> Option<&'static str> {
+    Some(match measure {
+        WindowMeasure::PromptTokens => "prompt length",
+        WindowMeasure::AnswerTokens => "length of answers",
+        WindowMeasure::DraftAcceptance => "acceptance of draft tokens",
+        WindowMeasure::PrefixHitRatio => "prefix hit ratio",
+        WindowMeasure::PreemptionRate => "preemptions",
+        WindowMeasure::PreemptionsPerRequest => "preemptions per request",
+        WindowMeasure::CancelRatio => "clients that disconnect",
+        WindowMeasure::EmptyShare => "empty responses",
+        WindowMeasure::RepetitiveShare => "answers that repeat themselves",
+        WindowMeasure::CutShare => "responses that end at a limit",
+        WindowMeasure::StallsPerStream => "stalls per stream",
+        WindowMeasure::FrontEnd => "time before the engine",
+        _ => return None,
+    })
+}
+
+impl Words {
+    fn of(kind: Kind, text: &'static str) -> Self {
+        Self { kind, text }
     }
 }
 

@@ -3,16 +3,17 @@
 
 use super::alert_texts::AlertTexts;
 use super::anomaly;
-use super::changes::{ChangeTimes, slower_share};
+use super::changes::{ChangeTimes, early_changes, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
+use super::facts::FactHistory;
 use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule, Verdict,
-    VerdictSeverity,
+    Anomaly, Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule,
+    Verdict, VerdictSeverity,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub struct Diagnoser {
     fleet: FleetDiagnoser,
     changes: ChangeTimes,
     alert_texts: AlertTexts,
+    facts: FactHistory,
     /// Since when requests have taken longer than usual. `None`: they do not.
     slower_since: Option<Instant>,
 }
@@ -80,6 +82,8 @@ const ENOUGH_REQUESTS: f64 = 20.0;
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
 /// Time after which a change of the traffic that a verdict reports becomes usual, minute by minute.
 const USUAL_AFTER: Duration = Duration::from_mins(15);
+/// Maximum number of changed facts among the changes. They come first, because they can be causes.
+const MAX_CHANGED_FACTS: usize = 2;
 /// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
@@ -115,6 +119,9 @@ impl Diagnoser {
         diagnosis
             .verdicts
             .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        let facts = self.facts.observe(&fleet.backends, now);
+        let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
+        diagnosis.changes.splice(0..0, facts);
         name_differences(&mut diagnosis.verdicts, &fleet.backends);
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
@@ -159,13 +166,15 @@ impl Diagnoser {
             .collect();
         diagnosis.slower_share = slower_share(&evaluations);
         let count = evaluations.len();
+        let early = self.early_changes();
+        let changed = [diagnosis.anomalies.clone(), early].concat();
         let is_harmful = diagnosis.slower_share >= HARMFUL_SLOWER_SHARE;
         self.slower_since = if is_harmful {
             self.slower_since.or(Some(now))
         } else {
             None
         };
-        diagnosis.changes = self.changes.strongest(&diagnosis.anomalies, count, now);
+        diagnosis.changes = self.changes.strongest(&changed, count, now);
         diagnosis
     }
 
@@ -251,6 +260,16 @@ impl Diagnoser {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
         std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.rules[rule].has_expired))
+    }
+
+    /// The changes of the backends whose histories are too short for anomalies.
+    fn early_changes(&self) -> Vec<Anomaly> {
+        let backends = 0..self.backends.len();
+        backends
+            .flat_map(|index| {
+                early_changes(self.backends[index].id.as_str(), &self.evaluation(index))
+            })
+            .collect()
     }
 
     /// Adds the anomalies of a backend.

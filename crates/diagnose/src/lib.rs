@@ -30,6 +30,8 @@ mod rules;
 
 mod alert_texts;
 mod description;
+mod facts;
+
 mod diagnoser;
 
 pub use anomaly::measure_names;

@@ -11,7 +11,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextVariety;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -102,10 +102,13 @@ impl BackendRequestCounters {
                 counts.attempts += 1;
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
+                    let seconds = seconds_until_failure(record, attempt);
                     counts.add_failures(&AttemptFailures {
                         kind,
                         status,
                         count: 1,
+                        seconds,
+                        squares: seconds * seconds,
                     });
                 }
             }
@@ -199,6 +202,16 @@ impl BackendCounters {
     }
 }
 
+/// Time from the begin of an attempt to its failure, in seconds. The last attempt ends with its request.
+fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
+    let ended = attempt.ended.or(record.timings.ended);
+    ended.map_or(0.0, |ended| {
+        ended
+            .saturating_duration_since(attempt.started)
+            .as_secs_f64()
+    })
+}
+
 /// Counts how varied the text of a stream is, if the stream is long enough.
 fn count_text(counts: &mut BackendRequestCounts, variety: TextVariety) {
     let (Some(distinct), Some(bytes)) = (variety.distinct(), variety.bytes()) else {
@@ -283,18 +296,14 @@ mod tests {
         let counters = BackendRequestCounters::default();
         counters.retain_backends([&id].into_iter());
         counters.finished(&[&record, &streamed()]);
-        let failures = vec![AttemptFailures {
-            kind: "server_error",
-            status: Some(502),
-            count: 1,
-        }];
+        let taken = counters.take_attempts(&id);
+        assert_eq!((taken.attempts, taken.failures.len()), (3, 1));
+        let failure = &taken.failures[0];
         assert_eq!(
-            counters.take_attempts(&id),
-            AttemptCounts {
-                attempts: 3,
-                failures
-            }
+            (failure.kind, failure.status, failure.count),
+            ("server_error", Some(502), 1)
         );
+        assert!((failure.seconds - 0.405).abs() < 1e-9, "{failure:?}");
         assert_eq!(counters.take_attempts(&id), AttemptCounts::default());
     }
 

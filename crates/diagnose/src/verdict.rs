@@ -237,7 +237,8 @@ pub struct Diagnosis {
     pub undetermined: Vec<UndeterminedRule>,
     /// Measures whose values are far from their usual values. They are hints and no verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// The strongest changes, at most two, the strongest first.
+    /// What has changed: at most two facts of engines, the newest first, and then at most two measures, the
+    /// strongest first.
     #[serde(default)]
     pub changes: Vec<Change>,
     /// The share of requests that take at least 1.5 times as long as usual, from 0 to 1.

@@ -89,7 +89,7 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for text in &diagnosis.alert_texts {
-                let labels = [&text.backend, &*text.verdict, &text.cause, &text.remedy];
+                let labels = [&*text.backend, &*text.verdict, &*text.cause, &*text.remedy];
                 emit(&labels, 1.0);
             }
         }),

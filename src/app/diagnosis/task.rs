@@ -264,6 +264,11 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
     RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
+        refused_because: counts
+            .refused_by_reason
+            .into_iter()
+            .max_by_key(|(_, count)| *count)
+            .map(|(reason, _)| reason),
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
@@ -327,6 +332,7 @@ fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
             load.capacity().map(|tokens| tokens.to_string()),
         ),
         ("version", state.version.as_deref().map(str::to_owned)),
+        ("model", model.map(|model| model.id.to_string())),
     ];
     facts
         .into_iter()

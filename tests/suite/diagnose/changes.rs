@@ -31,6 +31,21 @@ fn a_slower_fleet_is_named_within_a_minute() {
 }
 
 #[test]
+fn a_young_gateway_compares_with_its_first_half_minute() {
+    let mut plant = Plant::new(3, 5);
+    for backend in &mut plant.backends {
+        backend.shape.rate = 3.0;
+    }
+    plant.play(8, |_, _, _| {});
+    let diagnoses = plant.play(MINUTE_STEPS, |_, _, tick| tick.gap *= 4.0);
+    let words = words(diagnoses.last().unwrap());
+    assert!(
+        words[0].starts_with("all backends: time between tokens"),
+        "{words:?}"
+    );
+}
+
+#[test]
 fn longer_answers_and_more_load_are_no_harm() {
     let mut plant = Plant::with_baselines(3, 6);
     let rate = plant.backends[0].shape.rate;

@@ -47,6 +47,11 @@ impl FleetDiagnoser {
                     .any(|failing| failing.backend == found.backend)
         };
         verdicts.retain(|found| !is_named(found));
+        for found in &mut verdicts {
+            if found.verdict == BACKEND_EJECTED.name {
+                self.explain_ejection(found);
+            }
+        }
         verdicts.extend(failing);
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
         verdicts.extend(self.restarts.judge(fleet, now));
@@ -62,6 +67,19 @@ impl FleetDiagnoser {
         }
         self.begins = begins;
         verdicts
+    }
+}
+
+impl FleetDiagnoser {
+    /// Adds to the verdict about an ejected backend why its last requests failed.
+    fn explain_ejection(&self, found: &mut Verdict) {
+        let Some(explained) = self.failures.cause_of_ejection(&found.backend) else {
+            return;
+        };
+        found.add_to_cause(&explained.cause);
+        if let Some(remedy) = explained.remedy {
+            remedy.clone_into(&mut found.remedy);
+        }
     }
 }
 

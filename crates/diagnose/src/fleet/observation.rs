@@ -38,6 +38,8 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of the ended requests that the gateway refused.
     pub refused: u64,
+    /// The most frequent reason of the refusals, such as `saturated`. `None`: none was refused.
+    pub refused_because: Option<String>,
     /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
@@ -148,7 +150,7 @@ pub struct AttemptCounts {
 }
 
 /// Failed attempts of one kind and status.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptFailures {
     /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
     pub kind: &'static str,
@@ -157,6 +159,10 @@ pub struct AttemptFailures {
     pub status: Option<u16>,
     /// Number of attempts of this kind and status.
     pub count: u64,
+    /// Sum of the times from sending the request to the failure, in seconds.
+    pub seconds: f64,
+    /// Sum of the squares of these times.
+    pub squares: f64,
 }
 
 /// The drain of a backend.

@@ -24,6 +24,8 @@ pub struct BackendHistory {
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
+    /// The measures of the first half minute with requests. `None`: there was none, or the process restarted.
+    first: Option<MinuteMeasures>,
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
@@ -37,6 +39,8 @@ type MinuteMeasures = [f32; measure::COUNT];
 /// Number of steps in the history.
 const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
+/// Length of the first measurement.
+const FIRST: Duration = Duration::from_secs(30);
 /// Number of minutes in the history.
 const MAX_MINUTES: usize = 60;
 /// Minimum number of minutes for a baseline.
@@ -72,6 +76,9 @@ impl BackendHistory {
     /// Adds the measures of a completed minute to the baselines. If a verdict holds or the backend is not
     /// up, the current minute begins again.
     fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
+        if is_healthy && self.first.is_none() {
+            self.first = self.measures_of_first();
+        }
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
             self.minute_start = Some(now);
@@ -81,12 +88,31 @@ impl BackendHistory {
             return;
         }
         self.minute_start = Some(now);
-        let window = self.window(MINUTE);
-        let minute = WindowMeasure::ALL
-            .map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32));
+        let minute = self.measures(MINUTE);
         push_bounded(&mut self.minutes, minute, MAX_MINUTES);
         self.baselines =
             WindowMeasure::ALL.map(|measure| self.baseline_of(measure, MIN_BASELINE_MINUTES));
+    }
+
+    fn measures(&self, span: Duration) -> MinuteMeasures {
+        let window = self.window(span);
+        WindowMeasure::ALL.map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32))
+    }
+
+    /// The measures of the last half minute. `None`: it had too few requests.
+    fn measures_of_first(&self) -> Option<MinuteMeasures> {
+        let window = self.window(FIRST);
+        let is_whole = window.seconds() >= FIRST.as_secs_f64();
+        let has_requests = window.get(WindowMeasure::RequestSeconds).is_some();
+        (is_whole && has_requests).then(|| self.measures(FIRST))
+    }
+
+    /// The value of a measure in the first half minute with requests, while the history is too short for a
+    /// baseline. `None`: unknown, or there is a baseline.
+    pub(crate) fn early_value(&self, measure: WindowMeasure) -> Option<f64> {
+        let value = f64::from(self.first.as_ref()?[measure as usize]);
+        let is_early = self.minutes.len() < MIN_BASELINE_MINUTES;
+        (is_early && !value.is_nan()).then_some(value)
     }
 
     /// Forgets the measures that depend on the process of the backend.
@@ -101,6 +127,7 @@ impl BackendHistory {
             self.baselines[measure as usize] = None;
         }
         self.minute_start = None;
+        self.first = None;
     }
 
     fn baseline_of(&self, measure: WindowMeasure, min_minutes: usize) -> Option<RobustBaseline> {
@@ -190,6 +217,7 @@ impl Default for BackendHistory {
             last_sample: None,
             minutes: VecDeque::with_capacity(MAX_MINUTES),
             baselines: [None; measure::COUNT],
+            first: None,
             minute_start: None,
             restarted_at: None,
         }

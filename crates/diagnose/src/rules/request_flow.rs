@@ -116,8 +116,8 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
     evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
-               three times usual, and six standard deviations above it. A usual share below 5 % \
-               counts as 5 %. The remedy has the mean time until they disconnected, with its \
+               three times usual, and six standard deviations above it; or they left after the same time (within \
+               10 %). A usual share below 5 % counts as 5 %. The remedy has the mean time until they disconnected, with its \
                deviation; a small one indicates a timeout.",
     excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
                `prefill_starvation` or `stalls` holds",
@@ -317,45 +317,76 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if ratio < 0.1 || cancelled < 5.0 || is_over {
         return Ok(None);
     }
-    let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
-        return Err(vec![
-            "its usual share of disconnecting clients, which is known after five minutes",
-        ]);
-    };
-    // A number of disconnects of at least `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance
-    // less than once in a year.
-    let usual = usual.median.max(MIN_CANCEL_RATIO);
-    let count = cancelled / ratio;
-    let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
-    if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
-        return Ok(None);
+    let waits = CancelWaits::of(&window);
+    // Users do not leave after the same time, so a past is not needed.
+    if !waits.are_equal() {
+        let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
+            return Err(vec![
+                "its usual share of disconnecting clients, which is known after five minutes",
+            ]);
+        };
+        if !is_far_above(usual.median, ratio, cancelled) {
+            return Ok(None);
+        }
     }
-    let mean_seconds = window
-        .ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0)
-        .unwrap_or(0.0);
-    let mean_square = window
-        .ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0)
-        .unwrap_or(0.0);
-    let deviation_seconds = (mean_square - mean_seconds * mean_seconds).max(0.0).sqrt();
-    let is_timeout = mean_seconds >= 1.0 && deviation_seconds <= 0.1 * mean_seconds;
     let rule_match = RuleMatch::new(
-        1 + usize::from(is_timeout),
+        1 + usize::from(waits.are_equal()),
         evaluation.evidence_for_all(&[
             WindowMeasure::CancelRatio,
             WindowMeasure::Ttft,
             WindowMeasure::GapP99,
         ]),
     );
-    let waited = format!(
-        "Clients disconnected after {mean_seconds:.1} s on average (standard deviation \
-         {deviation_seconds:.1} s)."
-    );
-    let cause = if is_timeout {
-        "a timeout of the clients"
+    let cause = if waits.are_equal() {
+        "a timeout of the clients, or of a proxy in front of the gateway: they disconnect after the same time"
     } else {
         "clients do not wait any longer"
     };
-    Ok(Some(rule_match.because(cause).remedy(Some(waited))))
+    Ok(Some(
+        rule_match.because(cause).remedy(Some(waits.describe())),
+    ))
+}
+
+/// Whether the share of clients that disconnect is far above the usual one. A number of disconnects of at least
+/// `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance less than once in a year.
+fn is_far_above(usual: f64, ratio: f64, cancelled: f64) -> bool {
+    let usual = usual.max(MIN_CANCEL_RATIO);
+    let count = cancelled / ratio;
+    let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
+    ratio >= 3.0 * usual && cancelled >= count * usual + ANOMALY_Z_SCORE * deviation
+}
+
+/// The times after which clients disconnected, in seconds.
+struct CancelWaits {
+    mean: f64,
+    deviation: f64,
+}
+
+impl CancelWaits {
+    fn of(window: &StepWindow<'_>) -> Self {
+        let mean_of = |signal| {
+            let mean = window.ratio(signal, StepSignal::Cancelled, 1.0);
+            mean.unwrap_or(0.0)
+        };
+        let mean = mean_of(StepSignal::CancelSeconds);
+        let square = mean_of(StepSignal::CancelSecondsSquared);
+        Self {
+            mean,
+            deviation: (square - mean * mean).max(0.0).sqrt(),
+        }
+    }
+
+    /// Whether the times are so equal that a timeout caused them.
+    fn are_equal(&self) -> bool {
+        self.mean >= 1.0 && self.deviation <= 0.1 * self.mean
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "Clients disconnected after {:.1} s on average (standard deviation {:.1} s).",
+            self.mean, self.deviation
+        )
+    }
 }
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {

@@ -41,6 +41,9 @@ impl ClientCounts {
             prompt_tokens,
             output_tokens: record.output_tokens().unwrap_or_default(),
             refused: u64::from(is_refused(record)),
+            rejected: u64::from(
+                record.outcome == Outcome::ClientError && record.status != Some(429),
+            ),
             ..ClientSummary::default()
         };
         self.add(
@@ -99,6 +102,7 @@ impl ClientCounts {
         sums.prompt_tokens += counts.prompt_tokens;
         sums.output_tokens += counts.output_tokens;
         sums.refused += counts.refused;
+        sums.rejected += counts.rejected;
         sums.open_streams += counts.open_streams;
     }
 }

@@ -22,6 +22,10 @@ pub(super) struct RequestStatsWindow {
     pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
+    /// Number of refused requests, by the reason.
+    refused: HashMap<&'static str, u64>,
+    /// Number of requests that the gateway answered with another 4xx, by the reason.
+    rejected: HashMap<&'static str, u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) clients: ClientCounts,
@@ -81,6 +85,13 @@ impl RequestStatsWindow {
                 &mut counts.gateway_client_errors
             };
             *errors.entry(status).or_default() += 1;
+        }
+        if let Some(reason) = record.refusal {
+            let reasons = match record.outcome {
+                Outcome::Rejected => &mut self.refused,
+                _ => &mut self.rejected,
+            };
+            *reasons.entry(reason).or_default() += 1;
         }
         counts.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
@@ -165,6 +176,8 @@ impl RequestStatsWindow {
             &mut sums.backend_client_errors,
             &counts.backend_client_errors,
         );
+        add_reasons(&mut self.refused, &other.refused);
+        add_reasons(&mut self.rejected, &other.rejected);
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
@@ -237,6 +250,8 @@ impl RequestStatsWindow {
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
+            refused_by_reason: by_name(&self.refused),
+            rejected_by_reason: by_name(&self.rejected),
             ttft: quantiles(&self.ttft),
             first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
@@ -245,6 +260,19 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
+}
+
+fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {
+    for (reason, count) in counts {
+        *sums.entry(reason).or_default() += count;
+    }
+}
+
+fn by_name(counts: &HashMap<&'static str, u64>) -> BTreeMap<String, u64> {
+    counts
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), *count))
+        .collect()
 }
 
 fn count_answer(counts: &mut AnswerCounts, answer: Answer) {
