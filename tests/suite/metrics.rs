@@ -283,7 +283,7 @@ async fn counters_and_gauges_exist_from_the_start() {
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
-            || row.name == "tokenweir_diagnosis_active"
+            || ["tokenweir_diagnosis_active", "tokenweir_verdict_info"].contains(&row.name)
             || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
             || (matches!(row.kind, MetricKind::Histogram(_)) && !row.labels.is_empty())
     };

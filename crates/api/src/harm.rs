@@ -5,6 +5,7 @@
 use super::{ClientSummary, LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use tokenweir_diagnose::is_critical_harm;
 
 /// How severe the share of requests is that failed, were refused or were slow.
@@ -172,11 +173,9 @@ impl Harm {
         };
         for reason in &mut self.reasons {
             if reason.contains(BY_GATEWAY) {
-                reason.push_str(&format!(
-                    ", {} of {total} of {}",
-                    most.rejected,
-                    most.name()
-                ));
+                let name = most.name();
+                // Writing to a string cannot fail.
+                let _ = write!(reason, ", {} of {total} of {name}", most.rejected);
             }
         }
     }

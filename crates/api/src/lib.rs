@@ -28,7 +28,8 @@ pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinu
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tokenweir_diagnose::{Change, Verdict};
+pub use tokenweir_diagnose::Change;
+use tokenweir_diagnose::Verdict;
 
 /// The document of `GET /streams`: the state of the gateway at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

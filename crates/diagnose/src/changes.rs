@@ -203,8 +203,8 @@ fn factor(anomaly: &Anomaly) -> f64 {
     }
 }
 
-/// The weight of a change: how far its value is from usual. Causes and changes at most backends count twice,
-/// numbers of requests half.
+/// The weight of a change: how far its value is from usual. Causes count twice, changes at most backends
+/// four times, numbers of requests half.
 fn weight(change: &Change) -> f64 {
     let distance = change.factor.max(1.0 / MAX_FACTOR).ln().abs();
     let of_kind = match words(&change.measure).kind {
@@ -212,7 +212,7 @@ fn weight(change: &Change) -> f64 {
         Kind::Tokens | Kind::FirstTokens | Kind::Requests => 1.0,
         Kind::Load => 0.5,
     };
-    let of_scope = if change.backend.is_empty() { 2.0 } else { 1.0 };
+    let of_scope = if change.backend.is_empty() { 4.0 } else { 1.0 };
     // A mean is known better than a quantile.
     let is_quantile = change.measure == WindowMeasure::GapP99.as_str();
     let of_measure = if is_quantile { 0.5 } else { 1.0 };

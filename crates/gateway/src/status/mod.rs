@@ -10,8 +10,9 @@ pub use blocks::{StatusBlock, StatusBlocks};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokenweir_api::{AnswerCounts, BackendFacts, ClientSummary, GatewayState, Harm, QueueSummary};
-use tokenweir_diagnose::Change;
+use tokenweir_api::{
+    AnswerCounts, BackendFacts, Change, ClientSummary, GatewayState, Harm, QueueSummary,
+};
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;

@@ -3,12 +3,10 @@
 //! Every record is evaluated on its own, so the counts are exact: no request is left out by
 //! sampling, and no count is estimated from histogram buckets.
 
-mod answer;
 mod definition;
 #[cfg(test)]
 mod tests;
 
-pub use answer::Answer;
 pub use definition::{
     LatencyMeasure, ObjectiveCondition, ObjectiveDefinition, ObjectiveParseError,
 };

@@ -35,6 +35,8 @@ pub(super) enum PageOrigin {
 const MAX_ENGINES: usize = 16;
 /// Two start times that differ by at most this many seconds are those of one process.
 const SAME_START_SECONDS: f64 = 1.0;
+/// A smaller start time is no time since the Unix epoch, as of an engine that reports another one.
+const MIN_UNIX_SECONDS: f64 = 1e8;
 /// Difference between the clocks of two machines that is still usual, in seconds.
 const CLOCK_SKEW_SECONDS: f64 = 30.0;
 /// Time in which the page of an earlier engine must return after its counters fell.
@@ -66,7 +68,8 @@ impl EngineIdentity {
         let is_other = match page.started {
             Some(started) if is_new(started, previous) => {
                 let age = wall_seconds - started;
-                self.is_known(started) || age > since.as_secs_f64() + CLOCK_SKEW_SECONDS
+                let is_time = started >= MIN_UNIX_SECONDS;
+                self.is_known(started) || is_time && age > since.as_secs_f64() + CLOCK_SKEW_SECONDS
             }
             _ => self.is_alternating(now),
         };

@@ -1,7 +1,8 @@
 //! Metrics of what clients got, and of service level objectives.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
-use tokenweir_request::slo::{Answer, ObjectiveResult};
+use tokenweir_request::answer::Answer;
+use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.
 const OBJECTIVE: MetricLabel = MetricLabel::variable(

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokenweir_api::{AnswerCounts, BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
+use tokenweir_request::answer::Answer;
 use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
-use tokenweir_request::slo::{Answer, Objective, ObjectiveResult};
+use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;

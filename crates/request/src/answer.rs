@@ -1,7 +1,7 @@
 //! What the client of a request got.
 
-use super::{Objective, ObjectiveResult};
 use crate::record::{Outcome, RequestRecord, Termination, UsageSource};
+use crate::slo::{Objective, ObjectiveResult};
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::openai::{Api, FinishReason};
@@ -128,6 +128,7 @@ fn has_given_up(record: &RequestRecord) -> bool {
 mod tests {
     use super::*;
     use crate::record::fixtures::streamed;
+    use std::time::Instant;
 
     fn class(change: impl FnOnce(&mut RequestRecord)) -> Option<&'static str> {
         let mut record = streamed();
@@ -136,8 +137,8 @@ mod tests {
         Answer::of(&record, &[]).map(Answer::as_str)
     }
 
-    fn after(record: &RequestRecord, millis: u64) -> Option<std::time::Instant> {
-        Some(record.timings.accepted + Duration::from_millis(millis))
+    fn after(record: &RequestRecord, millis: u64) -> Instant {
+        record.timings.accepted + Duration::from_millis(millis)
     }
 
     #[test]
@@ -217,25 +218,25 @@ mod tests {
         assert_eq!(
             left(|record| {
                 record.timings.last_output = None;
-                record.timings.ended = after(record, 1_500);
+                record.timings.ended = Some(after(record, 1_500));
             }),
             Some("client_timeout")
         );
         assert_eq!(
             left(|record| {
                 record.timings.last_output = None;
-                record.timings.ended = after(record, 300);
+                record.timings.ended = Some(after(record, 300));
             }),
             Some("cancelled")
         );
         assert_eq!(
-            left(|record| record.timings.ended = after(record, 1_600)),
+            left(|record| record.timings.ended = Some(after(record, 1_600))),
             Some("client_timeout"),
             "the output paused"
         );
         assert_eq!(
             left(|record| {
-                record.timings.ended = after(record, 1_600);
+                record.timings.ended = Some(after(record, 1_600));
                 record.observed.write_stall = Duration::from_secs(1);
             }),
             Some("cancelled"),
@@ -245,7 +246,7 @@ mod tests {
             left(|record| {
                 record.timings.received = None;
                 record.timings.last_output = None;
-                record.timings.ended = after(record, 9_000);
+                record.timings.ended = Some(after(record, 9_000));
             }),
             Some("cancelled"),
             "it did not send its whole request"
