@@ -56,7 +56,7 @@ class Relay:
     repeats: bool = False
     """Whether each character of the text of a response is replaced by an exclamation mark."""
     others: tuple[int, ...] = ()
-    """Ports of further backends: each connection goes to one of all, as behind a load balancer."""
+    """Ports of further backends: each connection, and each scrape, goes to one of all, as behind a load balancer."""
     page: bytes = b""
     """The last response with a metrics page."""
     open: dict[int, Connection] = field(default_factory=dict)
@@ -106,15 +106,17 @@ class Relay:
             if chunk.startswith((b"GET ", b"POST ")):
                 connection.request, connection.length = chunk[:16], 0
                 connection.is_cut = connection.is_inference and random.random() < self.cut_share
-                answer = self._own_answer(connection)
+                answer = await self._own_answer(connection)
                 connection.is_kept = answer is not None
                 connection.writer.write(answer or b"")
             if not connection.is_kept and not (self.swallows and connection.is_inference):
                 writer.write(chunk)
                 await writer.drain()
 
-    def _own_answer(self, connection: Connection) -> bytes | None:
+    async def _own_answer(self, connection: Connection) -> bytes | None:
         """The response of the relay itself to the last request. `None`: the backend answers it."""
+        if connection.is_metrics and self.others:
+            return await page_of(random.choice((self.backend, *self.others)))
         if connection.is_metrics and self.freezes_metrics and self.page:
             return self.page
         if connection.is_inference and self.status:
@@ -146,6 +148,15 @@ class Relay:
             if connection.is_cut and connection.length > 2000:
                 writer.transport.abort()
                 return
+
+
+async def page_of(port: int) -> bytes:
+    """The response of a backend with its metrics page."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: backend\r\nconnection: close\r\n\r\n")
+    response = await reader.read(-1)
+    writer.close()
+    return response
 
 
 TEXT = re.compile(rb'("content": ?")([^"\\]+)')

@@ -238,7 +238,7 @@ add_fault("swallowed requests", r"stalls gpu2 .requests there get no first outpu
 
 
 # A proxy in front of one backend sends each response at once when it is complete.
-add_fault("buffering proxy", r"front_end_gap gpu2 .a proxy .* buffers", "backend_avoided gpu2", options=RELAYED,
+add_fault("buffering proxy", r"front_end_gap gpu2 .a proxy .* buffers", "front_end_gap gpu2|backend_avoided gpu2", options=RELAYED,
           relay={"buffers": True})
 
 

@@ -452,7 +452,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
             ..Evidence::new(name, lag, "s", window.seconds())
         },
     );
-    Some(with_buffering(RuleMatch::new(signals, evidence), &window))
+    Some(with_buffering(RuleMatch::new(signals, evidence), &recent))
 }
 
 /// Adds the cause to a match if the tokens of most streams of the window arrived all at once.

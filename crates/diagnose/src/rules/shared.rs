@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Minimum number of pages of another engine in five minutes.
 const MIN_SWITCHES: f64 = 2.0;
+/// Time within which the last page of another engine must have come.
+const SWITCH_WINDOW: Duration = Duration::from_secs(40);
 /// Time for which the requests of other clients must be in the engine. It is short, so that no flag of the engine is
 /// recommended before.
 const FOREIGN_WINDOW: Duration = Duration::from_secs(10);
@@ -31,7 +33,7 @@ pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The backend is not one engine for this gateway alone, so its metrics do not show what this \
               gateway causes.",
-    evidence: "In five minutes two metrics pages, and in the last minute one, were those of another engine \
+    evidence: "In five minutes two metrics pages, and in the last 40 s one, were those of another engine \
                than the page before: the counters or the start time of an earlier engine returned. Or for \
                10 s at least three requests, half of those in the engine and twice the share at the peers \
                (80 % without peers), are not of this gateway; and requests wait in the engine, first tokens \
@@ -48,7 +50,7 @@ pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
 fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
     let switches = |window: StepWindow<'_>| window.sum(StepSignal::EngineSwitches).unwrap_or(0.0);
     if switches(evaluation.long_window()) >= MIN_SWITCHES
-        && switches(evaluation.short_window()) >= 1.0
+        && switches(evaluation.history.window(SWITCH_WINDOW)) >= 1.0
     {
         let evidence = evaluation.evidence_for_all(&[WindowMeasure::InFlight]);
         let remedy =

@@ -71,7 +71,11 @@ impl EngineIdentity {
                 let is_time = started >= MIN_UNIX_SECONDS;
                 self.is_known(started) || is_time && age > since.as_secs_f64() + CLOCK_SKEW_SECONDS
             }
-            _ => self.is_alternating(now),
+            // A process that has just started has not processed many tokens.
+            _ => {
+                let has_worked = since <= RETURNS_WITHIN && tokens(page) >= MIN_RETURNED_TOKENS;
+                has_worked || self.is_alternating(now)
+            }
         };
         self.lost = Some((*previous, now));
         if !is_other {
@@ -171,11 +175,17 @@ mod tests {
 
     #[test]
     fn counters_that_return_are_those_of_another_engine() {
-        use PageOrigin::{OtherEngine, Restarted};
         let high = |more| page(None, 9_000.0 + more);
         let low = |more| page(None, 4_000.0 + more);
         let pages = [high(0.0), low(0.0), high(50.0), low(50.0), high(90.0)];
-        let expected = [Restarted, OtherEngine, OtherEngine, OtherEngine];
+        assert_eq!(origins(&pages), [PageOrigin::OtherEngine; 4]);
+        let small = page(None, 500.0);
+        let pages = [high(0.0), small, high(50.0), small];
+        let expected = [
+            PageOrigin::Restarted,
+            PageOrigin::OtherEngine,
+            PageOrigin::OtherEngine,
+        ];
         assert_eq!(origins(&pages), expected);
     }
 
