@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
+use tokenweir_api::HistoryPage;
 use tokenweir_diagnose::Verdict;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::status::StatusSnapshot;
@@ -155,6 +156,14 @@ pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Respon
 
 pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
     without_caching(Json(&**admin.diagnosis.load()).into_response())
+}
+
+pub(super) async fn get_history(State(admin): State<Arc<Admin>>) -> Response {
+    let page = HistoryPage {
+        heat_map: admin.recent_requests.heat_map(clock::now()),
+        marks: admin.timeline.marks(),
+    };
+    without_caching(Json(page).into_response())
 }
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {

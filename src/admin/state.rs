@@ -3,6 +3,7 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::backend_statuses;
 use super::configuration::ActiveConfiguration;
+use super::timeline::Timeline;
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub struct Admin {
     pub status_sources: Vec<StatusSource>,
     /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
+    /// The verdicts, drains, reloads and deploys of the last days.
+    pub timeline: Timeline,
     /// The active configuration.
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.

@@ -3,7 +3,7 @@
 use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
-use super::error::ApplicationError;
+use super::error::{ApplicationError, in_part};
 use super::extras::{self, BackendOptions, Extras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
@@ -12,7 +12,7 @@ use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
@@ -227,6 +227,7 @@ impl RequestPath {
             recent_requests: self.pipeline.recent_requests.clone(),
             status_sources,
             diagnosis: Arc::default(),
+            timeline: open_timeline(config)?,
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
@@ -240,6 +241,14 @@ impl RequestPath {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
     }
+}
+
+fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
+    let file = config.timeline.file.as_deref();
+    let opened = Timeline::open(file, clock::wall_time());
+    opened.map_err(in_part(
+        "cannot write the file of the timeline (timeline.file)",
+    ))
 }
 
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.

@@ -6,7 +6,7 @@ use super::options::{discovery, sessions, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
-use super::sections::telemetry::{log, metrics, slos, tracing};
+use super::sections::telemetry::{log, metrics, slos, timeline, tracing};
 use super::sections::upstream::{
     admission, circuit_breaker, models, retry, routing, scrape, timeouts,
 };
@@ -149,6 +149,8 @@ define_config! {
     reload: reload::Section,
     /// Logs.
     log: log::Section,
+    /// Verdicts, drains, reloads and deploys of the last days.
+    timeline: timeline::Section,
     /// Monitoring of the quality of responses.
     quality: quality::Section,
     /// User, session and conversation of a request on spans and access log lines.

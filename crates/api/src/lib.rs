@@ -6,6 +6,8 @@
 
 mod backend_condition;
 mod clients;
+mod groups;
+mod history_page;
 mod last_minute;
 
 mod harm;
@@ -20,7 +22,9 @@ pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
 pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
+pub use groups::GroupSummary;
 pub use harm::{Harm, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
+pub use history_page::{HeatMap, HistoryPage, Mark, MarkKind};
 pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +79,10 @@ pub struct GatewaySnapshot {
     pub harm: Harm,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
+    /// The requests of each model.
+    pub models: Vec<GroupSummary>,
+    /// The requests of each tenant. Empty: clients have no keys.
+    pub tenants: Vec<GroupSummary>,
     /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
     pub history: History,
     /// The requests that ended most recently and the most recent slow requests, newest first.

@@ -3,6 +3,7 @@
 pub(super) mod rows;
 mod stall_log;
 mod task;
+mod timeline;
 mod verdict_log;
 
 pub(super) use task::{DiagnosisHooks, DiagnosisTask};

@@ -2,6 +2,7 @@
 //! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::stall_log::StallLog;
+use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -82,6 +83,7 @@ impl DiagnosisTask {
         let mut diagnoser = Diagnoser::default();
         let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
+        let mut timeline = TimelineObserver::default();
         let mut ticks = tokio::time::interval(EVERY);
         // After a late tick, the next tick comes a full interval later: two samples in direct succession
         // would be equal.
@@ -94,8 +96,9 @@ impl DiagnosisTask {
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.extras
-                .on_diagnosis(&diagnosis, now, clock::wall_time());
+            let wall_time = clock::wall_time();
+            timeline.observe(&self.admin, &diagnosis, wall_time);
+            self.extras.on_diagnosis(&diagnosis, now, wall_time);
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
@@ -609,6 +609,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         recent_requests: recent,
         status_sources,
         diagnosis: setup.diagnosis,
+        timeline: Timeline::default(),
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),

@@ -23,22 +23,11 @@ enum ClientKey {
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {
-    /// Counts an ended request. The prompt tokens of a request that the gateway answered itself are not
-    /// counted, because no engine computed them.
+    /// Counts an ended request.
     pub(super) fn record(&mut self, record: &RequestRecord) {
-        let prompt_tokens = if record.attempts.is_empty() {
-            0
-        } else if let Some(input) = record.engine_token_counts().input {
-            input
-        } else {
-            let decision = record.decision.as_ref();
-            decision.map_or(0, |decision| {
-                decision.selected_candidate().prompt.round() as u64
-            })
-        };
         let counts = ClientSummary {
             requests: 1,
-            prompt_tokens,
+            prompt_tokens: prompt_tokens(record),
             output_tokens: record.output_tokens().unwrap_or_default(),
             refused: u64::from(record.outcome == Outcome::Rejected),
             ..ClientSummary::default()
@@ -112,6 +101,21 @@ impl ClientKey {
             },
             None => Self::Address(address),
         }
+    }
+}
+
+/// The prompt tokens of an ended request. Those of a request that the gateway answered itself are not counted,
+/// because no engine computed them.
+pub(super) fn prompt_tokens(record: &RequestRecord) -> u64 {
+    if record.attempts.is_empty() {
+        0
+    } else if let Some(input) = record.engine_token_counts().input {
+        input
+    } else {
+        let decision = record.decision.as_ref();
+        decision.map_or(0, |decision| {
+            decision.selected_candidate().prompt.round() as u64
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Counts and latencies of the requests that ended in one window of 5 s.
 
-use super::client_counts::ClientCounts;
+use super::client_counts::{ClientCounts, prompt_tokens};
+use super::group_counts::GroupCounts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
@@ -25,6 +26,7 @@ pub(super) struct RequestStatsWindow {
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) clients: ClientCounts,
+    pub(super) groups: GroupCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
@@ -87,6 +89,7 @@ impl RequestStatsWindow {
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
         self.clients.record(record);
+        self.groups.record(record, prompt_tokens(record));
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
