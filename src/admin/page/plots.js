@@ -5,7 +5,8 @@ const [WIDTH, HEIGHT] = [240, 28];
 /** A plot covers at least this number of intervals, so that the first ones are not stretched over its width. */
 const MIN_POINTS = 30;
 
-function shape(tag, attributes) {
+/** An element of an SVG. */
+export function shape(tag, attributes) {
   const created = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
   return created;
