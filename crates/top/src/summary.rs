@@ -117,7 +117,7 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
         .map(name_width)
         .max()
         .unwrap_or_default()
-        .clamp(7, 40);
+        .clamp(7, 60);
     let titles = format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}",
         "BACKEND", "STATE", "TTFT", "FAILED", "4XX", "WAITING", "IN FLIGHT", "KV"
