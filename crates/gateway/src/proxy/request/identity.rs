@@ -51,6 +51,9 @@ const MAX_VALUE_BYTES: usize = 512;
 const SESSION_SEPARATOR: &str = "_session_";
 
 impl IdentityReader {
+    /// The kind of the pseudonyms of users.
+    pub const USER: &'static str = "user";
+
     /// The user, session and conversation that a request names, in the form that `mode` requires.
     pub(crate) fn read(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestIdentity {
         if self.mode == IdentityMode::Off {
@@ -76,7 +79,7 @@ impl IdentityReader {
         let session = session.map(|value| self.report("session", value));
         let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
-            user: user.map(|value| self.report("user", value)),
+            user: user.map(|value| self.report(Self::USER, value)),
             // The turns of a session are one conversation, unless the client names a conversation.
             conversation: conversation.or_else(|| session.clone()),
             session,
