@@ -47,7 +47,7 @@ const ENDED = [
 export function showBackend(backend, { verdicts, streams, ended }) {
   const dialog = open(backend.name, "wide");
   for (const verdict of verdicts.filter((one) => one.backend === backend.name)) {
-    dialog.append(element("p", "notice", `${verdict.severity}: ${text(verdict.meaning)} ${text(verdict.remedy)}`));
+    dialog.append(element("p", `notice ${verdict.severity === "critical" ? "alarm" : ""}`, `${verdict.severity}: ${text(verdict.meaning)} ${text(verdict.remedy)}`));
   }
   dialog.append(factList(DETAILS.map(([name, format]) => [name, format(backend)])));
   for (const [columns, requests] of [[STREAM, streams.oldest], [ENDED, ended]]) {

@@ -28,8 +28,10 @@ struct TimelineState {
 const MAX_MARKS: usize = 1_000;
 /// Maximum length of the reason of a mark, in characters.
 const MAX_REASON_CHARS: usize = 200;
+/// What begins again within this time after its end continues its mark.
+const MAX_GAP: Duration = Duration::from_mins(1);
 /// Marks that are older than this are not read from the file.
-const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3_600);
+const MAX_AGE: Duration = Duration::from_hours(14 * 24);
 
 impl Timeline {
     /// Reads the marks of earlier processes from the file, and adds the start of this one at `now`. Fails if the file
@@ -79,14 +81,14 @@ impl Timeline {
             if !is_known {
                 let began = if mark.began == 0 { now } else { mark.began };
                 changed.push(Mark {
-                    began,
+                    began: first_begin(marks, mark, now).unwrap_or(began),
                     holds: true,
                     ..mark.clone()
                 });
             }
         }
         changed.extend(moments.into_iter().map(|mark| Mark {
-            began: now,
+            began: first_begin(marks, &mark, now).unwrap_or(now),
             ended: Some(now),
             ..mark
         }));
@@ -103,6 +105,16 @@ impl Timeline {
     pub fn marks(&self) -> Vec<Mark> {
         lock(&self.0).marks.iter().cloned().collect()
     }
+}
+
+/// When the same thing began before, if it ended a moment ago: what comes and goes is one mark.
+fn first_begin(marks: &VecDeque<Mark>, mark: &Mark, now: u64) -> Option<u64> {
+    let is_recent = |ended: u64| now.saturating_sub(ended) <= MAX_GAP.as_secs();
+    let before = marks
+        .iter()
+        .rev()
+        .find(|known| known.is_same(mark) && known.ended.is_some_and(is_recent));
+    before.map(|before| before.began)
 }
 
 /// Adds a mark, or replaces the mark of the same begin.
@@ -158,6 +170,14 @@ mod tests {
         timeline.observe(&[], Vec::new(), at(20));
         assert_eq!(timeline.marks()[0].ended, Some(100 * DAY + 20));
         timeline.observe(&[verdict("shedding")], Vec::new(), at(30));
+        timeline.observe(&[], Vec::new(), at(40));
+        let ended = timeline.marks();
+        assert_eq!(
+            (ended.len(), ended[0].ended),
+            (1, Some(100 * DAY + 40)),
+            "it came and went"
+        );
+        timeline.observe(&[verdict("shedding")], Vec::new(), at(200));
         assert_eq!(timeline.marks().len(), 2, "it begins again");
     }
 
@@ -181,7 +201,7 @@ mod tests {
         before.observe(&[verdict("stalls")], Vec::new(), at(9));
         drop(before);
         std::fs::write(path.with_extension("jsonl.old"), "{broken\n").unwrap();
-        let marks = open(60).marks();
+        let marks = open(100).marks();
         let shown: Vec<_> = marks
             .iter()
             .map(|mark| (&*mark.name, mark.ended.is_some()))

@@ -25,7 +25,7 @@ const BOUNDS: [f64; 15] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0,
 ];
 /// Length of a minute.
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 /// Number of minutes in the ring.
 const MINUTES: u64 = 60;
 
@@ -52,7 +52,9 @@ impl HeatRing {
     /// `current`: the index of the current window.
     pub(super) fn to_document(&self, open: Option<&RequestStatsWindow>, current: u64) -> HeatMap {
         let mut ring = Self(self.0.clone());
-        open.into_iter().for_each(|window| ring.add(window));
+        if let Some(window) = open {
+            ring.add(window);
+        }
         let last = minute_of(current);
         let first = (last + 1).saturating_sub(MINUTES);
         let minute = |index: u64| {
