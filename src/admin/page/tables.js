@@ -152,6 +152,8 @@ export class Table {
         row.append(cell);
         return cell;
       });
+      // The row has the focus in place of its link.
+      for (const link of row.querySelectorAll("a.lead")) link.tabIndex = -1;
       known = { row, cells };
       this.#rows.set(key, known);
     }
