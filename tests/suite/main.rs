@@ -95,6 +95,7 @@ mod top;
 mod trace_capture;
 mod unknown_output;
 mod unread_requests;
+mod upgrade;
 mod usage_injection;
 mod usage_log;
 mod webhook;

@@ -4,7 +4,6 @@
 
 use super::error::{ConfigError, Position, ProblemKind};
 use super::redaction::ExcerptRedaction;
-use super::replaced_keys;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -342,11 +341,8 @@ fn describe_parse_error(error: &Error) -> ParseProblem {
             field, expected, ..
         } => {
             let problem = format!("unknown key `{field}`");
-            let help = match replaced_keys::replacement(field, expected) {
-                Some(replacement) => replacement.to_owned(),
-                None => suggest_name(field, expected),
-            };
-            ParseProblem::of_kind(ProblemKind::UnknownKey, problem).with_help(help)
+            ParseProblem::of_kind(ProblemKind::UnknownKey, problem)
+                .with_help(suggest_name(field, expected))
         }
         Error::SerdeUnknownVariant {
             variant, expected, ..
