@@ -19,6 +19,11 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     if !diff.is_empty() {
         print_line(diff.trim_end());
     }
+    let mut notes = upgraded.notes.clone();
+    notes.extend(unknown_metrics(&upgraded.metrics, &notes));
+    for note in &notes {
+        eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
+    }
     if has_mistakes(&upgraded, file) {
         return EXIT_USAGE;
     }
@@ -28,11 +33,6 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     {
         eprintln!("{}: cannot be written: {error}", file.display());
         return EXIT_FAILURE;
-    }
-    let mut notes = upgraded.notes;
-    notes.extend(unknown_metrics(&upgraded.metrics, &notes));
-    for note in &notes {
-        eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
     }
     if notes.is_empty() { 0 } else { EXIT_FAILURE }
 }

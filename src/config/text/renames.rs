@@ -56,6 +56,9 @@ pub(crate) struct RenamedKey {
     pub(crate) joins: Option<String>,
     /// The value with which nothing has to be done.
     pub(crate) default: Option<String>,
+    /// Whether the key stays, so that the file is refused: without it, data would be less protected.
+    #[serde(default)]
+    pub(crate) by_hand: bool,
     /// What operators do if no key has its place.
     help: Option<String>,
 }

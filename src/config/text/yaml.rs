@@ -36,14 +36,23 @@ pub(crate) struct Entry {
 /// Returns all entries of a YAML document, each after the entry that contains it. A key may occur twice.
 /// The error is the number of the first line that is not valid YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
+    read_entries(text, tolerant_options()).map_err(|error| line_of(&error))
+}
+
+/// Returns the values of a YAML document, as [`entries`] reads it.
+pub(crate) fn values(text: &str) -> Result<serde_json::Value, usize> {
+    serde_saphyr::from_str_with_options(text, tolerant_options()).map_err(|error| line_of(&error))
+}
+
+fn tolerant_options() -> Options {
     let mut options = parser_options();
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
-    let line = |error: Error| {
-        error
-            .location()
-            .map_or(1, |location| location.line() as usize)
-    };
-    read_entries(text, options).map_err(line)
+    options
+}
+
+fn line_of(error: &Error) -> usize {
+    let location = error.location();
+    location.map_or(1, |location| location.line() as usize)
 }
 
 fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {

@@ -1,10 +1,19 @@
-//! The lines of a file with their replacements, and the difference as a unified diff.
+//! The lines of a file with their replacements, the difference as a unified diff, and notes about lines.
 
 use std::fmt::{self, Write};
 use std::ops::Range;
 
 /// Number of unchanged lines that the diff shows around a change.
 const CONTEXT: usize = 3;
+
+/// Something that a person has to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpgradeNote {
+    /// The line number, counted from 1.
+    pub line: usize,
+    /// What is there, and what to write in its place.
+    pub problem: String,
+}
 
 /// A replacement of characters of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,14 +53,16 @@ impl EditedLine {
 // === impl EditedLines ===
 
 impl EditedLines {
-    pub(super) fn new(text: &str) -> Self {
-        let line = |line: &str| EditedLine {
-            old: line.to_owned(),
-            new: vec![line.to_owned()],
+    /// `new` has the lines of `old`, which can differ.
+    pub(super) fn new(old: &str, new: &str) -> Self {
+        let lines = old.lines().zip(new.lines());
+        let line = |(old, new): (&str, &str)| EditedLine {
+            old: old.to_owned(),
+            new: vec![new.to_owned()],
         };
         Self {
-            lines: text.lines().map(line).collect(),
-            is_ended: text.ends_with('\n'),
+            lines: lines.map(line).collect(),
+            is_ended: old.ends_with('\n'),
         }
     }
 
@@ -72,16 +83,6 @@ impl EditedLines {
                 .chain(after.copied())
                 .collect();
             line.new = text.split('\n').map(str::to_owned).collect();
-        }
-    }
-
-    /// Replaces the new text by a text with as many lines.
-    pub(super) fn set_text(&mut self, text: &str) {
-        let mut rest = text.lines();
-        for line in self.lines.iter_mut().flat_map(|line| &mut line.new) {
-            if let Some(new) = rest.next() {
-                new.clone_into(line);
-            }
         }
     }
 

@@ -11,7 +11,7 @@ use super::text::redaction::ExcerptRedaction;
 use super::text::renames::Renames;
 use super::text::yaml::{self, Entry};
 use keys::KeyRewriter;
-pub use lines::EditedLines;
+pub use lines::{EditedLines, UpgradeNote};
 pub use queries::QueriedMetric;
 use queries::QueryRewriter;
 use std::path::Path;
@@ -25,15 +25,6 @@ const OTHER_FILES: [&str; 6] = [
     "templating",
     "dashboard",
 ];
-
-/// Something that a person has to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpgradeNote {
-    /// The line number, counted from 1.
-    pub line: usize,
-    /// What is there, and what to write in its place.
-    pub problem: String,
-}
 
 /// Kind of a rewritten file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +44,7 @@ pub struct UpgradedFile {
     pub lines: EditedLines,
     /// What a person has to write, in the order of the lines.
     pub notes: Vec<UpgradeNote>,
-    /// The metrics of the gateway in the queries of the new text.
+    /// The metrics of the gateway in a new text with queries.
     pub metrics: Vec<QueriedMetric>,
     /// Kind of the file.
     pub kind: UpgradedKind,
@@ -80,28 +71,44 @@ fn upgrade(text: &str) -> Result<UpgradedFile, usize> {
     let renames = Renames::shipped();
     let entries = yaml::entries(text)?;
     let kind = kind_of(&entries);
-    let mut lines = EditedLines::new(text);
-    let mut notes = Vec::new();
-    if kind != UpgradedKind::Queries {
-        let mut rewriter = KeyRewriter::new(text, &entries, renames);
-        rewriter.rewrite();
-        lines.apply(rewriter.edits);
-        notes = rewriter.notes;
+    let mut rewriter = QueryRewriter::new(renames).ok_or(1_usize)?;
+    let mut rewritten = rewriter.rewrite(text, &starts_of_items(text, &entries));
+    let mut notes = std::mem::take(&mut rewriter.notes);
+    let mut metrics = Vec::new();
+    let mut edits = Vec::new();
+    if kind == UpgradedKind::Queries {
+        for word in &renames.words {
+            rewritten = rewritten.replace(&word.from, &word.to);
+        }
+        metrics = rewriter.metrics(&rewritten);
+    } else {
+        let entries = yaml::entries(&rewritten)?;
+        let values = yaml::values(&rewritten)?;
+        let keys = KeyRewriter::new(&rewritten, &entries, &values, renames).rewrite();
+        edits = keys.edits;
+        notes.extend(keys.notes);
     }
-    let text = lines.text();
-    let entries = yaml::entries(&text)?;
-    let mut rewriter = QueryRewriter::new(&text, &entries, renames);
-    rewriter.rewrite(kind == UpgradedKind::Queries);
-    let text = rewriter.text();
-    notes.extend(rewriter.notes);
     notes.sort_by_key(|note| note.line);
-    lines.set_text(&text);
+    notes.dedup();
+    let mut lines = EditedLines::new(text, &rewritten);
+    lines.apply(edits);
     Ok(UpgradedFile {
         lines,
         notes,
-        metrics: queries::queried_metrics(&text, &yaml::entries(&text)?),
+        metrics,
         kind,
     })
+}
+
+/// The index of the first byte of each item of a list, such as a rule or a panel.
+fn starts_of_items(text: &str, entries: &[Entry]) -> Vec<usize> {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let items = entries.iter().filter(|entry| entry.is_item);
+    let start = |item: &Entry| {
+        let before = lines.get(..item.start.line - 1).unwrap_or_default();
+        before.iter().map(|line| line.len()).sum()
+    };
+    items.map(start).collect()
 }
 
 fn kind_of(entries: &[Entry]) -> UpgradedKind {
@@ -172,20 +179,39 @@ mod tests {
     }
 
     #[test]
-    fn keys_move_to_other_sections() {
+    fn a_key_moves_to_another_section() {
         let before = "routing:\n  policy: session\n  session_headers: [x-user-id]\n";
         let after = "routing:\n  policy: session\n  # session_headers: [x-user-id]  # 0.2: moved to \
-                     `identities.session_headers`\nidentities:\n  session_headers: [x-user-id]\n";
+                     `identities.session_headers`\nidentities:\n  session_headers: [\"x-user-id\"]\n";
         assert_eq!(upgraded(before).lines.text(), after);
         parse(after).unwrap();
-        let before =
-            "access:\n  keys_file: /k\n  cache_salt: { derive: tenant, secret: { env: SALT } }\n";
-        let text = upgraded(before).lines.text();
-        assert!(
-            text.contains("\n  cache_salt_secret: { env: SALT }\n"),
-            "{text}"
+    }
+
+    #[test]
+    fn a_key_that_protects_data_stays() {
+        for text in [
+            "access: { cache_salt: { derive: tenant } }\n",
+            "log: { payloads: { file: /p, command: [redact] } }\n",
+        ] {
+            assert_eq!(upgraded(text).lines.text(), text);
+            assert!(parse(text).is_err());
+        }
+        assert_eq!(
+            upgraded("access: { cache_salt: { derive: null } }\n")
+                .lines
+                .text(),
+            "# access: { cache_salt: { derive: null } }  # 0.2: no key of it is left\n"
         );
-        parse(&text).unwrap();
+    }
+
+    #[test]
+    fn values_of_the_chart_have_a_configuration() {
+        let file = upgraded(
+            "image: { tag: a }\nconfig:\n  watch: { timeout: 1s }\n  routing: { session_headers: [a] }\n",
+        );
+        let text = file.lines.text();
+        assert!(text.contains("\n  scrape: { timeout: 1s }\n"), "{text}");
+        assert_eq!(file.notes.len(), 1, "{:?}", file.notes);
     }
 
     #[test]
