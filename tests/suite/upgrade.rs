@@ -109,16 +109,17 @@ async fn without_write_no_file_changes() {
 }
 
 #[tokio::test]
-async fn a_file_with_mistakes_is_not_written() {
+async fn a_file_with_mistakes_is_not_shown() {
     let file = process::folder("upgrade-mistake").join("gateway.yaml");
-    let text = "watch: { timeout: 1s }\nlisten: nonsense\n";
+    let text = "watch: { timeout: 1s }\nbackends: [{ url: a:1, api_key: sk-canary }]\n";
     fs::write(&file, text).unwrap();
     let (code, diff, errors) = upgrade(&file, &["--write"]).await;
     assert_eq!(code, Some(64), "{diff}{errors}");
     assert!(
-        errors.contains("listen") && diff.contains("+scrape"),
+        errors.contains("api_key") && diff.is_empty(),
         "{diff}{errors}"
     );
+    assert!(!errors.contains("sk-canary"), "{errors}");
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
 

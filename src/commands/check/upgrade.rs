@@ -15,17 +15,18 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
             return EXIT_USAGE;
         }
     };
-    let diff = upgraded.lines.diff(&file.display().to_string());
-    if !diff.is_empty() {
-        print_line(diff.trim_end());
-    }
     let mut notes = upgraded.notes.clone();
     notes.extend(unknown_metrics(&upgraded.metrics, &notes));
     for note in &notes {
         eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
     }
+    // A file with mistakes can have a secret in a wrong place, which its diff would show.
     if has_mistakes(&upgraded, file) {
         return EXIT_USAGE;
+    }
+    let diff = upgraded.lines.diff(&file.display().to_string());
+    if !diff.is_empty() {
+        print_line(diff.trim_end());
     }
     if is_written
         && upgraded.lines.is_changed()
