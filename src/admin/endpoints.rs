@@ -141,10 +141,10 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
 /// reload of the keys file. `None`: no API keys are configured.
 fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
-    let open: BTreeMap<_, _> = keys
-        .open()
-        .map(|(name, open)| (name.to_string(), open))
-        .collect();
+    let mut open = BTreeMap::<&str, u32>::new();
+    for (label, requests) in keys.open_by_label() {
+        *open.entry(label).or_default() += requests;
+    }
     let problem = access.reload_error().map(|problem| problem.to_string());
     Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
 }

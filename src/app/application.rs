@@ -38,6 +38,7 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
+    extras: Arc<Extras>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// A task ends when its `SupervisedTask` is dropped.
     _background_tasks: Vec<SupervisedTask>,
@@ -98,7 +99,7 @@ impl Application {
             descriptors,
             state: server.state.clone(),
             admin,
-            extras,
+            extras: extras.clone(),
             set_log_level: Box::new(logs.level_setter()),
         };
         Ok(Self {
@@ -106,6 +107,7 @@ impl Application {
             server,
             workers,
             reloader,
+            extras,
             _background_tasks: background_tasks,
         })
     }
@@ -138,6 +140,7 @@ impl Application {
         drop(watchdog);
         // Waits for the end of the task, which drops the reloader and its health checkers.
         reloading.stop().await;
+        self.extras.shutdown().await;
         self.workers.shutdown().await;
         match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),

@@ -16,9 +16,10 @@ use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
 use resume::Resumption;
 use sessions::SessionAdmission;
+use shared_limits::SharedLimits;
 use std::any::Any;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::{Diagnosis, DiagnosisSample};
 use tokenweir_engine::address::BackendId;
@@ -33,6 +34,9 @@ use tokenweir_gateway::telemetry::decision_log::DecisionPart;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
+use tokenweir_net::supervise::SupervisedTask;
+use tokenweir_protocol::mutex::lock;
+use tokenweir_request::access::QuotaScope;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
 use tokenweir_settings::Environment;
@@ -50,6 +54,7 @@ pub use tokenweir_quality as quality;
 pub use tokenweir_ranks as ranks;
 pub use tokenweir_resume as resume;
 pub use tokenweir_sessions as sessions;
+pub use tokenweir_shared_limits as shared_limits;
 pub use tokenweir_sleep as sleep;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_usage_log as usage_log;
@@ -95,8 +100,18 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         payload_log::rows::ROWS,
         usage_log::rows::ROWS,
         sessions::rows::ROWS,
+        shared_limits::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
+}
+
+/// Whether all gateways count limits together.
+pub(super) fn quota_scope(config: &Config) -> QuotaScope {
+    if config.peer_exchange.url.is_some() {
+        QuotaScope::Fleet
+    } else {
+        QuotaScope::Gateway
+    }
 }
 
 /// Returns the number of pages that options scrape.
@@ -123,6 +138,13 @@ pub(crate) struct Extras {
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
     sessions: Arc<SessionAdmission>,
+    limits: Option<RunningLimits>,
+}
+
+/// Limits over all gateways and restarts, and their task.
+struct RunningLimits {
+    limits: Arc<SharedLimits>,
+    task: Mutex<Option<SupervisedTask>>,
 }
 
 /// The settings of options that are read from files of secrets.
@@ -255,12 +277,19 @@ impl Extras {
         let secrets = SecretSettings::read(config, env)?;
         let request = RequestExtras::of(config);
         let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
+        let access = &proxy.state.access;
+        let limits = SharedLimits::new(&config.shared_limits, access, backends.exchange());
+        let limits = limits.map(|limits| RunningLimits {
+            task: Mutex::new(Some(limits.start())),
+            limits,
+        });
         let extras = Self {
             backends,
             request,
             sessions: Arc::new(sessions),
             gpus: Arc::default(),
             webhooks: Arc::default(),
+            limits,
         };
         extras.gpus.configure(&config.gpu, &proxy.backend_client);
         extras.sessions.configure(config.sessions);
@@ -298,7 +327,19 @@ impl Extras {
         sources.extend(sinks);
         sources.extend(self.request.status_sources());
         sources.push(sessions::rows::status_source(self.sessions.clone()));
+        let limits = self.limits.as_ref().map(|running| running.limits.clone());
+        sources.push(shared_limits::rows::status_source(limits));
         sources
+    }
+
+    /// Stores what must outlast the process, after the last request.
+    pub(super) async fn shutdown(&self) {
+        let Some(running) = &self.limits else { return };
+        let task = lock(&running.task).take();
+        if let Some(task) = task {
+            task.stop().await;
+        }
+        running.limits.shutdown().await;
     }
 }
 

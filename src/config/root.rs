@@ -18,6 +18,7 @@ use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
+use tokenweir_shared_limits as shared_limits;
 use tokenweir_sleep as sleep;
 
 /// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
@@ -118,6 +119,8 @@ define_config! {
     kv_events: kv_events::Section,
     /// Exchange with other gateways before the same backends, for routing.
     peer_exchange: peer_exchange::Section,
+    /// Limits of tenants over restarts. Gateways with a `peer_exchange` count limits together.
+    shared_limits: shared_limits::Section,
     /// Whether the gateway requests token counts (`usage`) that clients did not request.
     usage: usage::Usage,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.

@@ -82,6 +82,7 @@ mod scraping;
 mod secret_leaks;
 mod server_dialects;
 mod sessions;
+mod shared_limits;
 mod simulated_backends;
 mod sleep;
 mod slow_clients;

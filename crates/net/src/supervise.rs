@@ -58,6 +58,8 @@ named_enum! {
         KvEvents = "kv_events",
         /// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
         PeerExchange = "peer_exchange",
+        /// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
+        SharedLimits = "shared_limits",
         /// Diagnoses the backends.
         Diagnosis = "diagnosis",
         /// Sends messages to one webhook.

@@ -350,7 +350,7 @@ async fn attached(
         request_id: &exchange.record().request_id,
         origin: origin.as_ref(),
         cors: &context.state.access.cors,
-        rate_limit_status: &principal.rate_limit_status,
+        principal: &principal,
     };
     own_headers.complete(&mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));

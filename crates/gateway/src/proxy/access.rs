@@ -9,18 +9,19 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_request::access::{
     ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
-    RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
+    QuotaRegistry, RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
 };
 use tokenweir_request::error::{self, GatewayError};
-use tokenweir_request::observe::{ExchangeRegistry, Sink};
+use tokenweir_request::observe::{Exchange, ExchangeRegistry, Sink};
 use tokenweir_request::record::{ClientIdentity, RequestRecord};
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
@@ -39,6 +40,8 @@ pub struct AccessControl {
     /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
     /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
+    /// The quotas of tenants, keys and models of tenants.
+    pub quotas: Arc<QuotaRegistry>,
 }
 
 /// Finds the open streams whose API key was removed from the key file.
@@ -63,8 +66,11 @@ pub struct Principal {
     key: Option<Arc<ApiKey>>,
     /// The engine-control fields that the principal may use.
     pub permissions: Permissions,
-    /// The rate limits that remain after this request, for the response headers.
-    pub rate_limit_status: RateLimitStatus,
+    /// The rate limits of tenant and key that remain after this request.
+    rate_limit_status: RateLimitStatus,
+    /// The rate limits of the model that remain after this request. Not set: the tenant has none for it, or the
+    /// model is not known yet.
+    model_status: OnceLock<RateLimitStatus>,
 }
 
 // === impl AccessControl ===
@@ -72,8 +78,14 @@ pub struct Principal {
 impl AccessControl {
     /// Access control with the keys of a key file. `None`: no API key is required.
     pub fn new(key_file: Option<&KeyFile>, cors: Cors) -> Self {
+        Self::with_quotas(key_file, cors, Arc::default())
+    }
+
+    /// Access control as [`Self::new`], whose keys have their quotas in `quotas`.
+    pub fn with_quotas(key_file: Option<&KeyFile>, cors: Cors, quotas: Arc<QuotaRegistry>) -> Self {
         let access = Self {
             cors,
+            quotas,
             ..Self::default()
         };
         access.replace_keys(key_file);
@@ -85,7 +97,7 @@ impl AccessControl {
     /// more.
     pub fn replace_keys(&self, key_file: Option<&KeyFile>) {
         self.keys.rcu(|previous| {
-            let no_keys = ApiKeys::default();
+            let no_keys = ApiKeys::with_registry(self.quotas.clone());
             let previous = previous.as_deref().unwrap_or(&no_keys);
             key_file.map(|key_file| Arc::new(ApiKeys::new(key_file, previous)))
         });
@@ -162,6 +174,7 @@ impl AccessControl {
                 key: Some(key),
                 permissions,
                 rate_limit_status,
+                model_status: OnceLock::new(),
             },
             permit,
         )
@@ -229,6 +242,35 @@ impl Principal {
         result
     }
 
+    /// The rate limits that remain after this request.
+    pub fn rate_limit_status(&self) -> RateLimitStatus {
+        let of_model = self.model_status.get().copied().unwrap_or_default();
+        self.rate_limit_status.most_restrictive(of_model)
+    }
+
+    /// Counts the request towards the limits of the tenant for its model, until the exchange ends. Fails if one of
+    /// them is reached.
+    fn enter_model(
+        &self,
+        pool: &BackendPool,
+        exchange: &mut Exchange,
+        fields: &RequestFields,
+    ) -> Result<(), GatewayError> {
+        let Some(key) = self.key().filter(|key| key.tenant.has_model_limits()) else {
+            return Ok(());
+        };
+        let routes = pool.routes();
+        let Some(model) = effective_model(fields.model.as_deref(), &routes) else {
+            return Ok(());
+        };
+        let Some((status, permit)) = key.tenant.enter_model(model, clock::now()) else {
+            return Ok(());
+        };
+        let _ = self.model_status.set(status);
+        exchange.keep(Box::new(permit?));
+        Ok(())
+    }
+
     /// The party to which the resources of a request are charged. `client`: the address of the client.
     pub(super) fn party(&self, client: IpAddr) -> Party {
         Party::new(self.tenant(), client)
@@ -273,21 +315,23 @@ impl Principal {
     }
 
     /// The route of the model that the request names, as [`Self::model_route`]. If no backend lists the model
-    /// any more, the model lists are read again before.
+    /// any more, the model lists are read again before. Counts the request towards the limits of the tenant for
+    /// the model, and fails if one of them is reached.
     pub(super) async fn find_route(
         &self,
         pool: &BackendPool,
-        record: &mut RequestRecord,
+        exchange: &mut Exchange,
         fields: &RequestFields,
     ) -> Result<ModelRoute, GatewayError> {
-        let route = self.model_route(pool, record, fields)?;
-        if route.absent_since.is_none() {
-            return Ok(route);
+        let mut route = self.model_route(pool, exchange.record(), fields)?;
+        if route.absent_since.is_some() {
+            drop(route);
+            // Boxed, because few requests need the memory of this future.
+            Box::pin(pool.read_models_again()).await;
+            route = self.model_route(pool, exchange.record(), fields)?;
         }
-        drop(route);
-        // Boxed, because few requests need the memory of this future.
-        Box::pin(pool.read_models_again()).await;
-        self.model_route(pool, record, fields)
+        self.enter_model(pool, exchange, fields)?;
+        Ok(route)
     }
 
     /// Fails if the principal may not use the model of a request. For a request without a model
@@ -297,8 +341,7 @@ impl Principal {
         model: Option<&str>,
         routes: &RouteTable,
     ) -> Result<(), GatewayError> {
-        let named = model.filter(|name| !name.is_empty());
-        let effective = named.or_else(|| routes.default_model());
+        let effective = effective_model(model, routes);
         if self.allowed_models().allow(effective) {
             return Ok(());
         }
@@ -347,4 +390,10 @@ impl Principal {
             known: error::listed(allowed.into_iter()),
         }
     }
+}
+
+/// The model of a request: the one that it names, or the default model of the backends.
+fn effective_model<'a>(model: Option<&'a str>, routes: &'a RouteTable) -> Option<&'a str> {
+    let named = model.filter(|name| !name.is_empty());
+    named.or_else(|| routes.default_model())
 }

@@ -46,7 +46,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
             request_id: &request_id,
             origin: origin.as_ref(),
             cors: &context.state.access.cors,
-            rate_limit_status: &principal.rate_limit_status,
+            principal: &principal,
         };
         let result = match permit {
             Err(error) => Err(error),

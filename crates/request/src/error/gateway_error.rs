@@ -134,8 +134,8 @@ pub enum GatewayError {
     RateLimited {
         /// The kind of limit.
         limited: RateLimitKind,
-        /// The limit: requests per minute, tokens per minute or open requests.
-        allowed: u32,
+        /// The limit: requests or tokens per minute, day or month, or open requests.
+        allowed: u64,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
@@ -276,6 +276,14 @@ named_enum! {
         Requests = "requests per minute",
         /// Tokens per minute.
         Tokens = "tokens per minute",
+        /// Requests per calendar day.
+        RequestsPerDay = "requests per day",
+        /// Tokens per calendar day.
+        TokensPerDay = "tokens per day",
+        /// Requests per calendar month.
+        RequestsPerMonth = "requests per month",
+        /// Tokens per calendar month.
+        TokensPerMonth = "tokens per month",
         /// Open requests at the same time.
         Concurrency = "concurrent requests",
     }

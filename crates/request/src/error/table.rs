@@ -274,8 +274,8 @@ impl GatewayError {
 impl RateLimitKind {
     const fn reason(self) -> &'static str {
         match self {
-            Self::Requests => "request_limit",
-            Self::Tokens => "token_limit",
+            Self::Requests | Self::RequestsPerDay | Self::RequestsPerMonth => "request_limit",
+            Self::Tokens | Self::TokensPerDay | Self::TokensPerMonth => "token_limit",
             Self::Concurrency => "concurrency_limit",
         }
     }

@@ -58,9 +58,7 @@ pub(super) async fn forward<B: IncomingBody>(
     )
     .await?;
     let fields = read_fields(exchange.record(), settings, head, &original)?;
-    let route = principal
-        .find_route(&state.pool, exchange.record(), &fields)
-        .await?;
+    let route = principal.find_route(&state.pool, exchange, &fields).await?;
     let read = ReadRequest {
         principal,
         route: &route,

@@ -113,7 +113,8 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
-    let route = principal.find_route(pool, record, &fields).await?;
+    let route = principal.find_route(pool, exchange, &fields).await?;
+    let record = exchange.record();
     state.recording.log_start(record);
     let no_body = state.body_memory.no_body(principal.party(record.client));
     let read = ReadRequest {
