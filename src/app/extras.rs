@@ -108,7 +108,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
 /// Whether all gateways count limits together.
 pub(super) fn quota_scope(config: &Config) -> QuotaScope {
     if config.peer_exchange.url.is_some() {
-        QuotaScope::Fleet
+        QuotaScope::Shared
     } else {
         QuotaScope::Gateway
     }

@@ -39,8 +39,9 @@ struct Pair {
 impl Bus {
     /// Starts a Redis server. `None`: `redis-server` is not installed.
     pub(crate) async fn start() -> Option<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = port.local_addr().unwrap().port();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
         Self::start_at(port).await
     }
 
@@ -86,10 +87,8 @@ impl Bus {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
             .await
             .unwrap();
-        let mut command = format!("AUTH {PASSWORD}\r\n*{}\r\n", words.len());
-        for word in words {
-            command += &format!("${}\r\n{word}\r\n", word.len());
-        }
+        let line = words.join(" ");
+        let command = format!("AUTH {PASSWORD}\r\n{line}\r\n");
         stream.write_all(command.as_bytes()).await.unwrap();
         let mut reply = Vec::new();
         while String::from_utf8_lossy(&reply).lines().count() < 2 {

@@ -143,7 +143,7 @@ struct Gateway {
 
 impl Gateway {
     fn new(id: String, limits: UsageLimits, now: u64) -> Self {
-        let registry = Arc::new(QuotaRegistry::new(QuotaScope::Fleet));
+        let registry = Arc::new(QuotaRegistry::new(QuotaScope::Shared));
         let keys = keys(limits, &registry);
         let subject = keys.quota_subjects().next().unwrap().clone();
         Self {
@@ -161,10 +161,10 @@ impl Gateway {
     fn request(&mut self, now: u64) -> bool {
         let rule = self.registry.rule();
         let is_admitted = self.subject.with_quotas(|quotas| {
-            quotas.iter_mut().for_each(|quota| {
+            for quota in &mut *quotas {
                 quota.advance(now);
                 quota.want();
-            });
+            }
             let is_admitted = !quotas.iter().any(|quota| quota.is_used_up(rule));
             if is_admitted {
                 for quota in quotas {

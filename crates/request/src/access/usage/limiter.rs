@@ -176,7 +176,7 @@ impl UsageLimiter {
 
     /// Lists the subject as active, if gateways share its quotas.
     fn activate(&self, meter: &mut UsageMeter) {
-        let is_shared = self.has_quotas && self.registry.scope == QuotaScope::Fleet;
+        let is_shared = self.has_quotas && self.registry.scope == QuotaScope::Shared;
         if is_shared && !meter.is_active {
             meter.is_active = true;
             self.registry.activate(&self.subject);

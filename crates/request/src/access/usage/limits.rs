@@ -33,7 +33,7 @@ pub enum QuotaScope {
     #[default]
     Gateway,
     /// All gateways count together: all limits are quotas.
-    Fleet,
+    Shared,
 }
 
 /// Greatest limit. The store counts exactly up to 2^53.
@@ -94,7 +94,7 @@ impl UsageLimits {
         let of_minutes =
             of_minutes.map(|(unit, period, limit)| (unit, period, limit.map(u64::from)));
         let mut set = of_periods.to_vec();
-        if scope == QuotaScope::Fleet {
+        if scope == QuotaScope::Shared {
             set.extend(of_minutes);
         }
         let quotas = set.into_iter();

@@ -31,7 +31,7 @@ impl QuotaRegistry {
     pub fn new(scope: QuotaScope) -> Self {
         let ungranted_divisor = match scope {
             QuotaScope::Gateway => 1,
-            QuotaScope::Fleet => 0,
+            QuotaScope::Shared => 0,
         };
         Self {
             scope,
