@@ -83,8 +83,7 @@ impl Application {
             request_counters: pipeline.request_counters,
         };
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
-        let workers = pipeline.workers;
-        let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
+        let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
         let descriptors = listeners.descriptors;
         // Listening is the last step. No later step can fail, so every connection that the kernel
         // accepts from here on is served.
@@ -105,7 +104,7 @@ impl Application {
         Ok(Self {
             summary,
             server,
-            workers,
+            workers: pipeline.workers,
             reloader,
             extras,
             _background_tasks: background_tasks,

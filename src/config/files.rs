@@ -56,8 +56,8 @@ pub fn load_keys(path: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigErro
     merged.map_err(|violation| ConfigError::new(&violation.problem).in_file(path))
 }
 
-/// Number of keys files that are parsed at a time. A file of 1 MiB takes a large part of a second.
-const PARSER_THREADS: usize = 4;
+/// Number of keys files that are parsed at a time. The allocator keeps some memory of each thread.
+const PARSER_THREADS: usize = 2;
 
 /// Loads keys files, each in a thread.
 fn load_parts(files: &[PathBuf], tiers: &TiersConfig) -> Result<Vec<KeyFile>, ConfigError> {
