@@ -11,6 +11,7 @@ use super::error::{ApplicationError, in_part};
 use crate::config::Config;
 use continuation::{ContinuationSettings, ContinuationStreams};
 use gpu::{GpuFacet, GpuMonitor};
+use jwt::{GrantContext, TokenVerifier};
 use payload_log::PayloadLog;
 use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
@@ -42,6 +43,7 @@ use webhooks::{WebhookNotifier, WebhookSettings};
 
 pub use tokenweir_continuation as continuation;
 pub use tokenweir_gpu as gpu;
+pub use tokenweir_jwt as jwt;
 pub use tokenweir_kv_event_routing as kv_event_routing;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_peer_exchange as peer_exchange;
@@ -95,6 +97,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         payload_log::rows::ROWS,
         usage_log::rows::ROWS,
         sessions::rows::ROWS,
+        jwt::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
 }
@@ -123,6 +126,8 @@ pub(crate) struct Extras {
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
     sessions: Arc<SessionAdmission>,
+    /// Checks the tokens of clients. `None`: no issuer is configured.
+    tokens: Option<Arc<TokenVerifier>>,
 }
 
 /// The settings of options that are read from files of secrets.
@@ -254,11 +259,13 @@ impl Extras {
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
         let request = RequestExtras::of(config);
+        let tokens = start_tokens(config, proxy)?;
         let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
         let extras = Self {
             backends,
             request,
             sessions: Arc::new(sessions),
+            tokens,
             gpus: Arc::default(),
             webhooks: Arc::default(),
         };
@@ -298,8 +305,26 @@ impl Extras {
         sources.extend(sinks);
         sources.extend(self.request.status_sources());
         sources.push(sessions::rows::status_source(self.sessions.clone()));
+        sources.push(jwt::rows::status_source(self.tokens.clone()));
         sources
     }
+}
+
+/// Starts the check of the tokens of clients, and attaches it to the access control.
+fn start_tokens(
+    config: &Config,
+    proxy: &ProxyContext,
+) -> Result<Option<Arc<TokenVerifier>>, ApplicationError> {
+    let context = GrantContext {
+        pseudonyms: proxy.settings.identities.key.clone(),
+        tiers: proxy.settings.tiers.names.clone(),
+    };
+    let started = TokenVerifier::start(&config.jwt, &context);
+    let tokens = started.map_err(in_part("cannot start the check of tokens (jwt)"))?;
+    if let Some(tokens) = &tokens {
+        proxy.state.access.accept_tokens(tokens.clone());
+    }
+    Ok(tokens)
 }
 
 impl DiagnosisHooks for Extras {

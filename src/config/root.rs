@@ -13,6 +13,7 @@ use super::sections::upstream::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_gpu as gpu;
+use tokenweir_jwt as jwt;
 use tokenweir_kv_event_routing as kv_events;
 use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{
@@ -98,6 +99,8 @@ define_config! {
     sessions: sessions::Section,
     /// Authentication and permissions of clients and operators.
     access: access::Section,
+    /// Access of clients by signed tokens (JWT) of issuers, in addition to keys.
+    jwt: jwt::Section,
     /// TLS of the client listener and the admin listener.
     tls: tls::Section,
     /// TLS of the connections to backends.

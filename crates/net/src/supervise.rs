@@ -64,6 +64,8 @@ named_enum! {
         Webhook = "webhook",
         /// Reloads the file of API keys.
         KeysFile = "keys_file",
+        /// Reads the keys of one issuer of tokens (`jwt`).
+        IssuerKeys = "issuer_keys",
         /// Exports spans to a collector.
         SpanExport = "span_export",
         /// Passes the record of a request to one sink.

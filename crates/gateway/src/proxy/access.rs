@@ -1,4 +1,4 @@
-//! Authenticates requests by API key, checks which models and engine-control fields their
+//! Authenticates requests by API key or token, checks which models and engine-control fields their
 //! principals may use, and charges tokens to tenants when requests have ended.
 
 use crate::backend::pool::BackendPool;
@@ -9,15 +9,17 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_request::access::{
     ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
-    RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
+    RateLimitStatus, RefusedToken, SaltKey, TokenCharge, TokenRefusal, TokenSource,
+    remove_credentials,
 };
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
@@ -39,6 +41,8 @@ pub struct AccessControl {
     /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
     /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
+    /// The source of principals beside the keys. Empty: there is none.
+    token_source: OnceLock<Arc<dyn TokenSource>>,
 }
 
 /// Finds the open streams whose API key was removed from the key file.
@@ -61,6 +65,8 @@ pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
+    /// Why the token of the request was refused. `None`: the request has no token, or a valid one.
+    refused_token: Option<RefusedToken>,
     /// The engine-control fields that the principal may use.
     pub permissions: Permissions,
     /// The rate limits that remain after this request, for the response headers.
@@ -90,6 +96,11 @@ impl AccessControl {
             key_file.map(|key_file| Arc::new(ApiKeys::new(key_file, previous)))
         });
         self.reload_error.store(None);
+    }
+
+    /// Also accepts the tokens that `source` accepts, if an API key is required. Only the first source counts.
+    pub fn accept_tokens(&self, source: Arc<dyn TokenSource>) {
+        let _ = self.token_source.set(source);
     }
 
     /// Records the reason why a reload of the key file failed. [`Self::replace_keys`] clears the
@@ -125,7 +136,7 @@ impl AccessControl {
         Some(response)
     }
 
-    /// Authenticates a request by its API key, and counts the request towards the limits of the
+    /// Authenticates a request by its token or API key, and counts the request towards the limits of the
     /// key. `/health` and `/version` need no key, as in vLLM. For every other path, a missing key
     /// takes precedence over other errors. So a client without a key does not learn which paths
     /// exist.
@@ -146,8 +157,16 @@ impl AccessControl {
             }
             (Some(keys), _) => keys,
         };
-        let Some(key) = keys.authenticate(headers).cloned() else {
-            return (Principal::default(), Err(GatewayError::InvalidApiKey));
+        let tokens = self.token_source.get();
+        let by_token =
+            tokens.and_then(|source| source.authenticate(headers, keys, clock::wall_time()));
+        let key = match by_token {
+            Some(Ok(key)) => key,
+            Some(Err(refusal)) => return Principal::refused(refusal),
+            None => match keys.authenticate(headers) {
+                Some(key) => key.clone(),
+                None => return (Principal::default(), Err(GatewayError::InvalidApiKey)),
+            },
         };
         let (rate_limit_status, permit) = match route {
             Ok((route, _)) if route.is_forwarded() => {
@@ -160,6 +179,7 @@ impl AccessControl {
         (
             Principal {
                 key: Some(key),
+                refused_token: None,
                 permissions,
                 rate_limit_status,
             },
@@ -191,8 +211,13 @@ impl RevocationSweep {
                 .as_ref()
                 .map(|keys| keys.identities().map(address).collect());
         }
-        if let Some(valid) = &self.valid {
-            streams.mark_revoked(|identity| valid.contains(&address(identity)), now);
+        if let (Some(valid), Some(keys)) = (&self.valid, &self.keys) {
+            // A token counts until its request ends, as long as its tenant exists.
+            let is_valid = |identity: &Arc<ClientIdentity>| {
+                valid.contains(&address(identity))
+                    || identity.is_of_token() && keys.has_tenant(&identity.tenant)
+            };
+            streams.mark_revoked(is_valid, now);
         }
     }
 }
@@ -215,6 +240,20 @@ impl Sink for AccessControl {
 // === impl Principal ===
 
 impl Principal {
+    /// The principal of a request whose token is refused, and the error.
+    fn refused(refusal: TokenRefusal) -> (Self, PermitResult) {
+        let principal = Self {
+            refused_token: Some(RefusedToken(refusal.reason)),
+            ..Self::default()
+        };
+        let error = if refusal.is_temporary {
+            GatewayError::NoIssuerKeys
+        } else {
+            GatewayError::InvalidToken
+        };
+        (principal, Err(error))
+    }
+
     /// The tenant of the principal. `None`: the request was not authenticated by an API key.
     pub(super) fn tenant(&self) -> Option<&str> {
         self.key().map(|key| &*key.caller.tenant)
@@ -242,15 +281,18 @@ impl Principal {
     /// The models that the principal may use.
     pub(super) fn allowed_models(&self) -> &ModelAllowlist {
         static ALL: ModelAllowlist = ModelAllowlist::ALL;
-        self.key.as_ref().map_or(&ALL, |key| &key.tenant.models)
+        self.key.as_ref().map_or(&ALL, |key| key.models())
     }
 
     /// Writes the identity and the tier of the principal into the record. Removes the API key from
     /// the request headers, so that the key is not forwarded to a backend.
     pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
+        if let Some(refused) = self.refused_token {
+            record.notes.set(refused);
+        }
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
-        if let Some(tier) = &key.tenant.tier {
+        if let Some(tier) = key.tier() {
             record.tier = tier.clone();
         }
         remove_credentials(headers);

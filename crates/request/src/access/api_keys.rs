@@ -5,6 +5,7 @@ use super::charge::TokenCharge;
 use super::digest::KeyDigest;
 use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
 use super::model_allowlist::ModelAllowlist;
+use super::tokens::{SubjectLimiters, TokenGrant};
 use super::usage_limits::RateLimitStatus;
 use super::usage_meter::{self, ConcurrencyPermit, CountedAs, UsageLimiter};
 use crate::continuation::ContinuationMode;
@@ -26,6 +27,8 @@ pub struct ApiKeys {
     /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
     /// files, at most [`MAX_TENANTS`]. All further tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
+    /// Limits and usage of the subjects of tokens. A reload of the key file keeps them.
+    subjects: Arc<SubjectLimiters>,
 }
 
 /// A key of the key file, with its tenant and the usage of both.
@@ -38,6 +41,15 @@ pub struct ApiKey {
     pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone.
     usage_limiter: UsageLimiter,
+    /// The rights that differ from those of the tenant. `None`: the key is in the key file.
+    token: Option<Box<TokenRights>>,
+}
+
+/// The rights of a token that differ from those of its tenant.
+#[derive(Debug)]
+struct TokenRights {
+    tier: Option<Tier>,
+    models: ModelAllowlist,
 }
 
 /// A tenant of the key file, with the usage of all its keys.
@@ -81,7 +93,7 @@ pub fn remove_credentials(headers: &mut HeaderMap) {
 }
 
 /// The key in a request. `Authorization` takes precedence over `x-api-key`.
-fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     if headers.contains_key(AUTHORIZATION) {
         return bearer(headers);
     }
@@ -96,6 +108,7 @@ impl ApiKeys {
     pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
         let mut api_keys = Self {
             tenant_labels: previous.tenant_labels.clone(),
+            subjects: previous.subjects.clone(),
             ..Self::default()
         };
         for entry in &key_file.tenants {
@@ -144,7 +157,33 @@ impl ApiKeys {
         let digest = KeyDigest::from_key(token);
         self.by_digest
             .get(&digest.lookup_hash())
-            .filter(|key| key.digest.is_same(&digest))
+            .filter(|key| key.has_digest(&digest))
+    }
+
+    /// The key that stands for a token. `None`: there is no tenant of this name.
+    pub fn key_of_token(&self, grant: &TokenGrant) -> Option<Arc<ApiKey>> {
+        let (name, tenant) = self.tenants.get_key_value(&grant.tenant)?;
+        let caller = ClientIdentity {
+            tenant: name.clone(),
+            key: grant.key.clone(),
+            is_tenant_label: self.tenant_labels.contains(name),
+        };
+        let rights = TokenRights {
+            tier: grant.tier.clone(),
+            models: tenant.models.narrowed(grant.models.as_deref()),
+        };
+        Some(Arc::new(ApiKey {
+            digest: grant.digest,
+            usage_limiter: self.subjects.limiter(&caller, grant.limits),
+            caller: Arc::new(caller),
+            tenant: tenant.clone(),
+            token: Some(Box::new(rights)),
+        }))
+    }
+
+    /// Whether there is a tenant of this name.
+    pub fn has_tenant(&self, name: &str) -> bool {
+        self.tenants.contains_key(name)
     }
 
     /// Charges the tokens of a request that has ended to its tenant and its key. If a reload removed
@@ -155,6 +194,10 @@ impl ApiKeys {
         };
         tenant.usage_limiter.charge(charge.total(), now);
         if let Some(usage_limiter) = tenant.key_usage_limiters.get(&principal.key) {
+            usage_limiter.charge(charge.total(), now);
+        } else if principal.is_of_token()
+            && let Some(usage_limiter) = self.subjects.find(principal)
+        {
             usage_limiter.charge(charge.total(), now);
         }
     }
@@ -196,7 +239,26 @@ impl ApiKey {
             caller,
             tenant,
             usage_limiter,
+            token: None,
         }
+    }
+
+    /// Whether this is the key with this digest.
+    pub fn has_digest(&self, digest: &KeyDigest) -> bool {
+        self.digest.is_same(digest)
+    }
+
+    /// Tier of requests with this key. `None`: neither the token nor the tenant has one.
+    pub fn tier(&self) -> Option<&Tier> {
+        let of_token = self.token.as_ref().and_then(|token| token.tier.as_ref());
+        of_token.or(self.tenant.tier.as_ref())
+    }
+
+    /// Models that requests with this key may use.
+    pub fn models(&self) -> &ModelAllowlist {
+        self.token
+            .as_ref()
+            .map_or(&self.tenant.models, |token| &token.models)
     }
 
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota

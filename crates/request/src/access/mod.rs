@@ -13,6 +13,8 @@
 //!              client has disconnected
 //! ```
 //!
+//! A token of an issuer (`tokens`) stands for a key that the key file does not have.
+//!
 //! A fast hash is sufficient: a key has 256 random bits and cannot be guessed. Passwords would need
 //! a slow hash.
 
@@ -27,10 +29,11 @@ mod pseudonym;
 mod salt;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod usage_limits;
 mod usage_meter;
 
-pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, remove_credentials};
+pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, presented_key, remove_credentials};
 pub use caps::{CapEdits, CappedRequest, RequestCaps};
 pub use charge::TokenCharge;
 pub use cors::Cors;
@@ -39,5 +42,6 @@ pub use key_file::{KeyEntry, KeyFile, KeyFileError, TenantEntry};
 pub use model_allowlist::ModelAllowlist;
 pub use pseudonym::PseudonymKey;
 pub use salt::SaltKey;
+pub use tokens::{RefusedToken, TokenGrant, TokenRefusal, TokenSource};
 pub use usage_limits::{RateLimitStatus, UsageLimits};
 pub use usage_meter::ConcurrencyPermit;

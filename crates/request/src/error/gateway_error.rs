@@ -120,6 +120,14 @@ pub enum GatewayError {
         "the API key is missing or unknown to this gateway; send it as `Authorization: Bearer KEY`"
     )]
     InvalidApiKey,
+    /// The token of the request is not valid. The client does not learn why: the answer would help to forge one.
+    #[error(
+        "the token is not valid: it has expired, is not for this gateway, or its issuer is unknown; get a new one"
+    )]
+    InvalidToken,
+    /// The gateway has never been able to read the keys of the issuer, so it cannot check the token.
+    #[error("the gateway does not have the keys of the issuer of the token yet; retry shortly")]
+    NoIssuerKeys,
     /// The tenant may not use the model.
     #[error("this API key may not use {model}; GET /v1/models lists the models that it may use")]
     ModelNotAllowed {
