@@ -5,7 +5,7 @@ use super::charge::TokenCharge;
 use super::digest::KeyDigest;
 use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
 use super::model_allowlist::ModelAllowlist;
-use super::tokens::{SubjectLimiters, TokenGrant};
+use super::tokens::{SubjectLimiters, TokenGrant, TokenRefusal};
 use super::usage_limits::RateLimitStatus;
 use super::usage_meter::{self, ConcurrencyPermit, CountedAs, UsageLimiter};
 use crate::continuation::ContinuationMode;
@@ -15,7 +15,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use tokenweir_protocol::openai::engine_control::Permissions;
 
 /// The keys of all tenants, indexed by their digests.
@@ -69,6 +69,18 @@ pub struct Tenant {
     usage_limiter: UsageLimiter,
     /// Limits and usage of each key, by key name.
     key_usage_limiters: HashMap<Arc<str>, UsageLimiter>,
+}
+
+/// Checks the tokens of requests.
+pub trait TokenSource: Send + Sync {
+    /// The key that stands for the token of a request. It does no I/O. `None`: what the request has does not
+    /// look like a token, so it is looked up in the key file. What looks like a token never is.
+    fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        keys: &Arc<ApiKeys>,
+        now: SystemTime,
+    ) -> Option<Result<Arc<ApiKey>, TokenRefusal>>;
 }
 
 /// Header in which Anthropic clients send their key.

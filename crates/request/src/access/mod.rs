@@ -33,7 +33,9 @@ mod tokens;
 mod usage_limits;
 mod usage_meter;
 
-pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, presented_key, remove_credentials};
+pub use api_keys::{
+    ApiKey, ApiKeys, Tenant, TokenSource, bearer, presented_key, remove_credentials,
+};
 pub use caps::{CapEdits, CappedRequest, RequestCaps};
 pub use charge::TokenCharge;
 pub use cors::Cors;
@@ -42,6 +44,6 @@ pub use key_file::{KeyEntry, KeyFile, KeyFileError, TenantEntry};
 pub use model_allowlist::ModelAllowlist;
 pub use pseudonym::PseudonymKey;
 pub use salt::SaltKey;
-pub use tokens::{RefusedToken, TokenGrant, TokenRefusal, TokenSource};
+pub use tokens::{RefusedToken, TokenGrant, TokenRefusal};
 pub use usage_limits::{RateLimitStatus, UsageLimits};
 pub use usage_meter::ConcurrencyPermit;
