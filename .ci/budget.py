@@ -281,7 +281,7 @@ def direct_dependencies(files: dict[str, str]) -> int:
 
 def sizes(files: dict[str, str], found: Code) -> dict[str, dict[str, int]]:
     names = Counter(place.form for place in found.forms)
-    recordings = ("tests/wire/", "lab/traces/")
+    recordings = ("tests/wire/", "tests/earlier/", "lab/traces/")
     documents = [text for path, text in files.items() if path.endswith(".md")]
     data = [text for path, text in files.items() if path.endswith(".json") and not path.startswith(recordings)]
     rules = [text for path, text in files.items() if re.fullmatch(r"config/prometheus/[^/]+\.yml", path)]

@@ -1,6 +1,7 @@
 """Checks README.md, the book in docs and the other documents: links and anchors resolve, docs/SUMMARY.md
 lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
-and the JSON Schema. llms.txt and the commands in AGENTS.md are as docs/SUMMARY.md and the justfile have them.
+and the JSON Schema. llms.txt, the commands in AGENTS.md and the table of engines are as docs/SUMMARY.md, the justfile and
+tests/real_vllm/results.tsv have them.
 
     python3 docs/check.py target/debug/tokenweir SCHEMA
     python3 docs/check.py --renew SCHEMA              # writes the files and tables that are derived from others
@@ -28,6 +29,8 @@ HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 MARK = re.compile(r"<a id=\"([^\"]+)\"")
 EMBEDDED = re.compile(r"^  tokenweir\.yaml: \|\n((?:    .*\n|\n)+)", re.MULTILINE)
 SUMMARY, INDEX, AGENTS = "docs/SUMMARY.md", "llms.txt", "AGENTS.md"
+ENGINES, RESULTS = "docs/reference/engines.md", "tests/real_vllm/results.tsv"
+GENERATED = re.compile(r"(<!-- Generated.*-->\n)(?:(?:[-|] .*|\|.*)?\n)*(?=<!-- End)")
 # Pages that need no link: where readers begin, the list of chapters, and the text of the package index.
 STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
 # The recipes of the justfile that AGENTS.md lists.
@@ -118,12 +121,19 @@ def agents():
     """AGENTS.md with the texts that the justfile has for some of its recipes."""
     found = re.findall(r"^# (.+)\n([a-z][\w-]*)([^:\n]*):", read("justfile"), re.MULTILINE)
     rows = "".join(f"- `just {name}{flags}`: {text}\n" for text, name, flags in found if name in RECIPES)
-    generated = re.compile(r"(<!-- Generated.*-->\n)(?:- .*\n)*(?=<!-- End)")
-    return generated.sub(lambda head: head[1] + rows, read(AGENTS))
+    return GENERATED.sub(lambda head: head[1] + rows, read(AGENTS))
+
+
+def engines():
+    """The page of the engines with the results of the checks that ran against them."""
+    lines = [line.split("\t") for line in read(RESULTS).splitlines()]
+    lines.insert(1, ["---"] * len(lines[0]))
+    rows = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return GENERATED.sub(lambda head: f"{head[1]}\n{rows}\n", read(ENGINES))
 
 
 def check_derived(schema):
-    derived = {INDEX: index(), AGENTS: agents(), CHART_SCHEMA: chart_schema(schema)}
+    derived = {INDEX: index(), AGENTS: agents(), ENGINES: engines(), CHART_SCHEMA: chart_schema(schema)}
     return [f"{file} is old: run docs/check.sh --renew" for file, text in derived.items() if read(file) != text]
 
 
@@ -206,6 +216,7 @@ def main():
     if sys.argv[1] == "--renew":
         write(CHART_SCHEMA, chart_schema(schema))
         write(INDEX, index())
+        write(ENGINES, engines())
         return write(AGENTS, agents())
     program = os.path.abspath(sys.argv[1])
     texts = pages()

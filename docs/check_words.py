@@ -30,7 +30,7 @@ RETIRED = {
     "shake_?hands": "TLS handshake",
 }
 EXEMPT = ("docs/glossary.md", "docs/check_words.py", "CHANGELOG.md", "Cargo.lock", "lab/Cargo.lock")
-DATA = ("tests/wire/", "lab/traces/", "tests/pages/", "tests/proptest-regressions/", "docs/images/")
+DATA = ("tests/wire/", "tests/earlier/", "lab/traces/", "tests/pages/", "tests/proptest-regressions/", "docs/images/")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 

@@ -3,10 +3,14 @@
 #
 #   packaging/check.sh BINARY
 #
+#   LAB  the program tokenweir-lab, for the wheel and the image (default: the packages are checked without it)
+#
 # It installs nothing on this machine. Scripts of the Debian package run in a chroot.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "${1:?usage: packaging/check.sh BINARY}")
+version=$("$binary" --version | cut -d ' ' -f 2)
+if [ -z "${LAB-}" ]; then printf '!! LAB is not set: tokenweir-lab is NOT checked\n' >&2; fi
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
@@ -24,6 +28,18 @@ check_configuration() {
   [ -s "$out/chart-configuration.yaml" ] || { echo "the chart has no ConfigMap with tokenweir.yaml" >&2; exit 1; }
   "$binary" check --syntax-only "$out/chart-configuration.yaml"
 }
+
+echo "== release"
+packaging/release_notes.sh "v$version" >/dev/null
+! packaging/release_notes.sh "v$version.1" >/dev/null 2>&1 || { echo "a tag of another version is accepted" >&2; exit 1; }
+# The workflow runs these scripts only on a tag.
+for script in $(grep --only-matching --no-filename 'packaging/[a-z_]*\.sh' .github/workflows/*.yml | sort --unique); do
+  [ -x "$script" ] || { echo "a workflow runs $script, which is missing" >&2; exit 1; }
+done
+if have actionlint "the workflows"; then actionlint .github/workflows/*.yml; fi
+if have cargo-cyclonedx "the software bill of materials"; then
+  python3 -m json.tool "$(packaging/sbom.sh "$out" | tail -1)" >/dev/null
+fi
 
 echo "== static binary"
 if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
@@ -75,6 +91,7 @@ if have python3 "the wheel"; then
   python3 -m venv "$out/venv"
   "$out/venv/bin/pip" install --quiet --no-index "$wheel"
   "$out/venv/bin/tokenweir" --version
+  if [ -n "${LAB-}" ]; then "$out/venv/bin/tokenweir-lab" --version; fi
   if have twine "the description of the wheel"; then twine check "$wheel"; fi
 fi
 
@@ -99,10 +116,13 @@ echo "== chart"
 if have helm "the chart"; then
   chart=packaging/helm/tokenweir
   packaging/helm.sh "$out"
+  IMAGE=registry.example.com/gateway packaging/helm.sh "$out"
+  helm template gw "$out/tokenweir-$version.tgz" >"$out/packaged.yaml"
+  assert_rendered "$out/packaged.yaml" "image: \"registry.example.com/gateway:$version\""
   helm lint --quiet "$chart"
   helm template gw "$chart" >"$out/chart.yaml"
   assert_rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true' \
-    "image: \"tokenweir:$("$binary" --version | cut -d ' ' -f 2)\"" 'kind: Secret' 'name: TOKENWEIR_ADMIN_TOKEN' \
+    "image: \"tokenweir:$version\"" 'kind: Secret' 'name: TOKENWEIR_ADMIN_TOKEN' \
     'service.instance.id=$(POD_NAME)'
   # The gateway must accept the configuration that the chart renders.
   check_configuration "$out/chart.yaml"
@@ -201,6 +221,7 @@ check_image() {
   local store=(--root "$out/store" --runroot "$out/run" --storage-driver vfs) built=$out/built container
   mkdir -p "$built/src" "$built/etc/ssl/certs"
   cp "$binary" "$built/src/tokenweir"
+  cp "${LAB:-$binary}" "$built/src/tokenweir-lab"
   cp /etc/ssl/certs/ca-certificates.crt "$built/etc/ssl/certs/"
   sed -n '/^FROM scratch$/,$p' docker/Dockerfile >"$out/Dockerfile"
   buildah "${store[@]}" bud --quiet --isolation chroot --build-context "build=$built" --tag tokenweir:check \
@@ -210,6 +231,7 @@ check_image() {
   container=$(buildah "${store[@]}" from tokenweir:check)
   buildah "${store[@]}" run --isolation chroot "$container" -- /tokenweir --version
   buildah "${store[@]}" run --isolation chroot "$container" -- /tokenweir check /etc/tokenweir/tokenweir.yaml
+  buildah "${store[@]}" run --isolation chroot "$container" -- /tokenweir-lab --version
   buildah "${store[@]}" rm --all >/dev/null
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds a static binary of less than 20 MB and tests it. The last line of output is its path:
+# Builds a static binary of less than 20 MB and tests it, and a static tokenweir-lab beside it. The last line of output is the
+# path of the binary:
 #
 #   packaging/static.sh [OUT]                default: target/packages
 #   packaging/static.sh --check BINARY       only tests an existing binary
@@ -58,5 +59,7 @@ flags="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 built=$(RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }$flags" \
   packaging/release.sh ${FEATURES:+--features "$FEATURES"} | tail -1)
 install --mode 755 --strip "$built" "$binary"
+host=$(rustc -vV | sed -n 's/^host: //p')
+install --mode 755 --strip "${built%/shipped/*}/lab/$host/release/tokenweir-lab" "$out/tokenweir-lab-$host"
 test_binary "$binary"
 echo "$binary"

@@ -1,4 +1,4 @@
-"""Builds a wheel from a finished binary, with the standard library only. maturin would build the binary
+"""Builds a wheel from finished binaries, with the standard library only. maturin would build the binary
 itself.
 
 The format is that of https://packaging.python.org/en/latest/specifications/binary-distribution-format/:
@@ -36,9 +36,9 @@ def tags(binary):
 
 
 def stripped(binary):
-    """The bytes of the binary without symbols."""
+    """The bytes of a binary without symbols."""
     with tempfile.TemporaryDirectory() as folder:
-        small = pathlib.Path(folder, "tokenweir")
+        small = pathlib.Path(folder, "stripped")
         subprocess.run(["strip", "-o", small, binary], check=True)
         return small.read_bytes()
 
@@ -60,7 +60,7 @@ def metadata(package):
     ])
 
 
-def main(binary, out):
+def main(binary, out, lab=None):
     manifest = tomllib.loads((TOP / "Cargo.toml").read_text())
     # Fields such as `version` are in the workspace section of the manifest.
     package = manifest["package"] | manifest["workspace"]["package"]
@@ -69,8 +69,9 @@ def main(binary, out):
     info = f"{stem}.dist-info"
     wheel = ["Wheel-Version: 1.0", "Generator: tokenweir", "Root-Is-Purelib: false"]
     wheel += [f"Tag: py3-none-{platform}" for platform in platforms]
+    programs = {"tokenweir": binary} | ({"tokenweir-lab": lab} if lab else {})
     files = [
-        (f"{stem}.data/scripts/tokenweir", stripped(binary), 0o755),
+        *((f"{stem}.data/scripts/{name}", stripped(program), 0o755) for name, program in programs.items()),
         (f"{info}/METADATA", metadata(package).encode(), 0o644),
         (f"{info}/WHEEL", "\n".join([*wheel, ""]).encode(), 0o644),
         (f"{info}/licenses/LICENSE", (TOP / "LICENSE").read_bytes(), 0o644),

@@ -3,6 +3,8 @@
 #
 #   packaging/wheel.sh BINARY [OUT]        default: target/packages
 #
+#   LAB  the program tokenweir-lab, which the wheel then contains, too
+#
 # The platform tag is manylinux with the newest glibc version that the binary requires, or manylinux and
 # musllinux if the binary is static.
 set -euo pipefail
@@ -12,4 +14,4 @@ binary=$(realpath "${1:?usage: packaging/wheel.sh BINARY [OUT]}")
 mkdir -p "${2:-$here/../target/packages}"
 out=$(cd "${2:-$here/../target/packages}" && pwd)
 
-exec python3 "$here/wheel.py" "$binary" "$out"
+exec python3 "$here/wheel.py" "$binary" "$out" ${LAB:+"$(realpath "$LAB")"}

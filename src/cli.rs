@@ -4,7 +4,7 @@
 
 #[cfg(feature = "tools")]
 use crate::commands::block_on;
-use crate::commands::{check, flag_variable_name, keygen, serve};
+use crate::commands::{check, flag_variable_name, keygen, serve, user_hash};
 #[cfg(feature = "tools")]
 use crate::commands::{demo, diagnose, doctor, generate, operate, sim, top};
 use clap::builder::StyledStr;
@@ -46,6 +46,8 @@ pub enum CliCommand {
     Tool(Box<ToolCommand>),
     /// Create an API key for a client, and its hash for the keys file.
     Keygen,
+    /// Print the hash of a user in access log and spans.
+    UserHash(user_hash::UserHashArgs),
 }
 
 /// The commands of the feature `tools`.
@@ -128,6 +130,7 @@ pub fn run(cli: Cli) -> ExitCode {
         #[cfg(feature = "tools")]
         CliCommand::Tool(tool) => run_tool(*tool),
         CliCommand::Keygen => keygen::run(),
+        CliCommand::UserHash(user) => user_hash::run(&user),
     }
 }
 

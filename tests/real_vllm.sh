@@ -14,6 +14,8 @@
 #   --only        runs only these of the selected steps, comma-separated: answers, usage, byte for byte, official SDKs,
 #                 cancel, bench, traces, phases, kill, frozen, pathologies, merged, byte for byte merged
 #
+# A whole run of one front end writes its row into tests/real_vllm/results.tsv, for docs/reference/engines.md.
+#
 # Requirements, without which the check is skipped:
 #   REAL_VLLM  a folder with serve.sh PORT [vLLM arguments] and stop.sh PORT, which start and stop
 #              a vLLM server with the model `tiny` on 127.0.0.1, and write PORT.pid and PORT.log to $RUN

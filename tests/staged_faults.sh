@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stages nineteen faults for 5 min each, one gateway with three simulated backends each. Prints one Markdown table.
+# Stages twenty-five faults for 5 min each, one gateway with three simulated backends each. Prints one Markdown table.
 # Fails if fewer than all but one fault are named on the first screen within 60 s, if a verdict is about something
 # else, or if the page or diagnose still name a condition 75 s after the end.
 #

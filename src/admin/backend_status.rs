@@ -113,6 +113,7 @@ fn backend_facts(backend: &Backend, state: &BackendState, now: Instant) -> Backe
         running: load.running,
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
+        overdue_seconds: backend.standstill_seconds(now),
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(|error| error.as_str().to_owned()),
     }

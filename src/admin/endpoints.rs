@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
+use tokenweir_api::HistoryPage;
 use tokenweir_diagnose::Verdict;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::status::StatusSnapshot;
@@ -141,10 +142,10 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
 /// reload of the keys file. `None`: no API keys are configured.
 fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
-    let open: BTreeMap<_, _> = keys
-        .open()
-        .map(|(name, open)| (name.to_string(), open))
-        .collect();
+    let mut open = BTreeMap::<&str, u32>::new();
+    for (label, requests) in keys.open_by_label() {
+        *open.entry(label).or_default() += requests;
+    }
     let problem = access.reload_error().map(|problem| problem.to_string());
     Some(json!({ "keys": keys.len(), "requests_in_flight": open, "problem": problem }))
 }
@@ -155,6 +156,14 @@ pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Respon
 
 pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
     without_caching(Json(&**admin.diagnosis.load()).into_response())
+}
+
+pub(super) async fn get_history(State(admin): State<Arc<Admin>>) -> Response {
+    let page = HistoryPage {
+        heat_map: admin.recent_requests.heat_map(clock::now()),
+        marks: admin.timeline.marks(),
+    };
+    without_caching(Json(page).into_response())
 }
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {

@@ -14,6 +14,7 @@ mod runbooks;
 mod scaler;
 mod state;
 pub mod streams;
+mod timeline;
 
 pub use authorizer::AdminAuthorizer;
 pub use backend_status::backend_status;
@@ -22,3 +23,5 @@ pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 pub use router::router;
 pub use scaler::MAX_SCALER_STREAMS;
 pub use state::{Admin, LatestDiagnosis};
+pub use timeline::Timeline;
+pub(crate) use timeline::unix_seconds;

@@ -18,7 +18,7 @@ const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style
 /// The list of endpoints: part of the response for an unknown path, and the response for `/` to
 /// clients that do not accept HTML.
 pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
-                             /config /decisions /runbooks, a page for browsers at /, and POST /-/reload \
+                             /config /decisions /history /runbooks, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
 
 /// Path prefix of the files of the live page.
@@ -48,8 +48,10 @@ pub(super) async fn get_asset(Path(name): Path<String>) -> Response {
         "columns.js" => include_str!("page/columns.js"),
         "verdicts.js" => include_str!("page/verdicts.js"),
         "plots.js" => include_str!("page/plots.js"),
-        "drain.js" => include_str!("page/drain.js"),
+        "backend.js" => include_str!("page/backend.js"),
         "dialogs.js" => include_str!("page/dialogs.js"),
+        "history.js" => include_str!("page/history.js"),
+        "request.js" => include_str!("page/request.js"),
         "words.js" => include_str!("page/words.js"),
         "page.css" => {
             return asset_response("text/css; charset=utf-8", include_str!("page/page.css"));

@@ -23,6 +23,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/-/drain", post(drain::set_drained::<true>))
         .route("/-/undrain", post(drain::set_drained::<false>))
         .route("/streams", get(streams::get_streams))
+        .route("/history", get(endpoints::get_history))
         .route("/decisions", get(endpoints::list_decisions))
         .route("/decisions/{*request_id}", get(endpoints::get_decision))
         .route(

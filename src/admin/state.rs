@@ -3,6 +3,7 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::backend_statuses;
 use super::configuration::ActiveConfiguration;
+use super::timeline::Timeline;
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub struct Admin {
     pub status_sources: Vec<StatusSource>,
     /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
+    /// The verdicts, drains, reloads and deploys of the last days.
+    pub timeline: Timeline,
     /// The active configuration.
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
@@ -124,16 +127,26 @@ impl Admin {
         self.status_sources
             .iter()
             .for_each(|fill| fill(&mut status, now));
+        self.judge_requests(&mut status, &diagnosis, now);
+        status
+    }
+
+    /// Sets what clients of the last minute got, and the state that follows from it.
+    fn judge_requests(&self, status: &mut StatusSnapshot, diagnosis: &Diagnosis, now: Instant) {
         let OpenStreamsSnapshot {
             late_outputs,
             late_answers,
             ..
-        } = open_streams.snapshot(0, now);
+        } = self.proxy.open_streams.snapshot(0, now);
         let late = LateStreams {
             first_output: late_outputs,
             first_answer: late_answers,
         };
-        status.harm = Harm::of(&self.recent_requests.last_minute(now), late);
+        let last_minute = self.recent_requests.last_minute(now);
+        status.answers = last_minute.answers;
+        status.harm = Harm::of(&last_minute, late);
+        status.harm.name_rejected_client(&status.clients);
+        status.changes.clone_from(&diagnosis.changes);
         (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,
             unready_reason: status.unready_reason.as_deref(),
@@ -145,8 +158,8 @@ impl Admin {
                 .collect(),
             harm: status.harm.clone(),
             verdicts: &diagnosis.verdicts,
+            harmful_changes: diagnosis.harmful_changes(),
         });
-        status
     }
 
     /// Returns the number of requests for a model: those that wait in this gateway, and those in

@@ -37,6 +37,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
     let mut backends = backend_documents(&status.backends, &last_minute);
     set_conditions(&mut backends, &diagnosis.verdicts);
+    let groups = admin.recent_requests.groups(&admin.proxy.open_streams, now);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
@@ -65,7 +66,10 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         streams: stream_summary(&snapshot, now),
         last_minute,
         harm: status.harm.clone(),
+        changes: status.changes.clone(),
         clients: status.clients.clone(),
+        models: groups.models,
+        tenants: groups.tenants,
         history: admin.recent_requests.history(now),
         ended: admin
             .recent_requests

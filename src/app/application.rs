@@ -3,8 +3,8 @@
 use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
-use super::error::ApplicationError;
-use super::extras::{self, BackendOptions, Extras};
+use super::error::{ApplicationError, in_part};
+use super::extras::{self, BackendOptions, Extras, RequestExtras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
@@ -12,7 +12,7 @@ use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
+    extras: Arc<Extras>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// A task ends when its `SupervisedTask` is dropped.
     _background_tasks: Vec<SupervisedTask>,
@@ -82,8 +83,7 @@ impl Application {
             request_counters: pipeline.request_counters,
         };
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
-        let workers = pipeline.workers;
-        let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
+        let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
         let descriptors = listeners.descriptors;
         // Listening is the last step. No later step can fail, so every connection that the kernel
         // accepts from here on is served.
@@ -98,14 +98,15 @@ impl Application {
             descriptors,
             state: server.state.clone(),
             admin,
-            extras,
+            extras: extras.clone(),
             set_log_level: Box::new(logs.level_setter()),
         };
         Ok(Self {
             summary,
             server,
-            workers,
+            workers: pipeline.workers,
             reloader,
+            extras,
             _background_tasks: background_tasks,
         })
     }
@@ -138,6 +139,7 @@ impl Application {
         drop(watchdog);
         // Waits for the end of the task, which drops the reloader and its health checkers.
         reloading.stop().await;
+        self.extras.shutdown().await;
         self.workers.shutdown().await;
         match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),
@@ -179,7 +181,8 @@ impl RequestPath {
         let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
+        let request = RequestExtras::of(config);
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &request, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
@@ -194,7 +197,7 @@ impl RequestPath {
         let guard = guard.clone();
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording.clone();
-        let extras = Arc::new(Extras::start(config, &proxy, options, &env)?);
+        let extras = Arc::new(Extras::start(config, &proxy, options, request, &env)?);
         extras.request.attach(&mut proxy.state.extensions);
         Ok(Self {
             sources,
@@ -227,6 +230,7 @@ impl RequestPath {
             recent_requests: self.pipeline.recent_requests.clone(),
             status_sources,
             diagnosis: Arc::default(),
+            timeline: open_timeline(config)?,
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
@@ -240,6 +244,14 @@ impl RequestPath {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
     }
+}
+
+fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
+    let file = config.timeline.file.as_deref();
+    let opened = Timeline::open(file, clock::wall_time());
+    opened.map_err(in_part(
+        "cannot write the file of the timeline (timeline.file)",
+    ))
 }
 
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.

@@ -1,16 +1,20 @@
 //! The options of the gateway. No other file names all of them: here they are started and reloaded, and here
 //! their metrics and their parts of the status are put together.
 
+mod access;
 mod backends;
 
+pub(super) use access::quota_scope;
 pub use backends::BackendOptions;
 pub(super) use backends::obstacle;
 
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
 use crate::config::Config;
+use access::AccessExtras;
 use continuation::{ContinuationSettings, ContinuationStreams};
 use gpu::{GpuFacet, GpuMonitor};
+use model_split::ModelSplits;
 use payload_log::PayloadLog;
 use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
@@ -42,7 +46,9 @@ use webhooks::{WebhookNotifier, WebhookSettings};
 
 pub use tokenweir_continuation as continuation;
 pub use tokenweir_gpu as gpu;
+pub use tokenweir_jwt as jwt;
 pub use tokenweir_kv_event_routing as kv_event_routing;
+pub use tokenweir_model_split as model_split;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_peer_exchange as peer_exchange;
 pub use tokenweir_prefill_legs as prefill_legs;
@@ -50,6 +56,7 @@ pub use tokenweir_quality as quality;
 pub use tokenweir_ranks as ranks;
 pub use tokenweir_resume as resume;
 pub use tokenweir_sessions as sessions;
+pub use tokenweir_shared_limits as shared_limits;
 pub use tokenweir_sleep as sleep;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_usage_log as usage_log;
@@ -64,6 +71,7 @@ pub const DECISION_PARTS: &[DecisionPart] = &[
     prefill_legs::add_to_decision,
     continuation::add_to_decision,
     resume::add_to_decision,
+    model_split::add_to_decision,
 ];
 
 /// The options of the path of a request.
@@ -73,6 +81,8 @@ pub struct RequestExtras {
     pub continuation: Arc<ContinuationStreams>,
     /// The requests to whose responses clients can return.
     pub resumption: Arc<Resumption>,
+    /// The models whose requests are split over versions.
+    pub splits: Arc<ModelSplits>,
 }
 
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
@@ -95,6 +105,9 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         payload_log::rows::ROWS,
         usage_log::rows::ROWS,
         sessions::rows::ROWS,
+        model_split::rows::ROWS,
+        jwt::rows::ROWS,
+        shared_limits::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
 }
@@ -123,6 +136,8 @@ pub(crate) struct Extras {
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
     sessions: Arc<SessionAdmission>,
+    /// The options of the access of clients.
+    access: AccessExtras,
 }
 
 /// The settings of options that are read from files of secrets.
@@ -221,6 +236,7 @@ impl RequestExtras {
             is_greedy_only: config.streams.continuation_greedy_only,
             memory_bytes: config.limits.continuation_memory,
         });
+        self.splits.configure(&config.models, &config.slos);
     }
 
     /// Attaches the options, in the order of their steps.
@@ -229,15 +245,17 @@ impl RequestExtras {
             self.resumption.clone(),
             Arc::new(PrefillLegs),
             self.continuation.clone(),
+            self.splits.clone(),
         ])));
         extensions.add(self.resumption.clone());
     }
 
     /// Functions that add the blocks of the options to a status.
-    pub fn status_sources(&self) -> [StatusSource; 2] {
+    pub fn status_sources(&self) -> [StatusSource; 3] {
         [
             resume::rows::status_source(self.resumption.clone()),
             continuation::rows::status_source(self.continuation.clone()),
+            model_split::rows::status_source(self.splits.clone()),
         ]
     }
 }
@@ -250,15 +268,17 @@ impl Extras {
         config: &Config,
         proxy: &ProxyContext,
         backends: BackendOptions,
+        request: RequestExtras,
         env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let request = RequestExtras::of(config);
+        let access = AccessExtras::start(config, proxy, &backends)?;
         let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
         let extras = Self {
             backends,
             request,
             sessions: Arc::new(sessions),
+            access,
             gpus: Arc::default(),
             webhooks: Arc::default(),
         };
@@ -298,7 +318,13 @@ impl Extras {
         sources.extend(sinks);
         sources.extend(self.request.status_sources());
         sources.push(sessions::rows::status_source(self.sessions.clone()));
+        sources.extend(self.access.status_sources());
         sources
+    }
+
+    /// Stores what must outlast the process, after the last request.
+    pub(super) async fn shutdown(&self) {
+        self.access.shutdown().await;
     }
 }
 
@@ -340,8 +366,13 @@ impl SecretSettings {
 
 impl ExtraSinks {
     /// Starts the configured sinks.
-    pub(super) fn start(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
+    pub(super) fn start(
+        config: &Config,
+        request: &RequestExtras,
+        env: impl Environment,
+    ) -> Result<Self, ApplicationError> {
         let mut started = Self::default();
+        started.sinks.push(request.splits.clone());
         started.add_trace_capture(config)?;
         started.add_payload_log(config)?;
         started.add_quality(config)?;

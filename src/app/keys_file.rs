@@ -2,13 +2,14 @@
 //! reloads it when it changes.
 
 use super::error::ApplicationError;
+use super::extras;
 use crate::config::{self, Config, ConfigError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::{FileWatcher, LoadError};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
-use tokenweir_request::access::KeyFile;
+use tokenweir_request::access::{KeyFile, QuotaRegistry};
 use tokenweir_settings::Environment;
 
 /// Reloads the keys file when it changes.
@@ -27,7 +28,7 @@ impl KeysFileWatcher {
         file: PathBuf,
         tiers: config::TiersConfig,
     ) -> Result<(Self, KeyFile), ConfigError> {
-        let mut watcher = FileWatcher::new([file.clone()]);
+        let mut watcher = FileWatcher::of_file_or_folder(file.clone());
         watcher.skip_current();
         let keys = config::load_keys(&file, &tiers)?;
         Ok((
@@ -89,10 +90,9 @@ pub(super) fn build_access(
         .map(|file| KeysFileWatcher::open(file, config.tiers.clone()))
         .transpose()?;
     let (watcher, keys) = opened.unzip();
-    Ok((
-        Arc::new(config.access.access_control(keys.as_ref(), env)?),
-        watcher,
-    ))
+    let quotas = Arc::new(QuotaRegistry::new(extras::quota_scope(config)));
+    let access = config.access.access_control(keys.as_ref(), quotas, env)?;
+    Ok((Arc::new(access), watcher))
 }
 
 /// Starts the task that reloads the keys file when it changes.

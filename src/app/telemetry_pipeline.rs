@@ -1,7 +1,7 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
 use super::error::ApplicationError;
-use super::extras::{self, ExtraSinks};
+use super::extras::{self, ExtraSinks, RequestExtras};
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
 use std::any::Any;
@@ -75,6 +75,7 @@ impl TelemetryPipeline {
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
+        request: &RequestExtras,
         env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
@@ -102,7 +103,7 @@ impl TelemetryPipeline {
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        let extras = ExtraSinks::start(config, &env)?;
+        let extras = ExtraSinks::start(config, request, &env)?;
         let text_sampling = extras.text_sampling(config);
         sinks.immediate.extend(extras.immediate);
         sinks.batched.extend(extras.sinks);

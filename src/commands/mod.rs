@@ -5,6 +5,7 @@ mod backend_list;
 pub mod check;
 pub mod keygen;
 pub mod serve;
+pub mod user_hash;
 
 #[cfg(feature = "tools")]
 mod admin_client;

@@ -10,8 +10,9 @@ use super::text::file;
 use super::text::redaction::ExcerptRedaction;
 use super::text::yaml::{self, Outline};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::{fs, io};
+use std::path::{Path, PathBuf};
+use std::{fs, io, thread};
+use tokenweir_net::file_watcher::files_of;
 use tokenweir_request::access::KeyFile;
 use tokenweir_settings::{RuleViolation, violation_at};
 
@@ -36,9 +37,47 @@ pub enum CheckedFile {
 ///
 /// An error has a position in the file and shows no value of the file, because an operator may have written
 /// a key in place of its hash.
-pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
-    let text = file::read(file).map_err(ConfigError::without_quotes)?;
-    parse_keys(&text, file, Some(tiers)).map_err(|mistake| mistake.error.with_redacted_line(&text))
+///
+/// The path may be that of a folder, whose files then are parts of one keys file.
+pub fn load_keys(path: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
+    let files =
+        files_of(path).map_err(|error| ConfigError::unreadable(path, &error.to_string()))?;
+    let mut parts = Vec::new();
+    for chunk in files.chunks(PARSER_THREADS) {
+        parts.extend(load_parts(chunk, tiers)?);
+    }
+    let merged = KeyFile::merged(parts).and_then(|keys| {
+        // Each part is valid, so that only values of different parts can contradict each other.
+        if files.len() > 1 {
+            keys.check(&tiers.names)?;
+        }
+        Ok(keys)
+    });
+    merged.map_err(|violation| ConfigError::new(&violation.problem).in_file(path))
+}
+
+/// Number of keys files that are parsed at a time. The allocator keeps some memory of each thread.
+const PARSER_THREADS: usize = 2;
+
+/// Loads keys files, each in a thread.
+fn load_parts(files: &[PathBuf], tiers: &TiersConfig) -> Result<Vec<KeyFile>, ConfigError> {
+    let load = |file: &Path| {
+        let text = file::read(file).map_err(ConfigError::without_quotes)?;
+        let part = parse_keys(&text, file, Some(tiers));
+        part.map_err(|mistake| mistake.error.with_redacted_line(&text))
+    };
+    if let [file] = files {
+        return Ok(vec![load(file)?]);
+    }
+    thread::scope(|scope| {
+        let threads = files.iter().map(|file| scope.spawn(move || load(file)));
+        let threads: Vec<_> = threads.collect();
+        let parts = threads.into_iter().map(|thread| {
+            let loaded = thread.join();
+            loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        parts.collect()
+    })
 }
 
 /// Like [`load_keys`], but without a configuration, so tenants may have any tier. Returns all mistakes.
@@ -54,8 +93,7 @@ pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
 }
 
 fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, Mistake> {
-    let (keys, outline) =
-        yaml::parse::<KeyFile>(text, file).map_err(ConfigError::without_quotes)?;
+    let keys: KeyFile = yaml::parse_long(text, file).map_err(ConfigError::without_quotes)?;
     let tier_names: Vec<&String> = match tiers {
         Some(tiers) => tiers.names.iter().collect(),
         None => keys
@@ -64,15 +102,12 @@ fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<Ke
             .filter_map(|tenant| tenant.tier.as_ref())
             .collect(),
     };
-    keys.check(&tier_names).map_err(|violation| {
-        mistake(
-            violation_at(&violation.path, violation.problem),
-            &outline,
-            file,
-            text,
-        )
-    })?;
-    Ok(keys)
+    let Err(violation) = keys.check(&tier_names) else {
+        return Ok(keys);
+    };
+    let outline = yaml::long_outline(text, file).map_err(ConfigError::without_quotes)?;
+    let violation = violation_at(&violation.path, violation.problem);
+    Err(mistake(violation, &outline, file, text))
 }
 
 /// Loads and validates the file of a discovery source: a list of backends.
@@ -240,6 +275,30 @@ mod tests {
             load("empty", "").is_err(),
             "a file is empty for a moment while it is rewritten"
         );
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_one_file() {
+        let folder = TempFolder::new("keys-folder");
+        let other = HASH.replace("ba78", "ba79");
+        let entry = |name: &str, key: &str, hash: &str, more: &str| {
+            format!("tenants:\n- name: {name}\n{more}  keys: [{{ name: {key}, hash: '{hash}' }}]\n")
+        };
+        let limits = "  limits: { requests_per_day: 9 }\n";
+        folder.write("a.yaml", &entry("a", "k", HASH, limits));
+        folder.write("b.yaml", &entry("a", "l", &other, ""));
+        folder.write(".hidden", "no keys");
+        let load = || load_keys(folder.path(), &TiersConfig::default());
+        let keys = load().unwrap();
+        assert_eq!(keys.tenants.len(), 1);
+        assert_eq!(keys.tenants[0].keys.len(), 2);
+        assert_eq!(keys.tenants[0].limits.requests_per_day, Some(9));
+        folder.write("c.yaml", &entry("c", "k", HASH, ""));
+        let error = load().unwrap_err().to_string();
+        assert!(error.contains("duplicate hash"), "{error}");
+        folder.write("c.yaml", "tenants: [{ name: a, models: [m], keys: [] }]");
+        let error = load().unwrap_err().to_string();
+        assert!(error.contains("settings in two files"), "{error}");
     }
 
     #[test]

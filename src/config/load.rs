@@ -7,7 +7,7 @@ use super::text::error::ConfigError;
 use super::text::redaction::ExcerptRedaction;
 use super::text::source::ConfigSource;
 use super::text::yaml::child_path;
-use super::text::{file, yaml};
+use super::text::{file, renames, yaml};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use tokenweir_settings::{RuleViolation, violation_at, working_folder};
@@ -60,7 +60,8 @@ impl Config {
         file: &Path,
         overrides: Overrides,
     ) -> Result<LoadedConfig, Mistake> {
-        let (mut config, outline) = yaml::parse::<Self>(text, file)?;
+        let parsed = yaml::parse::<Self>(text, file);
+        let (mut config, outline) = parsed.map_err(|error| renames::explain(error, text))?;
         let sources = overrides.apply(&mut config, outline);
         config.check().map_err(|violation| Mistake {
             error: locate_violation(&violation, &sources, text, file),

@@ -27,7 +27,12 @@ impl Config {
     /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may
     /// follow from an earlier mistake is left out.
     pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
-        find_all(file, |text| {
+        Self::parse_all(&file::read(file)?, file)
+    }
+
+    /// Like [`Config::load_all`], but `text` is the content of `file`, which is not read.
+    pub fn parse_all(text: &str, file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
+        find_all_in(text, |text| {
             Self::parse_for_paths(text, file, Overrides::default())
         })
     }
@@ -42,14 +47,21 @@ impl<T> From<ConfigError> for Mistakes<T> {
     }
 }
 
-/// Parses a file again and again with `parse`, which returns the first mistake of a text. Each time it
-/// removes the entry with the mistake, until the remaining text has no mistake.
+/// Like [`find_all_in`] with the text of a file.
 pub(super) fn find_all<T>(
     file: &Path,
     parse: impl Fn(&str) -> Result<T, Mistake>,
 ) -> Result<T, Mistakes<T>> {
-    let text = file::read(file)?;
-    let mut remaining = RemainingText::new(&text);
+    find_all_in(&file::read(file)?, parse)
+}
+
+/// Parses a text again and again with `parse`, which returns the first mistake of a text. Each time it
+/// removes the entry with the mistake, until the remaining text has no mistake.
+fn find_all_in<T>(
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, Mistake>,
+) -> Result<T, Mistakes<T>> {
+    let mut remaining = RemainingText::new(text);
     let mut found = Mistakes {
         errors: Vec::new(),
         rest: None,

@@ -12,6 +12,7 @@
 //! references  what the rules of a section read from other sections
 //! load        file, overrides, rules ─► LoadedConfig
 //! mistakes    all mistakes of a file, for `check`
+//! upgrade     files of earlier versions, for `check --upgrade`
 //! contradictions  valid settings that contradict each other
 //! conversion  LoadedConfig ─► settings of the other modules
 //! ```
@@ -33,6 +34,7 @@ mod sections;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
+mod upgrade;
 
 pub use backends::section::BackendConfig;
 pub use backends::usage::UsageMode;
@@ -68,4 +70,7 @@ pub use text::source::ConfigSource;
 pub use tokenweir_settings::{
     ConfiguredSecret, ListedSecret, OutputFile, ReloadClass, Secret, SecretError, SecretValue,
     UnreadableSecret,
+};
+pub use upgrade::{
+    EditedLines, QueriedMetric, UpgradeNote, UpgradedFile, UpgradedKind, upgrade_file,
 };

@@ -7,7 +7,7 @@ use super::sections::clients::tiers::TiersConfig;
 use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_request::error::listed;
 use tokenweir_request::slo::Objective;
-use tokenweir_settings::KnownBackends;
+use tokenweir_settings::{KnownBackends, KnownTenants};
 
 impl KnownBackends for Config {
     fn unknown_backend(&self, name: &str) -> Option<String> {
@@ -20,6 +20,12 @@ impl KnownBackends for Config {
             "unknown backend `{name}`; `backends` has {}",
             listed(ids())
         ))
+    }
+}
+
+impl KnownTenants for Config {
+    fn has_tenants(&self) -> bool {
+        self.access.keys_file.is_some()
     }
 }
 

@@ -6,18 +6,20 @@ use super::options::{discovery, sessions, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
-use super::sections::telemetry::{log, metrics, slos, tracing};
+use super::sections::telemetry::{log, metrics, slos, timeline, tracing};
 use super::sections::upstream::{
     admission, circuit_breaker, models, retry, routing, scrape, timeouts,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_gpu as gpu;
+use tokenweir_jwt as jwt;
 use tokenweir_kv_event_routing as kv_events;
 use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
+use tokenweir_shared_limits as shared_limits;
 use tokenweir_sleep as sleep;
 
 /// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
@@ -98,6 +100,8 @@ define_config! {
     sessions: sessions::Section,
     /// Authentication and permissions of clients and operators.
     access: access::Section,
+    /// Access of clients by signed tokens (JWT) of issuers, in addition to keys.
+    jwt: jwt::Section,
     /// TLS of the client listener and the admin listener.
     tls: tls::Section,
     /// TLS of the connections to backends.
@@ -118,6 +122,8 @@ define_config! {
     kv_events: kv_events::Section,
     /// Exchange with other gateways before the same backends, for routing.
     peer_exchange: peer_exchange::Section,
+    /// Limits of tenants over restarts. Gateways with a `peer_exchange` count limits together.
+    shared_limits: shared_limits::Section,
     /// Whether the gateway requests token counts (`usage`) that clients did not request.
     usage: usage::Usage,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.
@@ -149,6 +155,8 @@ define_config! {
     reload: reload::Section,
     /// Logs.
     log: log::Section,
+    /// Verdicts, drains, reloads and deploys of the last days.
+    timeline: timeline::Section,
     /// Monitoring of the quality of responses.
     quality: quality::Section,
     /// User, session and conversation of a request on spans and access log lines.

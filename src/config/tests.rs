@@ -146,6 +146,30 @@ const INVALID_VALUES: &[(&str, &str)] = &[
         "models: [{ name: a, served_as: «''» }]\n",
         "a model name has 1 to 256 bytes and no control characters",
     ),
+    (
+        "models: [{ name: a, split: [{ model: b }, { model: «b» }] }]\n",
+        "the split has this version already",
+    ),
+    (
+        "models: [{ name: a, split: [{ model: b, weight: «1000001» }] }]\n",
+        "a weight is at most 1000000",
+    ),
+    (
+        "models: [{ name: a, split: [{ model: «a» }] }]\n",
+        "a version must not be a split model",
+    ),
+    (
+        "models: [{ name: a, split: «[»{ model: b, weight: 0 }] }]\n",
+        "a version needs a weight above 0",
+    ),
+    (
+        "models: [{ name: a, served_as: c, split: «[»{ model: b }] }]\n",
+        "a split model has only `name`, `split`, `guard` and `rename_response`: write other keys at its versions",
+    ),
+    (
+        "models: [{ name: a, guard: «true» }]\n",
+        "this needs `split`",
+    ),
     ("tracing:\n  ratio: «1.5»\n", "this must be between 0 and 1"),
     (
         "models: [{ name: a, policy: { continuous_usage: «2» } }]\n",

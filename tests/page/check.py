@@ -10,6 +10,7 @@ from pathlib import Path
 import fleet
 import trouble
 import traces
+import walk
 from browser import Browser, Driver
 from program import Program, get
 
@@ -67,7 +68,7 @@ def check_keys(browser: Browser, url: str) -> None:
     browser.press("Escape")
     browser.wait_for("no help", "document.querySelector('dialog') === null")
     browser.press("3", "Enter")
-    browser.wait_for("a routing decision", "document.querySelector('dialog.wide .chosen') !== null")
+    browser.wait_for("a request", "document.querySelector('dialog[open] .waterfall rect') !== null")
     browser.press("Escape")
     sort = "document.querySelector('#backends th[aria-sort=descending], #backends th[aria-sort=ascending]').textContent"
     before = browser.run(f"return {sort}")
@@ -186,6 +187,7 @@ def main() -> int:
         traces.check_slow_requests(driver, arguments.binary, arguments.folder)
         trouble.check_verdicts(driver, arguments.binary, arguments.folder)
         trouble.check_no_backends(driver, arguments.binary, arguments.folder)
+        walk.check_walk(driver, arguments.binary, arguments.folder)
         fleet.check_fleets(driver, arguments.binary, arguments.folder)
         check_names_are_escaped(driver, arguments.binary)
         check_token(driver, arguments.binary, arguments.folder)

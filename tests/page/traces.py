@@ -67,7 +67,7 @@ def check_slow_requests(driver: Driver, binary: Path, folder: Path) -> None:
             send_request(clients, number)
         with Browser(driver, url) as browser:
             links = """Object.fromEntries([...document.querySelectorAll('#ended tbody tr')].map(
-                (row) => [row.cells[0].textContent, row.querySelector('a')?.href]))"""
+                (row) => [row.cells[0].textContent, row.querySelector('a[target]')?.href]))"""
             browser.wait_for("three requests", f"Object.values({links}).filter(Boolean).length === 3")
             shown = browser.run(f"return {links}")
             ended = get(f"{url}/streams")["ended"]

@@ -66,7 +66,7 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
             ]:
                 assert text in shown, (text, shown)
             assert browser.text("#state") == "down: no backend is available (2 backends: 2 down)"
-            names = "[...document.querySelectorAll('#backends tbody td:first-child span')].map((name) => name.textContent)"
+            names = "[...document.querySelectorAll('#backends tbody td:first-child a')].map((name) => name.textContent)"
             assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
             assert browser.run("return document.title").startswith("down")
             browser.screenshot(folder / "page-all-down.png")

@@ -21,6 +21,7 @@ import mixed
 import official_sdks
 import pathologies
 import phases
+import results
 import spans
 import transparency
 import usage
@@ -103,6 +104,8 @@ async def check(args: argparse.Namespace, rig: Rig, fleet: Fleet, single: Fleet)
             report.check(name, "the step completed", False)
     report.note("machine", "load average after", load_average())
     report.print()
+    if not args.only and args.front_end in results.FRONT_ENDS:
+        results.write(report, args.backend[0], args.front_end)
     return int(report.failed())
 
 

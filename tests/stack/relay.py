@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from dataclasses import dataclass, field
 
 
@@ -48,6 +49,14 @@ class Relay:
     """Share of the responses to inference requests that are cut after their first bytes."""
     freezes_metrics: bool = False
     """Whether the metrics page stays as it was."""
+    swallows: bool = False
+    """Whether inference requests get no response. Health checks and scrapes pass."""
+    buffers: bool = False
+    """Whether each response to an inference request is held back until its end."""
+    repeats: bool = False
+    """Whether each character of the text of a response is replaced by an exclamation mark."""
+    others: tuple[int, ...] = ()
+    """Ports of further backends: each connection, and each scrape, goes to one of all, as behind a load balancer."""
     page: bytes = b""
     """The last response with a metrics page."""
     open: dict[int, Connection] = field(default_factory=dict)
@@ -70,7 +79,8 @@ class Relay:
         connection = Connection(writer)
         self.open[id(connection)] = connection
         try:
-            backend_reader, backend_writer = await asyncio.open_connection("127.0.0.1", self.backend)
+            port = random.choice((self.backend, *self.others))
+            backend_reader, backend_writer = await asyncio.open_connection("127.0.0.1", port)
         except ConnectionError:
             del self.open[id(connection)]
             writer.transport.abort()
@@ -96,15 +106,17 @@ class Relay:
             if chunk.startswith((b"GET ", b"POST ")):
                 connection.request, connection.length = chunk[:16], 0
                 connection.is_cut = connection.is_inference and random.random() < self.cut_share
-                answer = self._own_answer(connection)
+                answer = await self._own_answer(connection)
                 connection.is_kept = answer is not None
                 connection.writer.write(answer or b"")
-            if not connection.is_kept:
+            if not connection.is_kept and not (self.swallows and connection.is_inference):
                 writer.write(chunk)
                 await writer.drain()
 
-    def _own_answer(self, connection: Connection) -> bytes | None:
+    async def _own_answer(self, connection: Connection) -> bytes | None:
         """The response of the relay itself to the last request. `None`: the backend answers it."""
+        if connection.is_metrics and self.others:
+            return await page_of(random.choice((self.backend, *self.others)))
         if connection.is_metrics and self.freezes_metrics and self.page:
             return self.page
         if connection.is_inference and self.status:
@@ -114,6 +126,7 @@ class Relay:
         return None
 
     async def _forward_responses(self, connection: Connection, reader, writer) -> None:
+        held = b""
         while chunk := await reader.read(1 << 16):
             is_first = connection.length == 0
             if connection.is_inference:
@@ -123,8 +136,28 @@ class Relay:
             connection.length += len(chunk)
             while connection.is_inference and self.blocks_output:
                 await asyncio.sleep(0.05)
+            if connection.is_inference and self.repeats:
+                chunk = TEXT.sub(lambda text: text[1] + b"!" * len(text[2]), chunk)
+            if connection.is_inference and self.buffers:
+                held += chunk
+                if not held.endswith(b"0\r\n\r\n"):
+                    continue
+                chunk, held = held, b""
             writer.write(chunk)
             await writer.drain()
             if connection.is_cut and connection.length > 2000:
                 writer.transport.abort()
                 return
+
+
+async def page_of(port: int) -> bytes:
+    """The response of a backend with its metrics page."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: backend\r\nconnection: close\r\n\r\n")
+    response = await reader.read(-1)
+    writer.close()
+    return response
+
+
+TEXT = re.compile(rb'("content": ?")([^"\\]+)')
+"""The text of an event, without escaped characters."""

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, field
 
 import certificates
+from load import Load
 from testbed import Options, Testbed
 
 Begin = Callable[[Testbed], AbstractAsyncContextManager[None]]
@@ -71,7 +72,7 @@ def add_fault(
 SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
 
 
-@fault(r"slow_engine gpu2", "imbalance gpu2|backend_(down|ejected) gpu2", options=SLOW, clients=24)
+@fault(r"slow_engine gpu2", "backend_(down|ejected) gpu2", options=SLOW, clients=24)
 async def slow_backend(testbed: Testbed) -> AsyncIterator[None]:
     """The engine of one backend becomes 16 times as slow as the others. At the end it is replaced by a fast one."""
     yield
@@ -229,6 +230,56 @@ add_fault("limit too low", r"gateway_queue all .*max_in_flight", options=LIMITED
 
 # The metrics page of one backend does not change any more, although the backend serves.
 add_fault("frozen metrics", r"blind gpu2 .*stands still", options=RELAYED, relay={"freezes_metrics": True})
+
+
+# A proxy in front of one backend swallows inference requests.
+add_fault("swallowed requests", r"stalls gpu2 .requests there get no first output", "backend_(down|ejected|failing|avoided) gpu2",
+          options=Options(relay=True), relay={"swallows": True})
+
+
+# A proxy in front of one backend sends each response at once when it is complete.
+add_fault("buffering proxy", r"front_end_gap gpu2 .a proxy .* buffers", "front_end_gap gpu2|backend_avoided gpu2", options=RELAYED,
+          relay={"buffers": True})
+
+
+# One engine repeats a token.
+add_fault("repeated token", r"unusual_responses gpu2 .answers repeat", options=RELAYED, relay={"repeats": True})
+
+
+@fault(r"shared_backend gpu2 .several engines", options=RELAYED)
+async def load_balancer_url(testbed: Testbed) -> AsyncIterator[None]:
+    """The URL of one backend becomes that of a load balancer over three engines."""
+    testbed.relay.others = (testbed.port["gpu0"], testbed.port["gpu1"])
+    yield
+    testbed.relay.others = ()
+
+
+@fault(r"shared_backend gpu1 .other clients", r"stalls gpu1 .its sequences are preempted",
+       options=Options(sim=["--blocks", "2048"]))
+async def other_clients(testbed: Testbed) -> AsyncIterator[None]:
+    """A batch job sends its requests to one engine, and not through the gateway."""
+    direct = Load(("127.0.0.1", testbed.port["gpu1"]))
+    direct.start(120, words=100, tokens=300, pause=0.05)
+    yield
+    await direct.stop()
+
+
+@fault(r"gateway_starved gateway", "stalls|front_end_gap|backend_avoided|slow_clients")
+async def gateway_starved(testbed: Testbed) -> AsyncIterator[None]:
+    """The gateway runs for 100 of 450 ms."""
+
+    async def throttle() -> None:
+        while True:
+            testbed.processes["gateway"].pause()
+            await asyncio.sleep(0.35)
+            testbed.processes["gateway"].resume()
+            await asyncio.sleep(0.1)
+
+    throttling = asyncio.create_task(throttle())
+    yield
+    throttling.cancel()
+    await asyncio.gather(throttling, return_exceptions=True)
+    testbed.processes["gateway"].resume()
 
 
 @fault(r"backend_restarting gpu2", "backend_(down|ejected|failing) gpu2")

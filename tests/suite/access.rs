@@ -7,6 +7,7 @@ mod control;
 mod key_lookup_timing;
 mod limits;
 mod reload;
+pub(crate) mod tokens;
 
 use crate::support::scripted_backend::{ScriptedBackend, json, response};
 use crate::support::test_gateway::{

@@ -165,7 +165,12 @@ fn modules_import_only_from_lower_layers() {
 
 /// The parts of the program that may use an option: the composition, the sources of backends, and the configuration
 /// of its section.
-const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "app/discovery_sources/", "config/"];
+const USERS_OF_OPTIONS: &[&str] = &[
+    "app/extras.rs",
+    "app/extras/access.rs",
+    "app/discovery_sources/",
+    "config/",
+];
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
 const USERS_OF_DIAGNOSIS: &[&str] = &[

@@ -4,6 +4,7 @@
 //! `SCENARIOS=200 cargo test --release --test suite diagnose -- --nocapture` plays this many scenarios of each
 //! fault, which takes minutes.
 
+mod changes;
 mod engines;
 mod expiry;
 mod faults;

@@ -7,7 +7,8 @@ use crate::support::test_gateway::{
     read_rest, start, status, with_lines,
 };
 use tokenweir_api::{
-    BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary,
+    BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, GroupSummary, HistoryPage, Mark,
+    StreamSummary, StreamsSummary,
 };
 use tokenweir_diagnose::{Evidence, Verdict};
 
@@ -45,6 +46,25 @@ async fn the_age_of_the_metrics_page_is_shown() {
     assert_eq!(live(&gateway).await.metrics_read_seconds_ago, None);
     gateway.admin("/metrics").await;
     assert!(live(&gateway).await.metrics_read_seconds_ago.is_some());
+}
+
+#[tokio::test]
+async fn latencies_and_models_of_requests_are_shown() {
+    let (_fake, gateway) = gateway_answering(answer()).await;
+    gateway.post(CHAT, CHAT_BODY).await;
+    let live = live_when(&gateway, |live| live.totals.requests == 1).await;
+    let shown: Vec<_> = live
+        .models
+        .iter()
+        .map(|model| (&*model.name, model.requests))
+        .collect();
+    assert_eq!(shown, [("tiny", 1)]);
+    assert!(live.models[0].ttft_seconds.is_some() && live.tenants.is_empty());
+    let history = gateway.document("/history").await;
+    let HistoryPage { heat_map, marks } = serde_json::from_value(history).unwrap();
+    let ttfts: u32 = heat_map.ttft.iter().flatten().sum();
+    assert_eq!((ttfts, heat_map.ttft.len(), marks.len()), (1, 1, 0));
+    assert_eq!(heat_map.ttft[0].len(), heat_map.bounds.len() + 1);
 }
 
 #[tokio::test]
@@ -282,9 +302,11 @@ async fn every_field_of_the_page_exists() {
         ended: vec![EndedRequest::default()],
         verdicts: vec![verdict],
         clients: vec![ClientSummary::default()],
+        models: vec![GroupSummary::default()],
         ..GatewaySnapshot::default()
     };
-    let document = serde_json::to_value(document).unwrap();
+    let mut document = serde_json::to_value(document).unwrap();
+    document["mark"] = serde_json::to_value(Mark::default()).unwrap();
     for (file, value, place, least) in [
         ("page.js", "live", "", 10),
         ("page.js", "minute", "/last_minute", 3),
@@ -292,6 +314,12 @@ async fn every_field_of_the_page_exists() {
         ("columns.js", "stream", "/streams/oldest/0", 5),
         ("columns.js", "request", "/ended/0", 8),
         ("columns.js", "client", "/clients/0", 8),
+        ("columns.js", "group", "/models/0", 6),
+        ("backend.js", "backend", "/backends/0", 10),
+        ("backend.js", "stream", "/streams/oldest/0", 4),
+        ("backend.js", "request", "/ended/0", 4),
+        ("request.js", "stream", "/streams/oldest/0", 5),
+        ("history.js", "mark", "/mark", 8),
         ("verdicts.js", "verdict", "/verdicts/0", 8),
         ("verdicts.js", "evidence", "/verdicts/0/evidence/0", 5),
     ] {

@@ -270,7 +270,7 @@ async fn counters_and_gauges_exist_from_the_start() {
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         let is_of_engine = row.name.starts_with("tokenweir_engine_");
         (is_of_engine && row.name != "tokenweir_engine_restarts_total")
-            || ["tokenweir_backend_kv_event", "tokenweir_backend_kv_blocks", "tokenweir_peer_"]
+            || ["tokenweir_backend_kv_event", "tokenweir_backend_kv_blocks", "tokenweir_jwt_", "tokenweir_limit_", "tokenweir_peer_"]
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
@@ -279,11 +279,13 @@ async fn counters_and_gauges_exist_from_the_start() {
             || row.name == "tokenweir_backend_ranks"
             // Admission by live sessions is off by default.
             || ["tokenweir_live_sessions", "tokenweir_fitting_sessions", "tokenweir_held_requests"].contains(&row.name)
+            // No model is split by default.
+            || has("split_model")
             || row.name == "tokenweir_backend_sleep_changes_total"
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
-            || row.name == "tokenweir_diagnosis_active"
+            || ["tokenweir_diagnosis_active", "tokenweir_verdict_info"].contains(&row.name)
             || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
             || (matches!(row.kind, MetricKind::Histogram(_)) && !row.labels.is_empty())
     };

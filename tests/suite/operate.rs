@@ -233,3 +233,53 @@ async fn a_closed_pipe_is_no_error() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_finds_a_line_of_the_access_log() {
+    let log = folder("operate").join("access.log");
+    let lines = [
+        r#"{"request_id":"other-01","outcome":"ok","duration_ms":1.0}"#,
+        r#"{"request_id":"wanted-1","outcome":"ok","slow_cause":"engine_queue","duration_ms":7000.0}"#,
+        "a line of another program about wanted-1",
+    ];
+    std::fs::write(&log, lines.join("\n")).unwrap();
+    let log = log.to_str().unwrap();
+    let arguments = ["explain", "wanted-1", "--log", log];
+    let (code, out, err) = process::run(&arguments, &[]).await;
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("ok in 7.00s") && out.contains("engine queue: the request waited"),
+        "{out}"
+    );
+    let (code, _, err) = process::run(&["explain", "absent-01", "--log", log], &[]).await;
+    assert!(
+        code == Some(1) && err.contains("has no line of the request"),
+        "{err}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hash_of_a_user_needs_a_secret() {
+    let file = folder("operate").join("identities.yaml");
+    let arguments = ["user-hash", "alice@example.com", "--config"];
+    let arguments = [&arguments[..], &[file.to_str().unwrap()]].concat();
+    let secret = [("IDENTITIES_SECRET", "0123456789abcdef")];
+    std::fs::write(
+        &file,
+        "identities: { secret: { env: IDENTITIES_SECRET } }\n",
+    )
+    .unwrap();
+    let (code, out, err) = process::run(&arguments, &secret).await;
+    assert_eq!((code, out.trim().len()), (Some(0), 32), "{err}");
+    for (config, problem) in [
+        ("{}\n", "identities.secret is not set"),
+        (
+            "identities: { mode: plain }\n",
+            "identities.mode is not `hashed`",
+        ),
+    ] {
+        std::fs::write(&file, config).unwrap();
+        let (code, _, err) = process::run(&arguments, &secret).await;
+        assert!(code == Some(1) && err.contains(problem), "{err}");
+    }
+}

@@ -169,3 +169,34 @@ fn the_container_image_contains_ca_certificates() {
         "{last}"
     );
 }
+
+#[test]
+fn the_changelog_closes_the_packaged_version() {
+    let changes = read("CHANGELOG.md");
+    let head = format!("\n## [{}] - ", env!("CARGO_PKG_VERSION"));
+    let date = word_after(&changes, &head);
+    assert_eq!(date.split('-').count(), 3, "{date}");
+    let (before, _) = changes.split_once(&head).unwrap();
+    assert!(before.contains("\n## [Unreleased]\n"), "{before}");
+}
+
+#[test]
+fn releases_publish_what_people_install() {
+    let workflow = read(".github/workflows/release.yml");
+    for published in [
+        "ubuntu-24.04-arm",
+        "packaging/static.sh",
+        "packaging/deb.sh",
+        "packaging/wheel.sh",
+        "packaging/helm.sh",
+        "packaging/sbom.sh",
+        "docker push",
+        "helm push",
+        "sha256sum",
+        "cosign sign ",
+        "cosign sign-blob",
+        "attest-build-provenance",
+    ] {
+        assert!(workflow.contains(published), "{published}");
+    }
+}

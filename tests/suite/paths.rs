@@ -340,9 +340,9 @@ async fn identity_coding_passes_and_others_get_415() {
         assert_eq!(status(&answer), 415, "{coding}");
         let answer = text(&answer);
         assert!(
-            answer.contains("\r\naccept-encoding: gzip, deflate, identity\r\n"),
+            answer.contains("\r\naccept-encoding: gzip, deflate, zstd, identity\r\n"),
             "{answer}"
         );
-        assert!(answer.contains("(gzip or deflate)"), "{answer}");
+        assert!(answer.contains("(gzip, deflate or zstd)"), "{answer}");
     }
 }

@@ -13,12 +13,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-const PASSWORD: &str = "bus-password";
+pub(crate) const PASSWORD: &str = "bus-password";
 /// The key that both gateways share. It has the minimum length.
-const KEY: &str = "0123456789abcdef0123456789abcdef";
+pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// A Redis server on a loopback port, over which gateways exchange messages.
-struct Bus {
+pub(crate) struct Bus {
     port: u16,
     process: Child,
 }
@@ -38,9 +38,10 @@ struct Pair {
 
 impl Bus {
     /// Starts a Redis server. `None`: `redis-server` is not installed.
-    async fn start() -> Option<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = port.local_addr().unwrap().port();
+    pub(crate) async fn start() -> Option<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
         Self::start_at(port).await
     }
 
@@ -69,6 +70,32 @@ impl Bus {
                 .is_ok()
         );
         Some(Self { port, process })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Restarts the server, which loses its data.
+    pub(crate) async fn restart(&mut self) {
+        self.process.kill().await.unwrap();
+        *self = Self::start_at(self.port).await.unwrap();
+    }
+
+    /// Sends a command and waits for its reply.
+    pub(crate) async fn command(&self, words: &[&str]) {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+            .await
+            .unwrap();
+        let line = words.join(" ");
+        let command = format!("AUTH {PASSWORD}\r\n{line}\r\n");
+        stream.write_all(command.as_bytes()).await.unwrap();
+        let mut reply = Vec::new();
+        while String::from_utf8_lossy(&reply).lines().count() < 2 {
+            assert!(stream.read_buf(&mut reply).await.unwrap() > 0);
+        }
+        let reply = String::from_utf8_lossy(&reply);
+        assert!(!reply.contains('-'), "{reply}");
     }
 
     /// Publishes a message to the Redis channel of the gateways.

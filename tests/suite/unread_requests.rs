@@ -1,7 +1,8 @@
 //! Requests whose body the gateway forwards without reading it: uploads to a route with a fixed model, and
 //! WebSocket connections.
 
-use crate::access::{KEY, access, tenant};
+use crate::access::tokens::TenantNames;
+use crate::access::{KEY, access, other_tenant, tenant};
 use crate::support::http2_client;
 use crate::support::test_gateway::{Running, Setup, start_with, status};
 use axum::Router;
@@ -428,6 +429,27 @@ async fn a_removed_key_closes_its_websocket() {
         (record.outcome, record.end),
         (Outcome::Cancelled, Termination::KeyRevoked)
     );
+}
+
+#[tokio::test]
+async fn a_removed_tenant_closes_websockets_of_tokens() {
+    let access = access(tenant());
+    access.accept_tokens(Arc::new(TenantNames));
+    let (_backend, gateway) = start(Setup {
+        access: access.clone(),
+        ..Setup::default()
+    })
+    .await;
+    let mut client = open_with(&gateway, "", "authorization: Bearer token-of-a\r\n").await;
+    let reload = |tenants: Vec<TenantEntry>| access.replace_keys(Some(&KeyFile { tenants }));
+    reload(vec![TenantEntry {
+        keys: Vec::new(),
+        ..tenant()
+    }]);
+    exchange(&mut client, b"still").await;
+    reload(vec![other_tenant(tenant())]);
+    assert_eq!(read_rest(&mut client).await, "");
+    assert_eq!(record(&gateway).await.end, Termination::KeyRevoked);
 }
 
 #[tokio::test]

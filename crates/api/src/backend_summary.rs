@@ -100,6 +100,9 @@ pub struct BackendFacts {
     pub in_flight: u32,
     /// Number of stalled streams of the backend.
     pub stalled: u32,
+    /// Seconds for which the oldest request without output has been overdue while nothing else had output. 0:
+    /// none is overdue.
+    pub overdue_seconds: f64,
     /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.

@@ -20,6 +20,8 @@ pub struct ClientSummary {
     pub output_tokens: u64,
     /// Number of refused requests that ended in the last minute.
     pub refused: u64,
+    /// Number of requests that ended in the last minute with another status of 4xx.
+    pub rejected: u64,
     /// Number of open streams.
     pub open_streams: u64,
     /// The largest share, from 0 to 1, that this client has in one kind of work of all clients. `share_of`

@@ -15,6 +15,10 @@ const MIN_STREAMS: u64 = 5;
 /// least this many seconds longer. Smaller differences can come from different prompts and cache contents.
 const SLOW_RATIO: f64 = 3.0;
 const SLOW_EXCESS_SECONDS: f64 = 0.5;
+/// A backend is at a standstill if its oldest request is overdue for at least this many seconds, and for this
+/// multiple of the usual TTFT.
+const OVERDUE_SECONDS: f64 = 3.0;
+const OVERDUE_RATIO: f64 = 10.0;
 
 /// Sets the condition of each backend and its reason, from the summaries of all backends and the
 /// verdicts that hold.
@@ -80,8 +84,8 @@ fn judge(
             Some(verdict.cause_or_meaning().to_owned()),
         );
     }
-    if let Some(reason) = ttfts.excess(backend) {
-        return (BackendCondition::Slow, Some(reason));
+    if let Some(found) = ttfts.judge(backend) {
+        return found;
     }
     let held = verdicts
         .iter()
@@ -112,7 +116,17 @@ fn judge_exclusion(
 ) -> (BackendCondition, Option<String>) {
     match backend.state.as_str() {
         "down" => (BackendCondition::Down, backend.reason.clone()),
-        "ejected" => (BackendCondition::Ejected, None),
+        "ejected" => {
+            let is_cause = |verdict: &&Verdict| {
+                verdict.backend == backend.name
+                    && ["backend_failing", "backend_ejected"].contains(&&*verdict.verdict)
+            };
+            let cause = verdicts
+                .iter()
+                .find(is_cause)
+                .and_then(|verdict| verdict.cause.as_deref());
+            (BackendCondition::Ejected, cause.map(str::to_owned))
+        }
         "drained" => {
             let is_harm = |verdict: &&Verdict| {
                 verdict.backend == backend.name
@@ -149,6 +163,28 @@ impl TtftsByModel {
             ttfts.sort_by(f64::total_cmp);
         }
         Self(models)
+    }
+
+    /// The condition that follows from the TTFTs. `None`: none does.
+    fn judge(&self, backend: &BackendSummary) -> Option<(BackendCondition, Option<String>)> {
+        if let Some(reason) = self.standstill(backend) {
+            return Some((BackendCondition::Stalled, Some(reason)));
+        }
+        let reason = self.excess(backend)?;
+        Some((BackendCondition::Slow, Some(reason)))
+    }
+
+    /// Why the backend seems to be at a standstill although other backends that list the same model first have
+    /// output. `None`: it has output, or no other backend has a TTFT.
+    fn standstill(&self, backend: &BackendSummary) -> Option<String> {
+        let overdue = backend.overdue_seconds;
+        let model = backend.models.first().map_or("", String::as_str);
+        let ttfts = self.0.get(model)?;
+        let usual = *ttfts.get(ttfts.len().checked_sub(1)? / 2)?;
+        let is_found = overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_RATIO * usual;
+        is_found.then(|| {
+            format!("a request has waited {overdue:.0} s too long for its first output; mean TTFT of the backends {usual:.2} s")
+        })
     }
 
     /// Why the backend is slow in comparison with the other backends that list the same model first.
@@ -255,6 +291,25 @@ mod tests {
         assert_eq!(conditions(&mut two, &[]), [ok, slow, slow]);
         let mut one = [excluded("a", 0.05, "drained"), backend("b", 2.0)];
         assert_eq!(conditions(&mut one, &[]), [BackendCondition::Excluded, ok]);
+    }
+
+    #[test]
+    fn an_overdue_request_beside_peers_is_a_standstill() {
+        let silent = |overdue_seconds| {
+            let mut silent = backend("c", 0.05);
+            silent.ended_streams = 0;
+            silent.facts.overdue_seconds = overdue_seconds;
+            silent
+        };
+        let ok = BackendCondition::Ok;
+        let mut fleet = [backend("a", 0.05), backend("b", 0.06), silent(3.5)];
+        let expected = [ok, ok, BackendCondition::Stalled];
+        assert_eq!(conditions(&mut fleet, &[]), expected);
+        fleet[2] = silent(2.0);
+        assert_eq!(conditions(&mut fleet, &[]), [ok; 3]);
+        let mut slow = [backend("a", 0.5), silent(3.5)];
+        assert_eq!(conditions(&mut slow, &[]), [ok; 2], "all are slow");
+        assert_eq!(conditions(&mut [silent(9.0)], &[]), [ok], "no peers");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::harm::{Harm, HarmLevel};
 use serde::Deserialize;
-use tokenweir_diagnose::{Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_diagnose::{Change, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
@@ -13,6 +13,8 @@ named_enum! {
     pub enum GatewayState {
         /// Every backend that should get requests gets them, and no client is harmed.
         Ready = "ready",
+        /// Requests are served, and much slower than usual.
+        Changed = "changed",
         /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
         /// or an operator must correct something in the gateway.
         Degraded = "degraded",
@@ -45,6 +47,9 @@ pub struct GatewayFacts<'a> {
     pub harm: Harm,
     /// The verdicts of the diagnosis, the most severe first.
     pub verdicts: &'a [Verdict],
+    /// What differs most from the last hour, if it makes requests slower. Empty: requests are not slower
+    /// than usual.
+    pub harmful_changes: &'a [Change],
 }
 
 /// The states of a backend that make the gateway degraded, each with its word in the reason. Backends that
@@ -67,7 +72,7 @@ impl GatewayState {
 
     /// Whether the gateway serves its clients: few of them are harmed.
     pub const fn serves_clients(self) -> bool {
-        matches!(self, Self::Ready | Self::Degraded)
+        matches!(self, Self::Ready | Self::Changed | Self::Degraded)
     }
 
     /// Determines the state of the gateway from these values, and the reasons why it is not
@@ -103,18 +108,25 @@ impl GatewayState {
             reasons.push("panic mode: ejected backends get requests".to_owned());
         }
         add_verdicts(facts.verdicts, &mut reasons);
-        let Harm {
-            failed,
-            refused,
-            slow_level,
-            ..
-        } = facts.harm;
-        let state = match HarmLevel::Critical {
-            critical if failed.level == critical => Self::Failing,
-            critical if refused.level == critical => Self::Refusing,
-            critical if slow_level == critical => Self::Slow,
-            _ if reasons.is_empty() => Self::Ready,
-            _ => Self::Degraded,
+        let has_reason = !reasons.is_empty();
+        let changes = facts.harmful_changes.iter();
+        reasons.extend(changes.map(|change| change.words.clone()));
+        let harm = &facts.harm;
+        let has_lost_model = facts.verdicts.iter().any(|verdict| {
+            verdict.verdict == "model_gone" && verdict.severity == VerdictSeverity::Critical
+        });
+        let state = if harm.is_failing() || has_lost_model {
+            Self::Failing
+        } else if harm.is_refusing() {
+            Self::Refusing
+        } else if harm.slow_level == HarmLevel::Critical {
+            Self::Slow
+        } else if has_reason {
+            Self::Degraded
+        } else if reasons.is_empty() {
+            Self::Ready
+        } else {
+            Self::Changed
         };
         (state, reasons)
     }
@@ -216,6 +228,27 @@ mod tests {
         ];
         assert!(!states.iter().any(|state| state.serves_clients()));
         assert!(GatewayState::Degraded.serves_clients());
+    }
+
+    #[test]
+    fn a_harmful_change_alone_is_a_state() {
+        let changes = [Change {
+            words: "all backends: time between tokens 40 ms, usually 10 ms".into(),
+            ..Change::default()
+        }];
+        let facts = GatewayFacts {
+            backend_states: vec!["available"],
+            harmful_changes: &changes,
+            ..GatewayFacts::default()
+        };
+        let words = changes[0].words.clone();
+        assert_eq!(state(&facts), (GatewayState::Changed, words.clone()));
+        let facts = GatewayFacts {
+            backend_states: vec!["available", "drained"],
+            ..facts
+        };
+        let both = format!("1 of 2 backends drained; {words}");
+        assert_eq!(state(&facts), (GatewayState::Degraded, both));
     }
 
     #[test]

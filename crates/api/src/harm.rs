@@ -2,9 +2,10 @@
 //! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
 //! code of `tokenweir status` follow from these levels.
 
-use super::{LastMinute, ObjectiveMinute};
+use super::{ClientSummary, LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use tokenweir_diagnose::is_critical_harm;
 
 /// How severe the share of requests is that failed, were refused or were slow.
@@ -39,11 +40,22 @@ pub struct HarmShare {
 pub struct Harm {
     /// The share of failed requests.
     pub failed: HarmShare,
+    /// The share of answers that are not good, and the highest level of their kinds. Truncated answers have
+    /// no level: their number is a fault only if it is unusual.
+    pub answers: HarmShare,
+    /// The share of empty answers.
+    pub empty: HarmShare,
+    /// The share of requests whose client gave up waiting.
+    pub client_timeout: HarmShare,
     /// The share of refused requests.
     pub refused: HarmShare,
+    /// The share of requests that a backend refused with 429.
+    pub refused_by_backends: HarmShare,
     /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
-    /// gateway and of backends. The level counts only the responses of backends. It is never
-    /// `critical`, because the cause is a client or the configuration of a backend.
+    /// gateway and of backends. The level is never `critical`, because the cause is a client or the
+    /// configuration of a backend. It counts the responses of backends, and those of the gateway if they
+    /// are significantly more than 5 %. Limits that the operator set (429) and incomplete requests (408)
+    /// have no level.
     pub client_errors: HarmShare,
     /// The share of requests that exceeded a limit of the configuration section `slow`, including
     /// the [`LateStreams`].
@@ -74,6 +86,11 @@ pub struct LateStreams {
 
 /// If a greater share of requests than this failed, was refused or was slow, an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
+/// The words about 4xx of the gateway.
+const BY_GATEWAY: &str = "answered with 4xx by the gateway";
+/// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
+/// that the operator set.
+const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
 
 impl Harm {
     /// The harm of the last minute and of the open streams.
@@ -91,11 +108,25 @@ impl Harm {
         let reasoning = minute.slow.get("reasoning").copied().unwrap_or_default();
         let of_gateway = sum(&minute.gateway_client_errors);
         let of_backends = sum(&minute.backend_client_errors);
+        let refused_by_backends = minute.backend_client_errors.get(&429);
+        let refused_by_backends = refused_by_backends.copied().unwrap_or_default();
+        let judged = judged_errors_of_gateway(minute);
+        let level_of_gateway = if judged.level == HarmLevel::Critical {
+            HarmLevel::Warning
+        } else {
+            HarmLevel::None
+        };
         let mut harm = Self {
             failed: share(minute.failed),
+            empty: share(minute.answers.empty),
+            client_timeout: share(minute.answers.client_timeout),
             refused: share(minute.refused),
+            refused_by_backends: share(refused_by_backends),
             client_errors: HarmShare {
-                level: share(of_backends).level.min(HarmLevel::Warning),
+                level: share(of_backends)
+                    .level
+                    .min(HarmLevel::Warning)
+                    .max(level_of_gateway),
                 ..share(of_gateway + of_backends)
             },
             slow: slow_share(slow + late),
@@ -110,15 +141,69 @@ impl Harm {
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
+        harm.judge_minute(minute);
+        if judged.level == HarmLevel::Critical {
+            harm.reasons.push(judged.describe());
+        }
+        harm
+    }
+
+    /// Sets what follows from the levels: the levels of slowness and of answers, and the reasons.
+    fn judge_minute(&mut self, minute: &LastMinute) {
         let missed: Vec<&ObjectiveMinute> = minute
             .objectives
             .iter()
             .filter(|objective| objective.level() > HarmLevel::None)
             .collect();
         let levels = missed.iter().map(|objective| objective.level());
-        harm.slow_level = levels.fold(harm.slow.level, HarmLevel::max);
-        harm.reasons = harm.describe(minute, &missed);
-        harm
+        self.slow_level = levels.fold(self.slow.level, HarmLevel::max);
+        self.answers = HarmShare {
+            share: minute.answers.good_share().map(|good| 1.0 - good),
+            level: self.level_of_answers(),
+        };
+        self.reasons = self.describe(minute, &missed);
+    }
+
+    /// Adds to the reason about 4xx of the gateway which client gets most of them. Without one, the reason stays.
+    pub fn name_rejected_client(&mut self, clients: &[ClientSummary]) {
+        let total: u64 = clients.iter().map(|client| client.rejected).sum();
+        let most = clients.iter().max_by_key(|client| client.rejected);
+        let Some(most) = most.filter(|most| 2 * most.rejected > total) else {
+            return;
+        };
+        for reason in &mut self.reasons {
+            if reason.contains(BY_GATEWAY) {
+                let name = most.name();
+                // Writing to a string cannot fail.
+                let _ = write!(reason, ", {} of {total} of {name}", most.rejected);
+            }
+        }
+    }
+
+    /// Whether the gateway or the backends refuse many requests.
+    pub fn is_refusing(&self) -> bool {
+        self.refused.level == HarmLevel::Critical
+            || self.refused_by_backends.level == HarmLevel::Critical
+    }
+
+    /// Whether so many clients got no answer that requests count as failing.
+    pub fn is_failing(&self) -> bool {
+        let kinds = [self.failed, self.empty, self.client_timeout];
+        kinds.iter().any(|kind| kind.level == HarmLevel::Critical)
+    }
+
+    fn level_of_answers(&self) -> HarmLevel {
+        let kinds = [
+            self.failed,
+            self.empty,
+            self.client_timeout,
+            self.refused,
+            self.client_errors,
+        ];
+        kinds
+            .iter()
+            .map(|kind| kind.level)
+            .fold(HarmLevel::None, HarmLevel::max)
     }
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
@@ -130,6 +215,11 @@ impl Harm {
             }
         };
         add(self.failed, "fail".to_owned());
+        add(self.empty, "get an empty answer".to_owned());
+        add(
+            self.client_timeout,
+            "end because the client gives up waiting".to_owned(),
+        );
         add(self.refused, "are refused".to_owned());
         let most = |counts: &BTreeMap<String, u64>| {
             let most = counts.iter().max_by_key(|(_, count)| **count);
@@ -139,10 +229,10 @@ impl Harm {
         };
         add(self.slow, format!("are slow{}", most(&minute.slow)));
         let statuses = &minute.backend_client_errors;
-        if let Some((most, _)) = statuses.iter().max_by_key(|(_, count)| **count) {
+        if let Some((most, _)) = most_frequent(statuses) {
             let share = HarmShare::of(statuses.values().sum(), minute.requests);
             let share = HarmShare {
-                level: self.client_errors.level,
+                level: share.level.min(HarmLevel::Warning),
                 ..share
             };
             add(
@@ -191,6 +281,46 @@ impl ObjectiveMinute {
     }
 }
 
+/// The responses of the gateway with a status of 4xx that show a fault of clients.
+struct GatewayErrors {
+    share: f64,
+    level: HarmLevel,
+    /// The most frequent status.
+    most: u16,
+    /// The most frequent reason, such as `bad_body`.
+    reason: String,
+}
+
+fn judged_errors_of_gateway(minute: &LastMinute) -> GatewayErrors {
+    let mut judged = minute.gateway_client_errors.clone();
+    judged.retain(|status, _| !UNJUDGED_STATUSES.contains(status));
+    let HarmShare { share, level } = HarmShare::of(judged.values().sum(), minute.requests);
+    GatewayErrors {
+        share: share.unwrap_or_default(),
+        level,
+        most: most_frequent(&judged).map_or(0, |(status, _)| *status),
+        reason: minute
+            .rejected_by_reason
+            .iter()
+            .max_by_key(|(_, count)| **count)
+            .map_or_else(String::new, |(reason, _)| {
+                format!(" {}", reason.replace('_', " "))
+            }),
+    }
+}
+
+impl GatewayErrors {
+    fn describe(&self) -> String {
+        let percent = percent(self.share);
+        let Self { most, reason, .. } = self;
+        format!("{percent:.0} % of requests are {BY_GATEWAY} (most: {most}{reason})")
+    }
+}
+
+fn most_frequent(statuses: &BTreeMap<u16, u64>) -> Option<(&u16, &u64)> {
+    statuses.iter().max_by_key(|(_, count)| **count)
+}
+
 /// Converts a share into percent. The result for a share above zero is at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 {
@@ -203,6 +333,7 @@ pub(crate) fn percent(share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::AnswerCounts;
 
     fn minute(requests: u64, failed: u64, refused: u64) -> LastMinute {
         LastMinute {
@@ -317,5 +448,67 @@ mod tests {
         );
         let reason = "14 % of requests are answered with 4xx by a backend (most: 401)";
         assert_eq!(harm.reasons, [reason]);
+    }
+
+    #[test]
+    fn many_client_errors_of_the_gateway_warn() {
+        let of = |status, count| {
+            let minute = LastMinute {
+                gateway_client_errors: BTreeMap::from([(status, count)]),
+                ..minute(100, 0, 0)
+            };
+            Harm::of(&minute, LateStreams::default())
+        };
+        let harm = of(404, 24);
+        let reason = "24 % of requests are answered with 4xx by the gateway (most: 404)";
+        assert_eq!(harm.reasons, [reason]);
+        assert_eq!(harm.answers.level, HarmLevel::Warning);
+        let mut harm = harm;
+        let client = ClientSummary {
+            tenant: Some("etl".into()),
+            key: Some("k".into()),
+            rejected: 22,
+            ..ClientSummary::default()
+        };
+        let other = ClientSummary {
+            rejected: 2,
+            ..ClientSummary::default()
+        };
+        harm.name_rejected_client(&[client, other]);
+        assert_eq!(
+            harm.reasons,
+            [format!("{reason}, 22 of 24 of tenant etl, key k")]
+        );
+        for (status, count) in [(404, 6), (408, 90), (429, 90)] {
+            assert!(of(status, count).reasons.is_empty(), "{count} {status}");
+        }
+    }
+
+    #[test]
+    fn empty_answers_and_lost_patience_are_failures() {
+        let answers = AnswerCounts {
+            total: 100,
+            good: 30,
+            empty: 5,
+            client_timeout: 60,
+            truncated: 5,
+            ..AnswerCounts::default()
+        };
+        let minute = LastMinute {
+            answers,
+            ..minute(100, 0, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        assert!(harm.is_failing());
+        assert!(
+            harm.answers
+                .share
+                .is_some_and(|share| (share - 0.7).abs() < 1e-9)
+        );
+        let expected = [
+            "60 % of requests end because the client gives up waiting",
+            "5 % of requests get an empty answer",
+        ];
+        assert_eq!(harm.reasons, expected);
     }
 }

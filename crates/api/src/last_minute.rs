@@ -1,5 +1,6 @@
 //! Counts and latencies of the requests that ended in the last minute.
 
+use super::answers::AnswerCounts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -12,12 +13,18 @@ pub struct LastMinute {
     pub seconds: f64,
     /// Number of requests that ended.
     pub requests: u64,
+    /// What the clients of these requests got.
+    pub answers: AnswerCounts,
     /// Number of failed requests: a backend answered with a 5xx status, broke off its response, or did
     /// not answer in time.
     pub failed: u64,
     /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
     /// available or had capacity, or because the gateway was at its own limit.
     pub refused: u64,
+    /// Number of the refused requests, by the reason of the refusal.
+    pub refused_by_reason: BTreeMap<String, u64>,
+    /// Number of requests that the gateway answered with another 4xx, by the reason.
+    pub rejected_by_reason: BTreeMap<String, u64>,
     /// Number of responses of the gateway itself with a status of 4xx, by status.
     pub gateway_client_errors: BTreeMap<u16, u64>,
     /// Number of responses of backends with a status of 4xx, by status.

@@ -4,8 +4,12 @@
 //! When a document of another version of the gateway lacks a field, the field gets its default
 //! value.
 
+mod answers;
 mod backend_condition;
 mod clients;
+mod groups;
+mod history_page;
+
 mod last_minute;
 
 mod harm;
@@ -15,16 +19,20 @@ mod gateway_state;
 
 mod fleet_conditions;
 
+pub use answers::AnswerCounts;
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
 pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
+pub use groups::GroupSummary;
 pub use harm::{Harm, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
+pub use history_page::{HeatMap, HistoryPage, Mark, MarkKind};
 pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+pub use tokenweir_diagnose::Change;
 use tokenweir_diagnose::Verdict;
 
 /// The document of `GET /streams`: the state of the gateway at one moment.
@@ -73,8 +81,14 @@ pub struct GatewaySnapshot {
     pub last_minute: LastMinute,
     /// The harm to clients in the last minute, from which the state follows.
     pub harm: Harm,
+    /// What differs most from the last hour, the strongest change first. As in `/status`.
+    pub changes: Vec<Change>,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
+    /// The requests of each model.
+    pub models: Vec<GroupSummary>,
+    /// The requests of each tenant. Empty: clients have no keys.
+    pub tenants: Vec<GroupSummary>,
     /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
     pub history: History,
     /// The requests that ended most recently and the most recent slow requests, newest first.
@@ -194,6 +208,8 @@ pub struct History {
     pub client_errors: Vec<u64>,
     /// Number of refused requests, for each interval.
     pub refused: Vec<u64>,
+    /// Number of answers that are not good, for each interval.
+    pub bad_answers: Vec<u64>,
     /// Number of output tokens of the ended requests, for each interval.
     pub output_tokens: Vec<u64>,
     /// 95th percentile of TTFT in seconds, for each interval. `None`: no stream ended in the interval.

@@ -27,10 +27,13 @@ pub(super) fn anomalies<'a>(
         let baseline = evaluation.baseline(measure)?;
         let z = baseline.z_score(value);
         let median = baseline.median;
+        let has_risen = z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median;
+        let has_fallen = z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median;
         // A change that cannot harm requests, such as an empty queue, is no anomaly.
         let is_adverse = match measure.adverse_change() {
-            AdverseChange::Rise => z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median,
-            AdverseChange::Fall => z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median,
+            AdverseChange::Rise => has_risen,
+            AdverseChange::Fall => has_fallen,
+            AdverseChange::Either => has_risen || has_fallen,
             AdverseChange::None => false,
         };
         is_adverse.then(|| Anomaly {

@@ -1,15 +1,19 @@
 //! The diagnoser: takes a sample of each backend at each evaluation, evaluates all rules, and
 //! reports the verdicts after debouncing.
 
+use super::alert_texts::AlertTexts;
 use super::anomaly;
+use super::changes::{ChangeTimes, early_changes, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
-use super::fleet::{FleetDiagnoser, FleetObservation};
+use super::facts::FactHistory;
+use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
+    Anomaly, Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule,
+    Verdict, VerdictSeverity,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,6 +25,11 @@ use tokenweir_engine::address::BackendId;
 pub struct Diagnoser {
     backends: Vec<BackendDiagnosis>,
     fleet: FleetDiagnoser,
+    changes: ChangeTimes,
+    alert_texts: AlertTexts,
+    facts: FactHistory,
+    /// Since when requests have taken longer than usual. `None`: they do not.
+    slower_since: Option<Instant>,
 }
 
 /// The history of one backend and the state of each rule.
@@ -73,6 +82,8 @@ const ENOUGH_REQUESTS: f64 = 20.0;
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
 /// Time after which a change of the traffic that a verdict reports becomes usual, minute by minute.
 const USUAL_AFTER: Duration = Duration::from_mins(15);
+/// Maximum number of changed facts among the changes. They come first, because they can be causes.
+const MAX_CHANGED_FACTS: usize = 2;
 /// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
@@ -108,6 +119,11 @@ impl Diagnoser {
         diagnosis
             .verdicts
             .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        let facts = self.facts.observe(&fleet.backends, now);
+        let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
+        diagnosis.changes.splice(0..0, facts);
+        name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }
 
@@ -119,9 +135,12 @@ impl Diagnoser {
     ) -> Diagnosis {
         self.backends
             .retain(|known| samples.iter().any(|(id, _)| *id == known.id));
+        let is_slower = self
+            .slower_since
+            .is_some_and(|since| now.saturating_duration_since(since) < USUAL_AFTER);
         for (id, sample) in samples {
             let backend = self.backend_or_insert(id);
-            let is_healthy = backend.is_healthy(now);
+            let is_healthy = backend.is_healthy(now) && !is_slower;
             backend.history.push(sample, is_healthy);
         }
         self.expire_evidence(fleet);
@@ -140,7 +159,28 @@ impl Diagnoser {
         for index in 0..self.backends.len() {
             self.add_anomalies(index, &mut diagnosis);
         }
+        self.add_changes(&mut diagnosis, now);
         diagnosis
+    }
+
+    /// Adds the share of backends that are slower than usual, and the strongest changes.
+    fn add_changes(&mut self, diagnosis: &mut Diagnosis, now: Instant) {
+        let backends = 0..self.backends.len();
+        let evaluations: Vec<Evaluation<'_>> = backends
+            .map(|index| self.evaluation(index))
+            .filter(|evaluation| evaluation.history.is_up())
+            .collect();
+        diagnosis.slower_share = slower_share(&evaluations);
+        let count = evaluations.len();
+        let early = self.early_changes();
+        let changed = [diagnosis.anomalies.clone(), early].concat();
+        let is_harmful = diagnosis.slower_share >= HARMFUL_SLOWER_SHARE;
+        self.slower_since = if is_harmful {
+            self.slower_since.or(Some(now))
+        } else {
+            None
+        };
+        diagnosis.changes = self.changes.strongest(&changed, count, now);
     }
 
     /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The earlier steps
@@ -176,7 +216,6 @@ impl Diagnoser {
                 state.has_expired = match rule.load_dependence() {
                     LoadDependence::None => false,
                     LoadDependence::Backend => is_expired,
-                    LoadDependence::Fleet => is_fleet_idle,
                     LoadDependence::Requests => is_fleet_idle || is_unasked,
                 };
                 if state.has_expired {
@@ -226,6 +265,16 @@ impl Diagnoser {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
         std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.rules[rule].has_expired))
+    }
+
+    /// The changes of the backends whose histories are too short for anomalies.
+    fn early_changes(&self) -> Vec<Anomaly> {
+        let backends = 0..self.backends.len();
+        backends
+            .flat_map(|index| {
+                early_changes(self.backends[index].id.as_str(), &self.evaluation(index))
+            })
+            .collect()
     }
 
     /// Adds the anomalies of a backend.

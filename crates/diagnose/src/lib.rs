@@ -7,7 +7,7 @@
 //! step              the difference of two samples                    ┘   minutes in full, the last
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
-//! anomaly  the same values, compared with the last hour
+//! anomaly  the same values, compared with the last hour ─► changes: the strongest ones in words
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
 //! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule
@@ -25,17 +25,21 @@ mod evaluation;
 mod request_counters;
 
 mod anomaly;
+mod changes;
 mod rules;
 
+mod alert_texts;
 mod description;
+mod facts;
+
 mod diagnoser;
 
 pub use anomaly::measure_names;
 pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, DrainSummary, FLEET_RULES,
-    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{
@@ -45,6 +49,6 @@ pub use history::{
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
-    Anomaly, Confidence, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule, Verdict,
-    VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
+    AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence,
+    UndeterminedRule, Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

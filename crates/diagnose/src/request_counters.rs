@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::openai::TextVariety;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -36,6 +37,13 @@ struct BackendCounters {
 
 /// The status with which the gateway answers a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
+/// Minimum numbers of events and of tokens with output of a stream that shows whether something buffers it.
+const MIN_BUFFERED_EVENTS: u64 = 8;
+const MIN_BUFFERED_TOKENS: u64 = 16;
+/// No engine generates a token of one stream in less time, in seconds.
+const FASTEST_TOKEN_SECONDS: f64 = 0.000_4;
+/// A stream with at most this many different pieces among its first 32 repeats itself.
+const MAX_REPETITIVE_PIECES: u8 = 8;
 /// Maximum number of models without a backend whose requests are counted. Without a maximum, the number of
 /// names would grow for months, because LoRA adapters are added and removed.
 const MAX_UNSERVED_MODELS: usize = 256;
@@ -94,10 +102,13 @@ impl BackendRequestCounters {
                 counts.attempts += 1;
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
+                    let seconds = seconds_until_failure(record, attempt);
                     counts.add_failures(&AttemptFailures {
                         kind,
                         status,
                         count: 1,
+                        seconds,
+                        squares: seconds * seconds,
                     });
                 }
             }
@@ -148,6 +159,15 @@ impl BackendCounters {
         counts.finished += 1;
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
+        counts.buffered += u64::from(is_buffered(record));
+        if record.outcome == Outcome::Ok {
+            counts.served += 1;
+            counts.served_seconds += record.duration().as_secs_f64();
+            let tokens = record.output_tokens().unwrap_or_default();
+            counts.served_tokens += tokens;
+            counts.served_roots += (tokens as f64).sqrt();
+            count_text(counts, record.observed.text_variety);
+        }
         if let Some(end) = record.response_end() {
             counts.responses += 1;
             counts.empty_responses += u64::from(end == ResponseEnd::Empty);
@@ -180,6 +200,42 @@ impl BackendCounters {
             ..std::mem::take(&mut lock(&self.ended).0)
         }
     }
+}
+
+/// Time from the begin of an attempt to its failure, in seconds. The last attempt ends with its request.
+fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
+    let ended = attempt.ended.or(record.timings.ended);
+    ended.map_or(0.0, |ended| {
+        ended
+            .saturating_duration_since(attempt.started)
+            .as_secs_f64()
+    })
+}
+
+/// Counts how varied the text of a stream is, if the stream is long enough.
+fn count_text(counts: &mut BackendRequestCounts, variety: TextVariety) {
+    let (Some(distinct), Some(bytes)) = (variety.distinct(), variety.bytes()) else {
+        return;
+    };
+    let mean_bytes = f64::from(bytes) / TextVariety::PIECES;
+    counts.texts += 1;
+    counts.repetitive_texts += u64::from(distinct <= MAX_REPETITIVE_PIECES);
+    counts.distinct_pieces += f64::from(distinct);
+    counts.distinct_squares += f64::from(distinct).powi(2);
+    counts.piece_bytes += mean_bytes;
+    counts.piece_bytes_squares += mean_bytes.powi(2);
+}
+
+/// Whether the tokens of a stream arrived faster than an engine generates them: something between the gateway
+/// and the engine held them back.
+fn is_buffered(record: &RequestRecord) -> bool {
+    let tokens = record.output_tokens().unwrap_or_default();
+    let is_long =
+        record.observed.output_events >= MIN_BUFFERED_EVENTS && tokens >= MIN_BUFFERED_TOKENS;
+    let Some(took) = record.decode() else {
+        return false;
+    };
+    is_long && took.as_secs_f64() < tokens as f64 * FASTEST_TOKEN_SECONDS
 }
 
 fn add(count: &AtomicU64, value: u64) {
@@ -240,18 +296,14 @@ mod tests {
         let counters = BackendRequestCounters::default();
         counters.retain_backends([&id].into_iter());
         counters.finished(&[&record, &streamed()]);
-        let failures = vec![AttemptFailures {
-            kind: "server_error",
-            status: Some(502),
-            count: 1,
-        }];
+        let taken = counters.take_attempts(&id);
+        assert_eq!((taken.attempts, taken.failures.len()), (3, 1));
+        let failure = &taken.failures[0];
         assert_eq!(
-            counters.take_attempts(&id),
-            AttemptCounts {
-                attempts: 3,
-                failures
-            }
+            (failure.kind, failure.status, failure.count),
+            ("server_error", Some(502), 1)
         );
+        assert!((failure.seconds - 0.405).abs() < 1e-9, "{failure:?}");
         assert_eq!(counters.take_attempts(&id), AttemptCounts::default());
     }
 

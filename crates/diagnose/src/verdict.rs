@@ -80,6 +80,8 @@ pub struct VerdictGroup<'a> {
     subjects: Vec<&'a str>,
 }
 
+/// Minimum share of requests that take longer than usual, for a change that harms clients.
+pub(crate) const HARMFUL_SLOWER_SHARE: f64 = 0.2;
 /// Maximum number of subjects that the heading of a group names.
 const MAX_NAMED_SUBJECTS: usize = 3;
 
@@ -196,6 +198,35 @@ pub struct Anomaly {
     pub usual: f64,
 }
 
+/// A measure of one backend, or of most of them, that is far from its usual value.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// The change in words, such as `all backends: time between tokens 40 ms, usually 10 ms`.
+    pub words: String,
+    /// The name of the backend. Empty: the change is at most backends.
+    pub backend: String,
+    /// The name of the measure.
+    pub measure: Cow<'static, str>,
+    /// The value divided by the usual value, at most 100.
+    pub factor: f64,
+    /// Time since the change was found, in seconds.
+    pub age_seconds: f64,
+}
+
+/// The text of a verdict that holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AlertText {
+    /// The name of the verdict.
+    pub verdict: Cow<'static, str>,
+    /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
+    pub backend: String,
+    /// The cause, or else the meaning, when the verdict began.
+    pub cause: String,
+    /// The remedy when the verdict began.
+    pub remedy: String,
+}
+
 /// The diagnosis of all backends at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
@@ -206,8 +237,18 @@ pub struct Diagnosis {
     pub undetermined: Vec<UndeterminedRule>,
     /// Measures whose values are far from their usual values. They are hints and no verdicts.
     pub anomalies: Vec<Anomaly>,
+    /// What has changed: at most two facts of engines, the newest first, and then at most two measures, the
+    /// strongest first.
+    #[serde(default)]
+    pub changes: Vec<Change>,
+    /// The share of requests that take at least 1.5 times as long as usual, from 0 to 1.
+    #[serde(default)]
+    pub slower_share: f64,
     /// The diagnosed backends.
     pub backends: Vec<DiagnosedBackend>,
+    /// The texts of the verdicts for alerts.
+    #[serde(skip)]
+    pub alert_texts: Vec<AlertText>,
 }
 
 // === impl Verdict ===
@@ -345,6 +386,15 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
+    /// The changes, if requests take longer than usual. Empty: too few requests do.
+    pub fn harmful_changes(&self) -> &[Change] {
+        if self.slower_share >= HARMFUL_SLOWER_SHARE {
+            &self.changes
+        } else {
+            &[]
+        }
+    }
+
     /// The known state of each verdict, by backend and name of the verdict: true if the verdict holds, false
     /// if its rule is undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The
     /// backend is empty for a verdict about all backends or about the gateway.

@@ -22,6 +22,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 #[derive(Debug, Clone)]
 pub struct FileWatcher {
     files: Arc<[PathBuf]>,
+    /// Whether a path may be that of a folder ([`files_of`]).
+    are_folders_allowed: bool,
     /// The state of the files at the last report. `None`: the current state is to be reported as a
     /// change.
     reported: Option<FileState>,
@@ -69,22 +71,33 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// Number of bytes of each file that are compared. No owner of a watcher accepts a larger file.
 const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
+/// Greatest number of files of a folder.
+const MAX_FOLDER_FILES: usize = 256;
 
 impl FileWatcher {
     /// Creates a watcher of files. It reports the current state as the first change.
     pub fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
         Self {
             files: files.into_iter().collect(),
+            are_folders_allowed: false,
             reported: None,
             is_retry_delayed: false,
             pending_reads: Arc::default(),
         }
     }
 
+    /// Creates a watcher of a file, or of the files of a folder.
+    pub fn of_file_or_folder(path: PathBuf) -> Self {
+        Self {
+            are_folders_allowed: true,
+            ..Self::new([path])
+        }
+    }
+
     /// Marks the current state of the files as reported. Blocks on file reads. Call this method before the
     /// owner reads the files, so that every change after this call is reported.
     pub fn skip_current(&mut self) {
-        self.reported = Some(FileState::read(&self.files));
+        self.reported = Some(FileState::read(&self.files, self.are_folders_allowed));
     }
 
     /// Marks the current state of the files as reported, without blocking the thread. Waits for at
@@ -145,7 +158,7 @@ impl FileWatcher {
     /// Blocks on file reads. Can report a half-written file, because it does not wait for
     /// `SETTLE_TIME`.
     pub fn poll(&mut self) -> bool {
-        let state = Some(FileState::read(&self.files));
+        let state = Some(FileState::read(&self.files, self.are_folders_allowed));
         std::mem::replace(&mut self.reported, state) != state
     }
 
@@ -178,13 +191,14 @@ impl FileWatcher {
 
     async fn read_state(&self) -> FileState {
         let files = self.files.clone();
+        let are_folders_allowed = self.are_folders_allowed;
         let pending_reads = self.pending_reads.clone();
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
             pending_reads.fetch_sub(1, Ordering::Relaxed);
             return FileState::Late;
         }
         let read = move || {
-            let state = FileState::read(&files);
+            let state = FileState::read(&files, are_folders_allowed);
             pending_reads.fetch_sub(1, Ordering::Relaxed);
             state
         };
@@ -226,10 +240,46 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The files of a folder in the order of their names, without hidden ones, or the path itself if it is no folder.
+/// Fails if there are none, or more than 256.
+pub fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden {
+            files.push(entry.path());
+        }
+    }
+    if files.is_empty() || files.len() > MAX_FOLDER_FILES {
+        let problem =
+            format!("a folder must have 1 to {MAX_FOLDER_FILES} files that are not hidden");
+        return Err(io::Error::other(problem));
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
 impl FileState {
-    fn read(files: &[PathBuf]) -> Self {
+    fn read(paths: &[PathBuf], are_folders_allowed: bool) -> Self {
         let mut hash = Xxh3Default::new();
-        match files.iter().try_for_each(|file| hash_file(file, &mut hash)) {
+        let mut read = || {
+            for path in paths {
+                if !are_folders_allowed {
+                    hash_file(path, &mut hash)?;
+                    continue;
+                }
+                for file in files_of(path)? {
+                    hash.update(file.as_os_str().as_encoded_bytes());
+                    hash_file(&file, &mut hash)?;
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        match read() {
             Ok(()) => Self::Content(hash.digest()),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Self::NotRegular,
             Err(_) => Self::Failed,
@@ -304,6 +354,20 @@ mod tests {
         watcher.changed().await;
         watcher.retry_later();
         assert!(!is_changed_within(&mut watcher, POLL_INTERVAL * 10).await);
+    }
+
+    #[test]
+    fn a_new_file_of_a_folder_is_reported() {
+        let folder = TempFolder::new("watched-folder");
+        folder.write("a", "one");
+        let mut watcher = FileWatcher::of_file_or_folder(folder.path().to_owned());
+        assert!(watcher.poll() && !watcher.poll());
+        folder.write("b", "two");
+        assert!(watcher.poll());
+        folder.write(".hidden", "three");
+        assert!(!watcher.poll());
+        let mut watcher = FileWatcher::new([folder.path().to_owned()]);
+        assert!(watcher.poll() && watcher.problem().is_some(), "no folder");
     }
 
     #[test]

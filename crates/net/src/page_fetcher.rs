@@ -112,6 +112,13 @@ impl PageFetcher {
         }
     }
 
+    /// Requests pages of this media type, in place of the text format of metrics.
+    #[must_use]
+    pub fn accepting(mut self, media_type: HeaderValue) -> Self {
+        self.headers.insert(ACCEPT, media_type);
+        self
+    }
+
     /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
         self.fetch(&PathAndQuery::from_static(path), None).await

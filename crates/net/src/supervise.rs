@@ -58,12 +58,16 @@ named_enum! {
         KvEvents = "kv_events",
         /// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
         PeerExchange = "peer_exchange",
+        /// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
+        SharedLimits = "shared_limits",
         /// Diagnoses the backends.
         Diagnosis = "diagnosis",
         /// Sends messages to one webhook.
         Webhook = "webhook",
         /// Reloads the file of API keys.
         KeysFile = "keys_file",
+        /// Reads the keys of one issuer of tokens (`jwt`).
+        IssuerKeys = "issuer_keys",
         /// Exports spans to a collector.
         SpanExport = "span_export",
         /// Passes the record of a request to one sink.

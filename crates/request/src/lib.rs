@@ -4,6 +4,7 @@
 //! No module does I/O. [`batch_queue`] and [`observe`] read the clock.
 
 pub mod access;
+pub mod answer;
 pub mod batch_queue;
 pub mod continuation;
 pub mod error;

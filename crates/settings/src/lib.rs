@@ -22,5 +22,5 @@ pub use secret::{
     UnreadableSecret, working_folder,
 };
 pub use section::{
-    ConfigSection, KnownBackends, ListedSecret, OutputFile, ReloadClass, SecretList,
+    ConfigSection, KnownBackends, KnownTenants, ListedSecret, OutputFile, ReloadClass, SecretList,
 };

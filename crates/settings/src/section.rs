@@ -102,6 +102,12 @@ impl<'a> OutputFile<'a> {
     }
 }
 
+/// A configuration that says whether there are tenants.
+pub trait KnownTenants {
+    /// Whether there is a file of tenants.
+    fn has_tenants(&self) -> bool;
+}
+
 /// A configuration whose backends other sections can name.
 pub trait KnownBackends {
     /// Returns an error text if no backend has the name. `None`: a backend has it, or a backend may have it

@@ -1,15 +1,17 @@
 //! The columns of the three panes, and the rows that a snapshot has in each pane.
 
-use super::formatting::{count, number, percent, seconds, short_id, text, words};
+use super::formatting::{count, natural_key, number, percent, seconds, short_id, text, words};
 use super::pane::Pane;
 use std::cmp::Ordering;
-use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, StreamSummary};
+use tokenweir_api::{
+    BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, GroupSummary, StreamSummary,
+};
 
 /// A column of a pane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// Width in characters; [`GROWING_COLUMN`] also gets the remaining width.
+    /// Least width in characters. A column of texts grows up to its longest text, [`GROWING_COLUMN`] first.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
     /// Order in which columns are omitted on a narrow screen. The column with the highest rank is omitted
@@ -93,9 +95,14 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(EVENTS_COLUMN, 9, 10),
     number_column(GPU_COLUMN, 5, 11),
     number_column(GPU_MEMORY_COLUMN, 8, 12),
+    text_column("MODEL", 12, FIRST_SPARE_RANK),
+    text_column("WHY", 20, FIRST_SPARE_RANK + 1),
 ];
 
-/// The title of the column with the names of backends, in all panes. This column gets the remaining width.
+/// Columns from this rank on are shown only beside names of backends that are not cut.
+pub(super) const FIRST_SPARE_RANK: u8 = 20;
+
+/// The title of the column with the names of backends, in all panes.
 pub(super) const GROWING_COLUMN: &str = "BACKEND";
 /// The title of the column with the states of KV event streams.
 const EVENTS_COLUMN: &str = "EVENTS";
@@ -135,9 +142,29 @@ const ENDED_COLUMNS: &[TableColumn] = &[
     text_column("TRACE", 32, 8),
 ];
 
+const MODEL_COLUMNS: &[TableColumn] = &group_columns("MODEL");
+const TENANT_COLUMNS: &[TableColumn] = &group_columns("TENANT");
+
+/// The columns of the panes of models and of tenants.
+const fn group_columns(title: &'static str) -> [TableColumn; 9] {
+    [
+        text_column(title, 12, 0),
+        number_column("REQ/S", 7, 1),
+        number_column("TTFT", 7, 1),
+        number_column("FAIL", 5, 2),
+        number_column("4XX", 5, 3),
+        number_column("REFUSED", 8, 4),
+        number_column("TOK/S", 7, 2),
+        number_column("PROMPT/S", 9, 5),
+        number_column("OPEN", 5, 2),
+    ]
+}
+
 /// The columns of a pane.
 pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     match pane {
+        Pane::Models => MODEL_COLUMNS,
+        Pane::Tenants => TENANT_COLUMNS,
         Pane::Backends => BACKEND_COLUMNS,
         Pane::Streams => STREAM_COLUMNS,
         Pane::Ended => ENDED_COLUMNS,
@@ -171,7 +198,16 @@ pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> V
 
 /// The rows of a pane, in the order of the snapshot.
 pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
+    let group_rows = |groups: &[GroupSummary]| {
+        let seconds = document.last_minute.seconds;
+        groups
+            .iter()
+            .map(|group| group_row(group, seconds))
+            .collect()
+    };
     match pane {
+        Pane::Models => group_rows(&document.models),
+        Pane::Tenants => group_rows(&document.tenants),
         Pane::Backends => document.backends.iter().map(backend_row).collect(),
         Pane::Streams => document.streams.oldest.iter().map(stream_row).collect(),
         Pane::Ended => document.ended.iter().map(ended_row).collect(),
@@ -227,6 +263,8 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::text(backend.kv_events.as_deref()).with_tone(warning_if(is_missing)),
             TableCell::number(gpus.utilization, percent).with_tone(gpu_tone),
             TableCell::number(gpus.memory_usage, percent).with_tone(gpu_tone),
+            TableCell::text(Some(&backend.models.join(", "))),
+            TableCell::text(backend.condition_reason.as_deref()),
         ],
         name: backend.name.clone(),
         tone: if condition.is_critical() {
@@ -270,6 +308,30 @@ fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
         "available" if backend.breaker != "closed" => (&backend.breaker, CellTone::Warning),
         "available" => ("up", CellTone::Plain),
         _ => (word, CellTone::Quiet),
+    }
+}
+
+/// The row of a model or of a tenant. `seconds`: the length of the last minute.
+fn group_row(group: &GroupSummary, seconds_counted: f64) -> TableRow {
+    let rate = |count: u64| (seconds_counted > 0.0).then(|| count as f64 / seconds_counted);
+    let requests = group.requests;
+    let share = |count: u64| (requests > 0).then(|| count as f64 / requests as f64);
+    let share_cell =
+        |count: u64| TableCell::number(share(count), percent).with_tone(warning_if(count > 0));
+    TableRow {
+        cells: vec![
+            TableCell::text(Some(&group.name)),
+            TableCell::number(rate(requests), number),
+            TableCell::number(group.ttft_seconds, seconds),
+            share_cell(group.failed),
+            share_cell(group.client_errors),
+            share_cell(group.refused),
+            TableCell::number(rate(group.output_tokens), number),
+            TableCell::number(rate(group.prompt_tokens), number),
+            TableCell::number(Some(group.open_streams as f64), count),
+        ],
+        name: group.name.clone(),
+        tone: CellTone::Plain,
     }
 }
 
@@ -353,7 +415,7 @@ impl TableRow {
             }
         }
         .then_with(|| {
-            let order = self.name.cmp(&other.name);
+            let order = natural_key(&self.name).cmp(&natural_key(&other.name));
             if is_descending {
                 order.reverse()
             } else {
@@ -365,7 +427,7 @@ impl TableRow {
 
 impl TableCell {
     fn text(value: Option<&str>) -> Self {
-        let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
+        let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(natural_key(value)));
         Self {
             text: text(value.unwrap_or_default()),
             sort_key,
@@ -399,7 +461,8 @@ mod tests {
         let optional = |document: &GatewaySnapshot| {
             let shown = shown_columns(Pane::Backends, Some(document));
             let titles = shown.into_iter().map(|index| BACKEND_COLUMNS[index].title);
-            titles.skip(11).collect::<Vec<_>>()
+            let is_optional = |title: &&str| !["MODEL", "WHY"].contains(title);
+            titles.skip(11).filter(is_optional).collect::<Vec<_>>()
         };
         assert_eq!(optional(&document), [""; 0]);
         document.backends[1].gpus = Some(GpuSummary::default());

@@ -1,6 +1,6 @@
 //! Renders a routing decision as lines of text.
 
-use super::formatting::{count, percent, seconds, text, words};
+use super::formatting::{common_end, count, cut, percent, seconds, text, words};
 use serde_json::Value;
 
 /// The lines of text about one request. The first lines show the result and, if the request was slow, the
@@ -46,25 +46,42 @@ pub fn explanation(decision: &Value) -> Vec<String> {
             word(&decision["policy"]),
             deciding_cost(decision)
         ),
+    ]);
+    if decision["candidates"].is_array() {
+        lines.extend(candidate_lines(decision));
+    }
+    lines
+}
+
+/// The table of candidates, after an empty line.
+fn candidate_lines(decision: &Value) -> Vec<String> {
+    let mut lines = vec![
         String::new(),
         format!(
-            "  {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+            "  {:<NAME_WIDTH$} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
             "CANDIDATE", "COST", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
         ),
-    ]);
-    lines.extend(rows(&decision["candidates"]).map(candidate_line));
+    ];
+    let backends = rows(&decision["candidates"]).chain(rows(&decision["excluded"]));
+    let names: Vec<String> = backends.map(|it| word(&it["backend"])).collect();
+    let end = common_end(names.iter().map(String::as_str));
+    let name = |it: &Value| cut(&word(&it["backend"]), NAME_WIDTH, end);
+    lines.extend(rows(&decision["candidates"]).map(|it| candidate_line(it, &name(it))));
     if let Some(omitted @ 1..) = decision["omitted_candidates"].as_u64() {
         lines.push(format!("  {omitted} more candidates with higher costs"));
     }
     lines.extend(rows(&decision["excluded"]).map(|excluded| {
         format!(
-            "  {:<24} no candidate: {}",
-            word(&excluded["backend"]),
+            "  {:<NAME_WIDTH$} no candidate: {}",
+            name(excluded),
             word(&excluded["reason"])
         )
     }));
     lines
 }
+
+/// Width of the names of backends in the table of candidates, in characters.
+const NAME_WIDTH: usize = 24;
 
 fn rows(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
@@ -179,16 +196,15 @@ fn deciding_cost(decision: &Value) -> String {
 }
 
 /// The line of the table about one candidate. The chosen candidate is marked.
-fn candidate_line(candidate: &Value) -> String {
+fn candidate_line(candidate: &Value, name: &str) -> String {
     let number = |name: &str| candidate[name].as_f64();
     format!(
-        "{} {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+        "{} {name:<NAME_WIDTH$} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
         if candidate["chosen"] == true {
             '>'
         } else {
             ' '
         },
-        word(&candidate["backend"]),
         seconds(number("cost")),
         seconds(number("predicted_ttft_seconds")),
         count(number("cached")),

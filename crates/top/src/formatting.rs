@@ -95,9 +95,118 @@ pub(super) fn short_id(id: &str) -> String {
     text(&id.chars().take(8).collect::<String>())
 }
 
+/// A text in at most `width` characters. A text that is too long keeps its beginning and its end, because
+/// names of replicas differ at their ends. `common_end`: length of the end that all texts of the column have in
+/// common; it is cut first.
+pub(super) fn cut(words: &str, width: usize, common_end: usize) -> String {
+    let letters: Vec<char> = words.chars().collect();
+    let own = letters.len().saturating_sub(common_end);
+    if letters.len() <= width {
+        return words.to_owned();
+    }
+    if own < width {
+        return letters[..width - 1].iter().chain(&['…']).collect();
+    }
+    let is_end_cut = common_end > 0 && width > 2;
+    let end: &[char] = if is_end_cut { &['…'] } else { &[] };
+    let kept = width.saturating_sub(1 + end.len());
+    let tail = &letters[own - kept.div_ceil(2)..own];
+    let parts = letters[..kept / 2].iter().chain(&['…']).chain(tail);
+    parts.chain(end).take(width).collect()
+}
+
+/// Length of the longest end that these names have in common, from a separator on, such as the domain of host
+/// names. 0: fewer than two different names, or no such end.
+pub(super) fn common_end<'a>(names: impl Iterator<Item = &'a str> + Clone) -> usize {
+    let Some(first) = names.clone().next() else {
+        return 0;
+    };
+    if names.clone().all(|name| name == first) {
+        return 0;
+    }
+    let equal = |name: &str| {
+        let pairs = name.chars().rev().zip(first.chars().rev());
+        pairs.take_while(|(left, right)| left == right).count()
+    };
+    let shared = names.map(equal).min().unwrap_or_default();
+    let end = first.chars().skip(first.chars().count() - shared);
+    end.skip_while(|letter| !matches!(letter, '.' | ':' | '/'))
+        .count()
+}
+
+/// A text by which names are sorted in natural order: `gpu-9` before `gpu-10`. Each number gets leading zeros.
+pub(super) fn natural_key(words: &str) -> String {
+    let mut key = String::with_capacity(words.len() + NUMBER_DIGITS);
+    let mut rest = words;
+    while let Some(letter) = rest.chars().next() {
+        let is_same = |other: char| other.is_ascii_digit() == letter.is_ascii_digit();
+        let end = rest.find(|other| !is_same(other)).unwrap_or(rest.len());
+        if letter.is_ascii_digit() {
+            let zeros = NUMBER_DIGITS.saturating_sub(end);
+            key.extend(std::iter::repeat_n('0', zeros));
+        }
+        key.push_str(&rest[..end]);
+        rest = &rest[end..];
+    }
+    key
+}
+
+/// Digits of a number in [`natural_key`].
+const NUMBER_DIGITS: usize = 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_stay_distinguishable() {
+        let names: Vec<String> = (0..40)
+            .map(|number| format!("vllm-llama4-maverick-17b-128e-{number:02}.vllm.svc:8000"))
+            .collect();
+        let end = common_end(names.iter().map(String::as_str));
+        assert_eq!(end, ".vllm.svc:8000".len());
+        for width in [8, 12, 18, 36] {
+            let mut shown: Vec<String> = names.iter().map(|name| cut(name, width, end)).collect();
+            assert!(shown.iter().all(|name| name.chars().count() <= width));
+            shown.dedup();
+            assert_eq!(shown.len(), 40, "{shown:?}");
+        }
+        assert_eq!(cut(&names[7], 14, end), "vllm-l…28e-07…");
+        assert_eq!(cut("vllm-llama4-maverick-07", 12, 0), "vllm-…ick-07");
+        assert_eq!(["abc", "abcd"].map(|name| cut(name, 3, 0)), ["abc", "a…d"]);
+        assert_eq!(
+            [0, 1, 2].map(|width| cut("abcd", width, 2).chars().count()),
+            [0, 1, 2]
+        );
+        assert_eq!(common_end(["a.b", "a.b"].into_iter()), 0);
+    }
+
+    #[test]
+    fn names_are_sorted_in_natural_order() {
+        let mut names = [
+            "gpu-10",
+            "gpu-2",
+            "b",
+            "gpu-1",
+            "a",
+            "10.0.0.9",
+            "10.0.0.10",
+        ];
+        names.sort_by_key(|name| natural_key(name));
+        assert_eq!(
+            names,
+            [
+                "10.0.0.9",
+                "10.0.0.10",
+                "a",
+                "b",
+                "gpu-1",
+                "gpu-2",
+                "gpu-10"
+            ]
+        );
+        assert_eq!(natural_key(""), "");
+    }
 
     #[test]
     fn numbers_and_times_are_short() {

@@ -8,8 +8,11 @@ mod history;
 pub use style::FrameOptions;
 
 use super::backend::DrainRisk;
-use super::columns::{CellTone, GROWING_COLUMN, TableColumn, TableRow, columns, shown_columns};
-use super::formatting::text;
+use super::columns::{
+    CellTone, FIRST_SPARE_RANK, GROWING_COLUMN, TableCell, TableColumn, TableRow, columns,
+    shown_columns,
+};
+use super::formatting::{common_end, cut, text};
 use super::pane::Pane;
 use super::state::{InputMode, PaneView, TopState};
 use ratatui::buffer::Buffer;
@@ -79,7 +82,8 @@ impl Widget for TopFrame<'_> {
 impl TopFrame<'_> {
     /// Number of lines of a frame that shows all rows of all panes.
     pub fn height(&self, width: u16) -> u16 {
-        let lists = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) + 2);
+        let panes = self.state.panes();
+        let lists = panes.map(|pane| self.state.rows(pane).len().max(1) + 2);
         let lines =
             header::lines(self.state, self.options, width).len() + lists.iter().sum::<usize>();
         u16::try_from(lines)
@@ -93,9 +97,10 @@ impl TopFrame<'_> {
         if self.options.has_keys && area.height < MIN_LINES_FOR_ALL_PANES {
             return self.render_pane(self.state.pane, area, buffer);
         }
-        let wanted = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) as u16 + 2);
+        let panes = self.state.panes();
+        let wanted = panes.map(|pane| self.state.rows(pane).len().max(1) as u16 + 2);
         let mut remaining = area;
-        for (pane, height) in Pane::ALL.into_iter().zip(pane_heights(wanted, area.height)) {
+        for (pane, height) in panes.into_iter().zip(pane_heights(wanted, area.height)) {
             self.render_pane(
                 pane,
                 Rect {
@@ -117,12 +122,12 @@ impl TopFrame<'_> {
         let view = self.state.view(pane, rows.len());
         let is_current = self.options.has_keys && pane == self.state.pane;
         let shown = shown_columns(pane, self.state.document.as_ref());
-        let shown = fit_columns(columns(pane), shown, area.width);
+        let shown = fit_columns(columns(pane), shown, &rows, area.width);
         let mut lines = vec![title_line(pane, &shown, &view, is_current, area.width)];
         let visible_rows = usize::from(area.height.saturating_sub(1));
         let first = (view.selected + 1).saturating_sub(visible_rows.max(1));
         for (index, row) in rows.iter().enumerate().skip(first).take(visible_rows) {
-            let line = self.row_line(row, &shown, columns(pane));
+            let line = self.row_line(row, &shown);
             let is_selected = is_current && index == view.selected;
             lines.push(if is_selected {
                 line.patch_style(Modifier::REVERSED)
@@ -139,21 +144,16 @@ impl TopFrame<'_> {
         Paragraph::new(lines).render(area, buffer);
     }
 
-    fn row_line(
-        &self,
-        row: &TableRow,
-        shown: &[(usize, u16)],
-        columns: &[TableColumn],
-    ) -> Line<'static> {
+    fn row_line(&self, row: &TableRow, shown: &[FittedColumn]) -> Line<'static> {
         let mut spans = Vec::with_capacity(2 * shown.len());
-        for (index, width) in shown {
-            let Some(cell) = row.cells.get(*index) else {
+        for column in shown {
+            let Some(cell) = row.cells.get(column.index) else {
                 continue;
             };
             if !spans.is_empty() {
                 spans.push(Span::raw(" "));
             }
-            let words = align_cell(&cell.text, *width, columns[*index].is_numeric);
+            let words = column.align(&cell.text);
             let tone = if cell.tone == CellTone::Plain {
                 row.tone
             } else {
@@ -171,6 +171,7 @@ impl TopFrame<'_> {
             Pane::Backends => "there are no backends",
             Pane::Streams => "no stream is open",
             Pane::Ended => "no request has ended",
+            Pane::Models | Pane::Tenants => "no request has ended in the last minute",
         }
     }
 
@@ -210,7 +211,7 @@ impl TopFrame<'_> {
                 }
                 (None, "") if width < WIDE_COLUMNS => Line::from("q quit  ? keys  Tab list"),
                 (None, "") => Line::from(
-                    "q quit  ? keys  Tab list  / filter  s sort  d drain  Enter details  p pause",
+                    "q quit  ? keys  Tab list  4 models  5 tenants  / filter  s sort  Enter details",
                 ),
                 (None, filter) => Line::from(format!(
                     "filter: {}  (Esc clears it)",
@@ -224,23 +225,18 @@ impl TopFrame<'_> {
 /// The line with the titles of the columns and an arrow for the sort order.
 fn title_line(
     pane: Pane,
-    shown: &[(usize, u16)],
+    shown: &[FittedColumn],
     view: &PaneView,
     is_current: bool,
     width: u16,
 ) -> Line<'static> {
-    let title = |(index, width): &(usize, u16)| {
-        let column = columns(pane)[*index];
-        let arrow = match (*index == view.column, view.is_descending) {
+    let title = |fitted: &FittedColumn| {
+        let arrow = match (fitted.index == view.column, view.is_descending) {
             (false, _) => "",
             (true, false) => "↑",
             (true, true) => "↓",
         };
-        align_cell(
-            &format!("{}{arrow}", column.title),
-            *width,
-            column.is_numeric,
-        )
+        fitted.align(&format!("{}{arrow}", columns(pane)[fitted.index].title))
     };
     let words: Vec<String> = shown.iter().map(title).collect();
     let style = bold_style();
@@ -290,51 +286,95 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     [first, second, remaining - second]
 }
 
-/// Those of the `shown` columns that fit into `width`, each as its index and its width. The column with the
-/// names of backends also gets the remaining width, up to a limit.
-fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Vec<(usize, u16)> {
-    let needed =
-        |shown: &[usize]| -> u16 { shown.iter().map(|index| columns[*index].width + 1).sum() };
-    while needed(&shown) > width + 1 && shown.len() > 1 {
+/// A column of a pane on the screen.
+struct FittedColumn {
+    /// The index of the column in its pane.
+    index: usize,
+    /// Width in characters.
+    width: usize,
+    is_numeric: bool,
+    /// Length of the end that all texts of the column have in common.
+    common_end: usize,
+}
+
+impl FittedColumn {
+    /// Aligns a text in the column. A text that is too long is cut.
+    fn align(&self, words: &str) -> String {
+        let width = self.width;
+        let shown = cut(words, width, self.common_end);
+        if self.is_numeric {
+            format!("{shown:>width$}")
+        } else {
+            format!("{shown:<width$}")
+        }
+    }
+}
+
+/// Those of the `shown` columns that fit into `width`. The remaining width goes to the columns whose texts would
+/// be cut, first to the names of backends.
+fn fit_columns(
+    columns: &[TableColumn],
+    mut shown: Vec<usize>,
+    rows: &[TableRow],
+    width: u16,
+) -> Vec<FittedColumn> {
+    let available = usize::from(width) + 1;
+    let lacking = |index: usize| lacking_width(&columns[index], index, rows);
+    drop_columns(columns, &mut shown, lacking(0), available);
+    let mut spare = available.saturating_sub(needed_width(columns, &shown));
+    let fit = |index: usize| FittedColumn {
+        index,
+        width: columns[index].width.into(),
+        is_numeric: columns[index].is_numeric,
+        common_end: common_end(cells(rows, index).map(|cell| cell.text.as_str())),
+    };
+    let mut fitted: Vec<FittedColumn> = shown.into_iter().map(fit).collect();
+    for is_first in [true, false] {
+        for column in &mut fitted {
+            let is_growing = columns[column.index].title == GROWING_COLUMN;
+            if is_growing == is_first && !column.is_numeric {
+                let extra = lacking(column.index).min(spare);
+                column.width += extra;
+                spare -= extra;
+            }
+        }
+    }
+    fitted
+}
+
+/// Removes the columns of the highest ranks until the others fit into `available`. `lacking`: the width that the
+/// names in the first column lack. A column of a spare rank goes before a name is cut.
+fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize, available: usize) {
+    while shown.len() > 1 {
         let last = shown
             .iter()
             .enumerate()
             .max_by_key(|(_, index)| columns[**index].rank);
-        let Some((position, _)) = last else { break };
+        let Some((position, index)) = last else { break };
+        let is_spare = columns[*index].rank >= FIRST_SPARE_RANK;
+        let names = if is_spare { lacking } else { 0 };
+        if needed_width(columns, shown) + names <= available {
+            break;
+        }
         shown.remove(position);
     }
-    let spare = (width + 1)
-        .saturating_sub(needed(&shown))
-        .min(MAX_EXTRA_COLUMNS);
-    let column_width = |index: &usize| {
-        let TableColumn { title, width, .. } = columns[*index];
-        width + if title == GROWING_COLUMN { spare } else { 0 }
-    };
-    shown
-        .iter()
-        .map(|index| (*index, column_width(index)))
-        .collect()
 }
 
-/// Maximum additional width of the column with the names of backends, in characters.
-const MAX_EXTRA_COLUMNS: u16 = 30;
+/// The least width of these columns, each with a space.
+fn needed_width(columns: &[TableColumn], shown: &[usize]) -> usize {
+    let widths = shown.iter().map(|index| columns[*index].width + 1);
+    widths.map(usize::from).sum()
+}
 
-/// Aligns text in its column. A text that is too long is cut and ends with an ellipsis.
-fn align_cell(words: &str, width: u16, is_numeric: bool) -> String {
-    let width = usize::from(width);
-    let mut shown: String = words.chars().take(width).collect();
-    if words.chars().count() > width {
-        shown = words
-            .chars()
-            .take(width.saturating_sub(1))
-            .chain(['…'])
-            .collect();
-    }
-    if is_numeric {
-        format!("{shown:>width$}")
-    } else {
-        format!("{shown:<width$}")
-    }
+fn cells(rows: &[TableRow], index: usize) -> impl Iterator<Item = &TableCell> + Clone {
+    rows.iter().filter_map(move |row| row.cells.get(index))
+}
+
+/// The number of characters that the longest text of a column has beyond its least width.
+fn lacking_width(column: &TableColumn, index: usize, rows: &[TableRow]) -> usize {
+    let lengths = cells(rows, index).map(|cell| cell.text.chars().count());
+    let longest = lengths.max().unwrap_or_default();
+    longest.saturating_sub(column.width.into())
 }
 
 #[cfg(test)]

@@ -10,19 +10,29 @@ pub enum Pane {
     Streams,
     /// The list of ended requests.
     Ended,
+    /// The list of models, in the place of the backends.
+    Models,
+    /// The list of tenants, in the place of the backends.
+    Tenants,
 }
 
 impl Pane {
-    /// All panes, from the top to the bottom of the screen.
-    pub const ALL: [Self; 3] = [Self::Backends, Self::Streams, Self::Ended];
+    /// All panes, in the order of the keys 1 to 5.
+    pub const ALL: [Self; 5] = [
+        Self::Backends,
+        Self::Streams,
+        Self::Ended,
+        Self::Models,
+        Self::Tenants,
+    ];
 
-    /// The position on the screen, from 0.
+    /// The position in [`Pane::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize
     }
 
-    /// The pane that follows after a number of steps. The first pane follows the last pane.
-    pub(super) const fn after(self, steps: usize) -> Self {
-        Self::ALL[(self.index() + steps) % 3]
+    /// Whether the pane is shown at the top of the screen, in the place of the backends.
+    pub(super) const fn is_first(self) -> bool {
+        !matches!(self, Self::Streams | Self::Ended)
     }
 }

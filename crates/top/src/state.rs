@@ -17,8 +17,10 @@ pub struct TopState {
     pub(super) rates: TotalRates,
     /// The current pane, to which keys apply.
     pub(super) pane: Pane,
+    /// The pane at the top of the screen: backends, models or tenants.
+    first: Pane,
     /// The selection and the sort order of each pane, in the order of [`Pane::ALL`].
-    views: [PaneView; 3],
+    views: [PaneView; Pane::ALL.len()],
     /// Only rows that contain this text are shown. Empty: all rows are shown.
     pub(super) filter: String,
     pub(super) mode: InputMode,
@@ -86,14 +88,16 @@ pub(super) struct PaneView {
     pub(super) is_descending: bool,
 }
 
-const KEY_HELP: [&str; 11] = [
+const KEY_HELP: [&str; 13] = [
     "Tab, 1 2 3   select another list",
+    "4 5          show models or tenants in the place of the backends; 1 shows the backends",
     "↑ ↓ j k      select a row",
     "s            sort by the next column",
     "r            reverse the sort order",
     "/            filter all lists; Esc clears the filter",
     "d            drain or undrain the backend",
-    "Enter        show the backend, or the routing decision of the request",
+    "Enter        show the backend or the request",
+    "f            show only the rows of the selected backend, model or tenant",
     "p            pause or resume",
     "?            show this help",
     "q            quit",
@@ -113,6 +117,8 @@ impl TopState {
             sorted_by(BACKEND_STATE_COLUMN, false),
             sorted_by(2, true),
             sorted_by(7, false),
+            sorted_by(0, false),
+            sorted_by(0, false),
         ];
         Self {
             views,
@@ -212,16 +218,48 @@ impl TopState {
                 };
             }
             KeyCode::Char('r') => view.is_descending = !view.is_descending,
-            KeyCode::Tab => self.pane = self.pane.after(1),
-            KeyCode::BackTab => self.pane = self.pane.after(2),
-            KeyCode::Char(digit @ '1'..='3') => {
-                self.pane = Pane::ALL[digit as usize - '1' as usize];
+            KeyCode::Tab => self.select_pane(self.pane_after(1)),
+            KeyCode::BackTab => self.select_pane(self.pane_after(2)),
+            KeyCode::Char(digit @ '1'..='5') => {
+                self.select_pane(Pane::ALL[digit as usize - '1' as usize]);
             }
+            KeyCode::Char('f') => self.filter_by_selected(),
             KeyCode::Char('d') => self.confirm_drain(),
             KeyCode::Enter => return self.show_details(),
             _ => view.selected = line_after(key, view.selected, last).unwrap_or(view.selected),
         }
         None
+    }
+
+    /// The panes on the screen, from top to bottom.
+    pub(super) fn panes(&self) -> [Pane; 3] {
+        [self.first, Pane::Streams, Pane::Ended]
+    }
+
+    /// The pane that follows the current pane on the screen after a number of steps. The first pane follows the
+    /// last pane.
+    fn pane_after(&self, steps: usize) -> Pane {
+        let panes = self.panes();
+        let current = panes.iter().position(|pane| *pane == self.pane);
+        panes[(current.unwrap_or_default() + steps) % panes.len()]
+    }
+
+    fn select_pane(&mut self, pane: Pane) {
+        self.pane = pane;
+        if pane.is_first() {
+            self.first = pane;
+        }
+    }
+
+    /// Shows only the rows that contain the name of the selected backend, model or tenant.
+    fn filter_by_selected(&mut self) {
+        if !self.pane.is_first() {
+            return;
+        }
+        if let Some(row) = self.selected_row() {
+            self.filter = row.name;
+            self.select_pane(Pane::Streams);
+        }
     }
 
     /// Asks whether to drain or undrain the selected backend.
@@ -250,7 +288,11 @@ impl TopState {
             return None;
         }
         match self.selected_row() {
-            Some(row) if self.pane != Pane::Backends => Some(UserAction::ShowDecision {
+            Some(_) if self.pane.is_first() => {
+                self.filter_by_selected();
+                None
+            }
+            Some(row) => Some(UserAction::ShowDecision {
                 request_id: row.name,
             }),
             _ => {

@@ -2,7 +2,9 @@
 
 use super::formatting::{count, format_quantiles, number, percent, seconds, span, text};
 use std::collections::BTreeMap;
-use tokenweir_api::{BackendSummary, ClientSummary, GatewaySnapshot, condition_counts};
+use tokenweir_api::{
+    AnswerCounts, BackendSummary, ClientSummary, GatewaySnapshot, condition_counts,
+};
 use tokenweir_diagnose::VerdictGroup;
 
 /// The state of a gateway and of its backends. Backends that need attention are listed first.
@@ -11,6 +13,7 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     lines.push(String::new());
     lines.extend(backend_table(&gateway.backends));
     lines.extend(main_clients(&gateway.clients));
+    lines.extend(changes(gateway));
     lines.extend(
         VerdictGroup::fold(&gateway.verdicts)
             .iter()
@@ -34,12 +37,22 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let times = known.fold(String::new(), |times, (name, quantiles)| {
         times + ", " + &format_quantiles(name, quantiles)
     });
+    // The clock of the gateway begins when it reads a request. Without CPU time it reads late.
+    let is_starved = gateway
+        .verdicts
+        .iter()
+        .any(|verdict| verdict.verdict == "gateway_starved");
+    let bounds = if is_starved { " (lower bounds)" } else { "" };
     let mut client_errors = last.backend_client_errors.clone();
     for (status, count) in &last.gateway_client_errors {
         *client_errors.entry(*status).or_default() += count;
     }
     vec![
-        format!("tokenweir {}  {state}", text(&gateway.version)),
+        format!(
+            "tokenweir {}  {}{state}",
+            text(&gateway.version),
+            answers(&last.answers)
+        ),
         format!(
             "policy {}, up {}{}",
             text(&gateway.policy),
@@ -55,7 +68,7 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             gateway.requests_in_flight
         ),
         format!(
-            "last {:<5} {} ended, {} failed, {}, {} refused, {} client disconnects{times}",
+            "last {:<5} {} ended, {} failed, {}, {} refused, {} client disconnects{times}{bounds}",
             span(last.seconds),
             last.requests,
             last.failed,
@@ -65,6 +78,25 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         ),
         format!("backends   {}", text(&condition_counts(&gateway.backends))),
     ]
+}
+
+/// The share of good answers of the last minute, and the classes of the others, such as `98% good answers (12
+/// empty)  `. Empty: there were no answers.
+pub(super) fn answers(counts: &AnswerCounts) -> String {
+    let Some(share) = counts.good_share() else {
+        return String::new();
+    };
+    let bad: Vec<String> = counts
+        .bad()
+        .iter()
+        .map(|(class, count)| format!("{count} {class}"))
+        .collect();
+    let share = percent(Some(share));
+    if bad.is_empty() {
+        format!("{share} good answers  ")
+    } else {
+        format!("{share} good answers ({})  ", bad.join(", "))
+    }
 }
 
 /// The number of responses with a status of 4xx, with the statuses, such as `14 4xx (401: 12, 404: 2)`.
@@ -104,6 +136,16 @@ pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
     (ranked.len() > 1).then(|| format!("clients: {}", clients.join("; ")))
 }
 
+/// One line about what differs most from the last hour. `None`: nothing does.
+pub(super) fn changes(gateway: &GatewaySnapshot) -> Option<String> {
+    let words: Vec<String> = gateway
+        .changes
+        .iter()
+        .map(|change| format!("{} (for {})", text(&change.words), span(change.age_seconds)))
+        .collect();
+    (!words.is_empty()).then(|| format!("changed: {}", words.join("; ")))
+}
+
 /// Maximum number of clients in the line about the clients.
 const MAX_CLIENTS: usize = 3;
 
@@ -117,7 +159,7 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
         .map(name_width)
         .max()
         .unwrap_or_default()
-        .clamp(7, 40);
+        .clamp(7, 60);
     let titles = format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}",
         "BACKEND", "STATE", "TTFT", "FAILED", "4XX", "WAITING", "IN FLIGHT", "KV"

@@ -1,7 +1,7 @@
 //! The part of the data exchange with other gateways that requests use: they put their load changes into
 //! a bounded queue.
 
-use crate::messages::bus::BusSettings;
+use crate::messages::bus::{BusSettings, ScriptRunner};
 use crate::messages::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
 use crate::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokenweir_gateway::backend::facets::{BackendFacet, LoadChange, PoolFacet};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::PromptFingerprint;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The data exchange with other gateways.
 #[derive(Debug)]
@@ -17,7 +17,9 @@ pub struct PeerExchange {
     /// The connection to the message bus.
     pub(crate) bus: BusSettings,
     /// The key that all gateways before the same backends share.
-    pub(crate) key: ExchangeKey,
+    pub key: ExchangeKey,
+    /// Runs scripts at the server. `None`: the gateway is not connected.
+    pub(crate) scripts: watch::Sender<Option<ScriptRunner>>,
     pub(crate) counters: PeerCounters,
     /// The state of the received messages. Only background tasks and the status lock it, never a
     /// request.
@@ -64,6 +66,7 @@ impl PeerExchange {
         Arc::new(Self {
             bus,
             key,
+            scripts: watch::Sender::new(None),
             counters: PeerCounters::default(),
             receiver: Mutex::new(receiver),
             decisions,
@@ -88,6 +91,11 @@ impl PeerExchange {
         if self.decisions.try_send(decision).is_err() {
             add(&self.counters.dropped_decisions, 1);
         }
+    }
+
+    /// What runs scripts at the server, over the connection of the exchange. `None`: there is no connection.
+    pub fn scripts(&self) -> watch::Receiver<Option<ScriptRunner>> {
+        self.scripts.subscribe()
     }
 
     pub(crate) fn receiver(&self) -> MutexGuard<'_, Receiver> {

@@ -70,12 +70,16 @@ async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
             never = exchange.discard(&mut queue) => match never {},
         };
         let error = match connected {
-            Ok((publisher, subscription)) => tokio::select! {
-                error = exchange.publish(&mut queue, publisher, &mut sealer) => error,
-                error = exchange.receive(subscription, &pool, &mut delay) => error,
-            },
+            Ok((publisher, subscription)) => {
+                exchange.scripts.send_replace(Some(publisher.scripts()));
+                tokio::select! {
+                    error = exchange.publish(&mut queue, publisher, &mut sealer) => error,
+                    error = exchange.receive(subscription, &pool, &mut delay) => error,
+                }
+            }
             Err(error) => error,
         };
+        exchange.scripts.send_replace(None);
         if exchange.counters.set_connection(Err(error.to_string())) {
             tracing::warn!(
                 %error,

@@ -19,7 +19,7 @@ use tokenweir_request::runs::{End, Producer};
 /// read it.
 pub(crate) async fn complete(
     context: Arc<ProxyContext>,
-    recorded: RecordedRequest,
+    recorded: Box<RecordedRequest>,
     request: Request<ReceivedBody>,
     producer: Producer<RunHead>,
 ) {

@@ -179,7 +179,7 @@ impl TakenRequest for KeyedRequest<'_> {
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
-        recorded: RecordedRequest,
+        recorded: Box<RecordedRequest>,
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
@@ -197,7 +197,7 @@ impl KeyedRequest<'_> {
     async fn follow(
         self: Box<Self>,
         context: &Arc<ProxyContext>,
-        mut recorded: RecordedRequest,
+        mut recorded: Box<RecordedRequest>,
         abort: ResponseAbortHandle,
         early: &EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
@@ -207,7 +207,7 @@ impl KeyedRequest<'_> {
             exchange,
             principal,
             ..
-        } = &mut recorded;
+        } = &mut *recorded;
         let memory = &context.state.body_memory;
         let receiving = receive_body(
             &context.settings,
@@ -276,7 +276,7 @@ impl KeyedRequest<'_> {
     async fn begin(
         &self,
         context: &Arc<ProxyContext>,
-        mut recorded: RecordedRequest,
+        mut recorded: Box<RecordedRequest>,
         request: Request<ReceivedBody>,
         producer: Producer<RunHead>,
         mut body: RunBody,
@@ -303,7 +303,7 @@ impl KeyedRequest<'_> {
 /// same checks of body and model.
 async fn attached(
     context: &Arc<ProxyContext>,
-    mut recorded: RecordedRequest,
+    mut recorded: Box<RecordedRequest>,
     mut following: RunBody,
     head: request::Parts,
     body: HeldBody,
@@ -343,14 +343,14 @@ async fn attached(
         principal,
         origin,
         ..
-    } = recorded;
+    } = *recorded;
     let mut headers = run_head.headers.clone();
     headers.remove(X_REQUEST_ID);
     let own_headers = ResponseHeaders {
         request_id: &exchange.record().request_id,
         origin: origin.as_ref(),
         cors: &context.state.access.cors,
-        rate_limit_status: &principal.rate_limit_status,
+        principal: &principal,
     };
     own_headers.complete(&mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
@@ -366,7 +366,7 @@ fn held(head: request::Parts, body: HeldBody) -> Request<ReceivedBody> {
 /// Answers a request with an error.
 async fn refuse(
     context: &Arc<ProxyContext>,
-    mut recorded: RecordedRequest,
+    mut recorded: Box<RecordedRequest>,
     abort: ResponseAbortHandle,
     head: request::Parts,
     error: GatewayError,

@@ -28,6 +28,9 @@ pub(super) struct UsageRecord {
     /// The model that the client requested, and its name at the backends.
     model: String,
     served_model: String,
+    /// The version of the model that served the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<String>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -61,6 +64,7 @@ impl UsageRecord {
         let caller = record.caller.as_ref();
         let identity = &record.options.identity;
         let model = record.model.name();
+        let requested = record.notes.requested_model();
         Self {
             ended: record.started + record.duration(),
             request_id: record.request_id.as_str().to_owned(),
@@ -69,7 +73,8 @@ impl UsageRecord {
             user: identity.user.clone(),
             session: identity.session.clone(),
             api: record.api.map_or("none", Api::as_str),
-            model: model.to_owned(),
+            model: requested.unwrap_or(model).to_owned(),
+            version: requested.map(|_| model.to_owned()),
             served_model: record.served_as.as_deref().unwrap_or(model).to_owned(),
             backend: record.backend().map(BackendId::as_str).map(str::to_owned),
             tier: record.tier.as_str().to_owned(),

@@ -16,6 +16,10 @@ pub struct TournamentArgs {
     /// Policies, and other routers for comparison. The others are compared to the first. [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub policy: Vec<RouterKind>,
+    /// Number of kinds of traffic that are drawn at random, in place of the named ones.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub drawn: Option<u32>,
     /// First seed of the traffic. Seed 0 defines the loads.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

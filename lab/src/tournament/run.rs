@@ -22,6 +22,8 @@ struct TournamentReport<'a> {
     first_seed: u64,
     seeds: u64,
     requests: usize,
+    /// `None`: the traffics are the named ones.
+    drawn: Option<u32>,
     standings: &'a [Standing],
     cells: &'a [CellResult],
 }
@@ -39,7 +41,8 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         let parts = &arguments.setups;
         parts.is_empty() || parts.iter().any(|part| cell.name().contains(part))
     };
-    let cells: Vec<Cell> = Cell::all().into_iter().filter(is_chosen).collect();
+    let all = arguments.drawn.map_or_else(Cell::all, Cell::drawn);
+    let cells: Vec<Cell> = all.into_iter().filter(is_chosen).collect();
     let tournament = Tournament {
         policy: loaded.config.routing.policy(),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
@@ -60,6 +63,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
             first_seed: arguments.first_seed,
             seeds: arguments.seeds,
             requests: tournament.requests,
+            drawn: arguments.drawn,
             standings: &standings,
             cells: &results,
         };

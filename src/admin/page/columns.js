@@ -1,7 +1,7 @@
 // The columns of the tables.
 
 import { bar, fill } from "./plots.js";
-import { count, duration, element, label, number, percent, seconds, text } from "./words.js";
+import { commonEnd, count, duration, element, label, number, percent, seconds, showName, target, text } from "./words.js";
 
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
@@ -92,23 +92,32 @@ const chip = (name, title, state, more = {}) => ({
   ...more,
 });
 
-/** A text that may be cut; its tooltip has all of it. */
-const long = (name, title, value, className = "name") => ({
-  name, title, className, value,
-  show: (cell, item) => {
-    const content = text(value(item));
-    if (cell.textContent !== content) [cell.textContent, cell.title] = [content, content];
-  },
-});
+/** A name that may be cut. With `href` of an item, it is the link to the details of the row. */
+const long = (name, title, value, { href, ...more } = {}) => {
+  let end = "";
+  return {
+    name, title, className: href ? "name lead" : "name", value,
+    make: (cell) => cell.append(element(href ? "a" : "span", href ? "lead" : "")),
+    prepare: (items) => (end = commonEnd(items.map((item) => text(value(item))))),
+    show: (cell, item) => {
+      showName(cell.firstChild, text(value(item)), end);
+      if (href) cell.firstChild.href = href(item);
+    },
+    ...more,
+  };
+};
 
 /** The name of a backend, and below it why it needs attention. */
+const named = long("name", "Backend", (backend) => backend.name, { href: (backend) => target("backend", backend.name) });
 const nameAndReason = {
-  name: "name", title: "Backend", className: "name lead", value: (backend) => backend.name,
-  make: (cell) => cell.append(element("span"), element("small", "why")),
+  ...named,
+  make: (cell) => {
+    named.make(cell);
+    cell.append(element("small", "why"));
+  },
   show: (cell, backend) => {
-    const why = backendLevel(backend) ? (backend.condition_reason ?? "") : "";
-    [cell.firstChild.textContent, cell.lastChild.textContent] = [backend.name, why];
-    cell.title = why === "" ? backend.name : `${backend.name}: ${why}`;
+    named.show(cell, backend);
+    cell.lastChild.textContent = backendLevel(backend) ? (backend.condition_reason ?? "") : "";
   },
 };
 
@@ -185,9 +194,11 @@ const PHASES = { no_output: "info", decode: "none", stalled: "bad", write_stalle
 /** The id of a request. The first characters are enough to tell requests apart, and to find one. */
 const requestId = {
   name: "request_id", title: "Request", className: "name lead id", value: (request) => request.request_id,
+  make: (cell) => cell.append(element("a", "lead")),
   show: (cell, request) => {
     if (cell.title === request.request_id) return;
-    [cell.textContent, cell.title] = [request.request_id.slice(0, 8), request.request_id];
+    [cell.firstChild.textContent, cell.title] = [request.request_id.slice(0, 8), request.request_id];
+    cell.firstChild.href = target("request", request.request_id);
   },
 };
 
@@ -208,7 +219,7 @@ export const streamColumns = [
 export const clientName = (client) => (client.tenant === null ? text(client.address) : `${client.tenant} / ${client.key}`);
 
 export const clientColumns = [
-  long("name", "Client", clientName, "name lead"),
+  long("name", "Client", clientName, { className: "name lead" }),
   share("share", "Share", (client) => client.share, false, "The largest of its shares of prompt tokens, open streams and requests"),
   { name: "of", title: "of", value: (client) => client.share_of, text: (client) => client.share_of },
   figure("open", "Open streams", (client) => client.open_streams, count),
@@ -217,6 +228,25 @@ export const clientColumns = [
   figure("output", "Output tokens", (client) => client.output_tokens, number, { hint: "Of the ended requests" }),
   marked("refused", "Refused", (client) => client.refused, count, (client) => client.refused > 0, "Requests that the gateway refused"),
 ];
+
+/** Columns of the models or of the tenants. `length` returns the seconds of the last minute. */
+export const groupColumns = (title, length) => {
+  const rate = (times) => (length() > 0 ? times / length() : null);
+  const shareOf = (name, title, hint) => marked(name, title, (group) => (group.requests > 0 ? group[name] / group.requests : null),
+    percent, (group) => group[name] > 0, hint);
+  return [
+    long("name", title, (group) => group.name, { href: (group) => target("filter", group.name) }),
+    figure("requests", "Requests/s", (group) => rate(group.requests), number, { hint: "Requests that ended in the last minute, per second" }),
+    figure("ttft", "TTFT", (group) => group.ttft_seconds, seconds, { hint: "Mean time to the first output, as clients observe it" }),
+    shareOf("failed", "Failed", "Share of the requests that failed"),
+    shareOf("client_errors", "4xx", "Share of the responses with a status of 4xx that are not refusals"),
+    shareOf("refused", "Refused", "Share of the requests that the gateway refused"),
+    figure("disconnects", "Disconnected", (group) => group.client_disconnects, count, { hint: "Requests whose client disconnected" }),
+    figure("prompt", "Prompt tokens/s", (group) => rate(group.prompt_tokens), number),
+    figure("output", "Output tokens/s", (group) => rate(group.output_tokens), number),
+    figure("open", "Open streams", (group) => group.open_streams, count),
+  ];
+};
 
 const OUTCOMES = { ok: "none", cancelled: "drained", client_error: "warn" };
 

@@ -1,15 +1,21 @@
 // The live page: fetches /streams once a second and shows it.
 
-import { backendColumns, backendLevel, clientColumns, clientName, endedColumns, streamColumns } from "./columns.js";
-import { confirm, help, isOpen, requestToken, showBackend, showDecision, showMessage } from "./dialogs.js";
-import { confirmDrain } from "./drain.js";
+import {
+  backendColumns, backendLevel, clientColumns, clientName, endedColumns, groupColumns, streamColumns,
+} from "./columns.js";
+import { confirmDrain, showBackend } from "./backend.js";
+import { confirm, help, isOpen, requestToken, showMessage } from "./dialogs.js";
+import { HeatMap, Timeline } from "./history.js";
 import { Plot } from "./plots.js";
+import { showDecision, showStream } from "./request.js";
 import { Table } from "./tables.js";
 import { Verdicts } from "./verdicts.js";
 import { count, duration, element, label, number, percent, seconds } from "./words.js";
 
 const INTERVAL_MS = 1000;
 const TIMEOUT_MS = 5000;
+/** The page fetches /history once in this number of intervals. */
+const HISTORY_INTERVALS = 10;
 /** Time after which a Prometheus should have read /metrics, in seconds. */
 const METRICS_READ_SECONDS = 300;
 /** Window of rates, in seconds. */
@@ -68,9 +74,24 @@ function showProblem(error) {
   pill("bad", "no data");
 }
 
+async function refreshHistory() {
+  try {
+    const { heat_map: map, marks } = await (await request("/history")).json();
+    if (state.paused) return;
+    heat.ttft.draw(map.ttft, map.bounds);
+    heat.itl.draw(map.itl, map.bounds);
+    timeline.update(marks);
+  } catch (error) {
+    showProblem(error);
+  }
+}
+
 async function run() {
-  for (;;) {
-    if (!document.hidden && !state.withoutToken) await refresh();
+  for (let interval = 0; ; interval += 1) {
+    if (!document.hidden && !state.withoutToken) {
+      await refresh();
+      if (interval % HISTORY_INTERVALS === 0) await refreshHistory();
+    }
     await new Promise((resolve) => setTimeout(resolve, INTERVAL_MS));
   }
 }
@@ -92,8 +113,12 @@ const LEVELS = { warning: "warn", critical: "bad" };
 
 /** The tiles. The first four show what an operator asks first. `harm`: the harm that colours the number. */
 const TILES = [
-  shareTile("Failed", "failed", ({ last_minute: minute }) =>
-    [`${count(minute.failed)} of ${count(minute.requests)}`, `${count(minute.client_disconnects)} disconnected`]),
+  {
+    title: "Good answers", plotted: "not good", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS, harm: "answers",
+    value: ({ last_minute: { answers } }) => (answers.total > 0 ? answers.good / answers.total : null),
+    past: (history) => shareOf(history, "bad_answers"),
+    details: ({ last_minute: { answers } }) => [`${count(answers.good)} of ${count(answers.total)}`, ...badAnswers(answers)],
+  },
   {
     ...shareTile("4xx", "client_errors", (live) => statuses(live.last_minute)),
     value: (live) => live.harm.client_errors.share,
@@ -114,6 +139,11 @@ const TILES = [
   { ...quantileTile("ITL", "itl"), harm: "slow_output" },
   quantileTile("E2E", "e2e"),
 ];
+
+/** What clients got instead of a good answer. */
+const BAD_ANSWERS = ["failed", "empty", "truncated", "client_timeout", "refused", "rejected", "late"];
+const badAnswers = (answers) =>
+  BAD_ANSWERS.filter((name) => answers[name] > 0).map((name) => `${count(answers[name])} ${label(name)}`);
 
 function shareTile(title, name, details) {
   return {
@@ -157,7 +187,7 @@ for (const tile of TILES) {
   tile.figure = element("strong");
   tile.note = element("p", "quiet parts");
   article.append(element("h2", "", tile.title), tile.figure, tile.note);
-  tile.plot = new Plot(article, tile.title);
+  tile.plot = new Plot(article, tile.plotted ?? tile.title, tile.plotted);
   $("tiles").append(article);
 }
 
@@ -196,26 +226,29 @@ function storeSample(live) {
 const MAX_UNFOLDED_BACKENDS = 12;
 
 const verdicts = new Verdicts($("verdicts"));
+const heat = {
+  ttft: new HeatMap($("heat"), "TTFT", "streams"), itl: new HeatMap($("heat"), "ITL", "gaps between outputs"),
+};
+const timeline = new Timeline($("timeline"));
+const groupTable = (id, title, name) => new Table($(id), {
+  id, title, columns: groupColumns(name, () => state.latest.last_minute.seconds), key: (group) => group.name,
+  sort: { name: "requests", order: "down" }, empty: "No requests in the last minute.",
+});
 const tables = {
   backends: new Table($("backends"), {
     id: "backends", title: "Backends", columns: backendColumns(drain), key: (backend) => backend.name,
     sort: { name: "health", order: "up" }, empty: "No backends.", level: backendLevel, foldAbove: MAX_UNFOLDED_BACKENDS,
-    onKey: (event, backend) => {
-      if (event.key === "Enter") return showBackend(backend, state.latest.verdicts), true;
-      return event.key === "d" && isPlain(event) && (drain(backend), true);
-    },
+    onKey: (event, backend) => event.key === "d" && isPlain(event) && (drain(backend), true),
   }),
   streams: new Table($("streams"), {
     id: "streams", title: "Open streams", columns: streamColumns, key: (stream) => stream.number,
     sort: { name: "age", order: "down" }, empty: "No open streams.",
-    onKey: (event, stream) => event.key === "Enter" && (openDecision(stream.request_id), true),
   }),
   ended: new Table($("ended"), {
     id: "ended", title: "Ended requests", columns: endedColumns(traceLink),
     key: (request) => request.number, sort: { name: "age", order: "up" },
     empty: "No ended requests.",
     onKey: (event, request) => {
-      if (event.key === "Enter") return openDecision(request.request_id), true;
       const url = event.key === "t" && isPlain(event) && traceLink(request.trace_id);
       if (url) window.open(url, "_blank", "noreferrer");
       return Boolean(url);
@@ -225,12 +258,14 @@ const tables = {
     id: "clients", title: "Clients", columns: clientColumns, key: clientName,
     sort: { name: "share", order: "down" }, empty: "No clients.",
   }),
+  models: groupTable("models", "Models", "Model"),
+  tenants: groupTable("tenants", "Tenants", "Tenant"),
 };
 
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 
 /** The CSS class of the label for each state of the gateway. All other states have the class `bad`. */
-const STATES = { ready: "good", degraded: "warn", shutting_down: "warn" };
+const STATES = { ready: "good", changed: "warn", degraded: "warn", shutting_down: "warn" };
 
 function pill(className, label, reasons = []) {
   $("state").className = `pill ${className}`;
@@ -240,6 +275,7 @@ function pill(className, label, reasons = []) {
 }
 
 function show(live) {
+  const isFirst = state.latest === null;
   state.latest = live;
   storeSample(live);
   document.querySelector("main").hidden = false;
@@ -259,10 +295,13 @@ function show(live) {
   tables.backends.update(live.backends);
   tables.streams.update(live.streams.oldest);
   tables.ended.update(live.ended);
-  tables.clients.update(live.clients);
-  // With one client there is nothing to compare.
-  $("clients").hidden = live.clients.length < 2;
+  for (const name of ["clients", "models", "tenants"]) {
+    tables[name].update(live[name]);
+    // One row has nothing to compare with.
+    $(name).hidden = live[name].length < 2;
+  }
   showNotes(live);
+  if (isFirst) showTarget();
 }
 
 function showNotes(live) {
@@ -285,14 +324,41 @@ function traceLink(id) {
 
 // === actions
 
+/** Shows the details that the fragment of the URL names: a row links to them, and so can another page. */
+async function showTarget() {
+  const [[kind, name] = []] = new URLSearchParams(location.hash.slice(1));
+  if (!kind) return;
+  document.querySelector("dialog[open]")?.close();
+  const { backends, streams } = state.latest;
+  const stream = streams.oldest.find((one) => one.request_id === name);
+  if (kind === "at") {
+    timeline.look(name);
+    $("timeline").scrollIntoView();
+  }
+  if (kind === "filter") filterBy(name);
+  if (kind === "request") await (stream ? showStream(stream) : openDecision(name));
+  if (kind !== "backend") return;
+  const backend = backends.find((one) => one.name === name);
+  if (backend) showBackend(backend, state.latest);
+  else showMessage("Backend", `There is no backend with the name ${name}.`);
+}
+
+/** Shows only the rows that contain a name, as if it were typed. */
+function filterBy(name) {
+  history.replaceState(null, "", location.pathname);
+  $("filter").value = name;
+  $("filter").dispatchEvent(new Event("input"));
+  $("filter").focus();
+}
+
 async function openDecision(id) {
   try {
     const response = await request(`/decisions/${encodeURIComponent(id)}`);
     const decision = await response.json();
     if (response.ok) showDecision(id, decision);
-    else showMessage("Routing decision", `${decision.error}.`);
+    else showMessage("Request", `${decision.error}.`);
   } catch (error) {
-    showMessage("Routing decision", `The request to the gateway failed: ${error.message}.`);
+    showMessage("Request", `The request to the gateway failed: ${error.message}.`);
   }
 }
 
@@ -334,6 +400,7 @@ const KEYS = {
   3: () => order[2].focus(),
   4: () => order[3].focus(),
   5: () => order[4].focus(),
+  6: () => order[5].focus(),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -366,4 +433,5 @@ $("filter").addEventListener("input", (event) => {
 });
 $("pause").addEventListener("click", pause);
 $("help").addEventListener("click", help);
+window.addEventListener("hashchange", showTarget);
 run();

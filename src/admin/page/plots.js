@@ -5,7 +5,8 @@ const [WIDTH, HEIGHT] = [240, 28];
 /** A plot covers at least this number of intervals, so that the first ones are not stretched over its width. */
 const MIN_POINTS = 30;
 
-function shape(tag, attributes) {
+/** An element of an SVG. */
+export function shape(tag, attributes) {
   const created = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
   return created;
@@ -25,8 +26,10 @@ export class Plot {
   #drawn = { values: [], seconds: 1, format: String };
   #pointer = null;
 
-  constructor(tile, name) {
+  /** `shown`: the name in the label of the axis, if the plot shows another value than its tile. */
+  constructor(tile, name, shown) {
     this.name = name;
+    this.shown = shown ? `${shown} ` : "";
     this.#svg.append(this.#area, this.#line, this.#cursor);
     const axis = document.createElement("p");
     axis.className = "axis quiet";
@@ -78,7 +81,7 @@ export class Plot {
     if (this.#pointer === null) {
       this.#cursor.setAttribute("d", "");
       this.#left.textContent = `−${time((count - 1) * seconds)}`;
-      this.#right.textContent = `max ${highest}`;
+      this.#right.textContent = `${this.shown}max ${highest}`;
       return;
     }
     const back = Math.round((1 - Math.min(Math.max(this.#pointer, 0), 1)) * (count - 1));

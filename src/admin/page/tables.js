@@ -11,9 +11,11 @@ const EXTRA_ROWS = 4;
 
 /**
  * A column has a `name`, a `title` for its header, and a `value` of a row to sort and filter by. It has
- * either `text` of a row, or `make` and `show` for a custom cell. `optional`: hidden while it is empty, or while
- * `isUseful` of all rows is false. `order`: the value to sort by, if it differs from `value`.
+ * either `text` of a row, or `make` and `show` for a custom cell; `prepare` gets all rows before they are shown.
+ * `optional`: hidden while it is empty, or while `isUseful` of all rows is false. `order`: the value to sort by, if it
+ * differs from `value`.
  *
+ * The link of the class `lead` in a row opens its details: a click anywhere in the row, a touch and Enter follow it.
  * `level` of an item is the class of its row, or "". A table with more rows than `foldAbove` shows those with a level
  * and a few others; a button shows the rest.
  */
@@ -59,6 +61,10 @@ export class Table {
     });
     section.append(line, frame, this.#fold);
     this.#body.addEventListener("keydown", (event) => this.#onKeydown(event));
+    this.#body.addEventListener("click", (event) => {
+      // A click that ends the selection of a text opens nothing.
+      if (!event.target.closest("a, button") && getSelection().isCollapsed) openRow(event.target.closest("tr"));
+    });
     this.#body.addEventListener("focusin", (event) => this.#select(event.target.closest("tr")));
   }
 
@@ -126,6 +132,7 @@ export class Table {
       row.remove();
       this.#rows.delete(key);
     }
+    for (const column of this.#columns) column.prepare?.(items);
     for (const item of items) this.#show(item);
     this.#hideEmpty();
     this.#arrange();
@@ -145,6 +152,8 @@ export class Table {
         row.append(cell);
         return cell;
       });
+      // The row has the focus in place of its link.
+      for (const link of row.querySelectorAll("a.lead")) link.tabIndex = -1;
       known = { row, cells };
       this.#rows.set(key, known);
     }
@@ -227,7 +236,7 @@ export class Table {
   /** Tab moves from the selected row to its links and buttons, but not to those of other rows. */
   #updateTabStops() {
     for (const row of this.#body.children) {
-      for (const inner of row.querySelectorAll("a, button")) inner.tabIndex = row.tabIndex;
+      for (const inner of row.querySelectorAll("a:not(.lead), button")) inner.tabIndex = row.tabIndex;
     }
   }
 
@@ -250,8 +259,13 @@ export class Table {
       event.preventDefault();
       return;
     }
-    // A link or a button in the row handles Enter itself.
-    const isForRow = event.target === row || event.key !== "Enter";
-    if (isForRow && this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) event.preventDefault();
+    if (event.key !== "Enter") {
+      if (this.#onKey?.(event, this.#rows.get(row.dataset.key).item)) event.preventDefault();
+    } else if (event.target === row) {
+      // A link or a button in the row handles Enter itself.
+      openRow(row);
+    }
   }
 }
+
+const openRow = (row) => row?.querySelector("a.lead")?.click();

@@ -67,3 +67,32 @@ export function element(tag, className, content) {
   if (content !== undefined) created.textContent = content;
   return created;
 }
+
+/** The fragment of the URL that shows something: `backend`, `request`, `filter` or `at`. */
+export const target = (kind, name) => `#${new URLSearchParams({ [kind]: name })}`;
+
+/** Number of characters before the common end of all names that a cut name shows. */
+const TAIL = 10;
+
+/** The end that all names have in common, from a separator on, such as the domain of host names. */
+export function commonEnd(names) {
+  const different = [...new Set(names)];
+  if (different.length < 2) return "";
+  let end = different[0];
+  for (const name of different) while (!name.endsWith(end)) end = end.slice(1);
+  return end.slice(end.search(/[.:/]|$/u));
+}
+
+/**
+ * Shows a name that is cut in the middle where space is short: names of replicas differ at their ends. The style sheet
+ * cuts the common `end` of all names first.
+ */
+export function showName(node, name, end = "") {
+  if (node.dataset.name === name + end) return;
+  node.dataset.name = name + end;
+  const own = end && name.endsWith(end) ? name.slice(0, -end.length) : name;
+  const parts = [own.slice(0, -TAIL), own.slice(-TAIL), name.slice(own.length)];
+  node.classList.add("cut");
+  node.replaceChildren(...parts.filter(Boolean).map((part) => element("span", "", part)));
+  node.title = name;
+}

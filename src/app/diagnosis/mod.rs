@@ -1,8 +1,10 @@
 //! The background task of the diagnosis, and the log lines about its results.
 
+mod cpu_supply;
 pub(super) mod rows;
 mod stall_log;
 mod task;
+mod timeline;
 mod verdict_log;
 
 pub(super) use task::{DiagnosisHooks, DiagnosisTask};

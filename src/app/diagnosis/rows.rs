@@ -8,6 +8,20 @@ use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 
+/// The cause of a verdict.
+const CAUSE: MetricLabel = MetricLabel::variable(
+    "cause",
+    |_| vec![String::new()],
+    || "the cause as of the begin of the verdict".to_owned(),
+);
+
+/// What an operator can do.
+const REMEDY: MetricLabel = MetricLabel::variable(
+    "remedy",
+    |_| vec![String::new()],
+    || "what to do, as of the begin of the verdict".to_owned(),
+);
+
 /// Returns the names of all diagnosis rules: the values of the label `verdict`.
 fn verdict_names() -> Vec<&'static str> {
     let fleet = FLEET_RULES.iter().map(|rule| rule.name);
@@ -67,6 +81,26 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_verdict_info",
+        "1 for each verdict that holds, with its cause and its remedy as of its begin. For the texts of alerts.",
+        &[MetricLabel::BACKEND, VERDICT, CAUSE, REMEDY],
+        MetricSource::Status(|status, emit| {
+            let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+            for text in &diagnosis.alert_texts {
+                let labels = [&*text.backend, &*text.verdict, &*text.cause, &*text.remedy];
+                emit(&labels, 1.0);
+            }
+        }),
+    ),
+    MetricDescriptor::value(
+        "tokenweir_slower_requests_ratio",
+        "Share of the requests that take at least 1.5 times as long as in the last hour, also for each output token, at a usual rate of requests.",
+        |status| {
+            let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+            Some(diagnosis.slower_share)
+        },
     ),
     MetricDescriptor::new(
         "tokenweir_anomalies",

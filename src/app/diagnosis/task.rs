@@ -1,7 +1,9 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
 //! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
+use super::cpu_supply;
 use super::stall_log::StallLog;
+use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +17,7 @@ use tokenweir_diagnose::{
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_gateway::backend::{Backend, BackendAvailability};
+use tokenweir_gateway::backend::{Backend, BackendAvailability, BackendState};
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::access_log::AccessLogCounts;
@@ -62,6 +64,9 @@ const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
+/// Maximum length of the `root` of a model in the cause of a verdict, in characters.
+const MAX_ROOT_CHARACTERS: usize = 120;
+
 /// The diagnosis rules whose condition a single client can cause by too much work.
 const RULES_ABOUT_WORK: [&str; 5] = [
     "shedding",
@@ -82,6 +87,7 @@ impl DiagnosisTask {
         let mut diagnoser = Diagnoser::default();
         let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
+        let mut timeline = TimelineObserver::default();
         let mut ticks = tokio::time::interval(EVERY);
         // After a late tick, the next tick comes a full interval later: two samples in direct succession
         // would be equal.
@@ -94,8 +100,9 @@ impl DiagnosisTask {
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.extras
-                .on_diagnosis(&diagnosis, now, clock::wall_time());
+            let wall_time = clock::wall_time();
+            timeline.observe(&self.admin, &diagnosis, wall_time);
+            self.extras.on_diagnosis(&diagnosis, now, wall_time);
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
@@ -117,7 +124,7 @@ impl DiagnosisTask {
             .iter()
             .map(|(_, waiting)| waiting)
             .sum();
-        let samples = self.sample_backends(&backends, queued, now);
+        let samples = self.sample_backends(&backends, now);
         let is_limited = |limit: u32| {
             samples
                 .iter()
@@ -152,18 +159,17 @@ impl DiagnosisTask {
         diagnosis
     }
 
-    /// Takes a sample of each backend. `queued`: the number of requests in the queue of the gateway.
+    /// Takes a sample of each backend.
     fn sample_backends(
         &self,
         backends: &[Arc<Backend>],
-        queued: usize,
         now: Instant,
     ) -> Vec<(BackendId, DiagnosisSample)> {
         let samples = backends.iter().map(|backend| {
             let counts = self.request_counters.take(&backend.identity.id);
             (
                 backend.identity.id.clone(),
-                sample_backend(backend, counts, queued, now),
+                sample_backend(backend, counts, now),
             )
         });
         let mut samples: Vec<_> = samples.collect();
@@ -238,6 +244,7 @@ impl DiagnosisTask {
             span_export_failure: spans.last_failure,
             lost_log_lines: access_log.dropped,
             refused_connections: status.connections.full + status.connections.accept_errors,
+            cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
         }
@@ -260,6 +267,11 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
     RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
+        refused_because: counts
+            .refused_by_reason
+            .into_iter()
+            .max_by_key(|(_, count)| *count)
+            .map(|(reason, _)| reason),
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
@@ -294,7 +306,41 @@ fn fleet_backend(
             .map(|drain| drain_summary(&drain, now)),
         attempts,
         restarts: backend.load.restart_count(),
+        engine_switches: backend.load.engine_switches(),
+        facts: engine_facts(&health),
     }
+}
+
+/// Returns the `root` of a model: the folder or the name of its weights.
+fn root_of(model: &ServedModel) -> Option<String> {
+    let root = model.entry.get("root")?;
+    let root = root.as_str()?;
+    Some(root.chars().take(MAX_ROOT_CHARACTERS).collect())
+}
+
+/// Returns how the engine of a backend was started, as far as the gateway knows it.
+fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
+    let model = state.models().iter().find(|model| model.parent.is_none());
+    let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+    let facts = [
+        ("root", model.and_then(root_of)),
+        (
+            "max_model_len",
+            model
+                .and_then(|model| model.max_len)
+                .map(|length| length.to_string()),
+        ),
+        (
+            "KV cache (tokens)",
+            load.capacity().map(|tokens| tokens.to_string()),
+        ),
+        ("version", state.version.as_deref().map(str::to_owned)),
+        ("model", model.map(|model| model.id.to_string())),
+    ];
+    facts
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 /// Builds the sample of one backend for the diagnosis: its state, its last scrape and its request
@@ -302,7 +348,6 @@ fn fleet_backend(
 fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,
-    queued: usize,
     now: Instant,
 ) -> DiagnosisSample {
     let state = backend.health.state();
@@ -317,11 +362,12 @@ fn sample_backend(
         stalls: backend.load.stall_count(),
         gap_p99: backend.load.gap_p99(),
         models: model_set(state.models()),
-        queued,
         weight: backend.weight(),
         most_running: backend.load.estimator.most_running(),
         pending: pending.pending,
         pending_tokens: pending.backlog,
+        overdue_seconds: backend.standstill_seconds(now),
+        engine_switches: backend.load.engine_switches(),
         counts,
     };
     // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
@@ -382,7 +428,7 @@ mod tests {
                 backends: backends.collect(),
                 ..FleetObservation::default()
             };
-            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, now);
+            let sample = sample_backend(backend, BackendRequestCounts::default(), now);
             diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
         let latest = (0..20).map(|_| diagnose()).last().unwrap();

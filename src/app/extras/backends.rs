@@ -5,7 +5,7 @@ use super::{gpu, kv_event_routing, peer_exchange, ranks, sessions, sleep};
 use crate::config::{BackendConfig, Config};
 use gpu::GpuFacet;
 use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
-use peer_exchange::{ExchangeFacet, PeerExchangeError};
+use peer_exchange::{ExchangeFacet, PeerExchange, PeerExchangeError};
 use ranks::{RankFacet, RankProbes};
 use sessions::GatewayCount;
 use sleep::{SleepFacet, SleepMode};
@@ -81,6 +81,11 @@ impl BackendOptions {
             facets.push(Box::new(exchange.clone()));
         }
         facets
+    }
+
+    /// The exchange with other gateways. `None`: none is configured.
+    pub(super) fn exchange(&self) -> Option<Arc<PeerExchange>> {
+        self.exchange.as_ref().map(|exchange| exchange.0.clone())
     }
 
     /// Counts the gateways that share the backends, as far as the exchange knows them.

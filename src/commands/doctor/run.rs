@@ -345,7 +345,7 @@ fn checked_settings(config: &Config) -> GatewaySettings {
         has_keys: access.keys_file.is_some(),
         has_admin_token: access.admin_token.is_some(),
         backends: config.backends.iter().map(checked_backend).collect(),
-        models: config.models.iter().map(checked_model).collect(),
+        models: checked_models(&config.models),
         objective_models: config
             .slos
             .iter()
@@ -373,17 +373,31 @@ fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend 
     }
 }
 
-fn checked_model(model: &ModelConfig) -> configuration::ConfiguredModel {
-    let ModelConfig {
-        name,
-        served_as,
-        backends,
-        ..
-    } = model;
+/// The names that lead to models of backends. A split model leads to those of all its versions.
+fn checked_models(models: &[ModelConfig]) -> Vec<configuration::ConfiguredModel> {
+    let mut checked = Vec::new();
+    for model in models {
+        if model.split.is_empty() {
+            checked.push(checked_model(&model.name, model));
+        }
+        for version in &model.split {
+            let listed = ModelConfig {
+                name: version.model.clone(),
+                ..ModelConfig::default()
+            };
+            let named = models.iter().find(|other| other.name == version.model);
+            checked.push(checked_model(&model.name, named.unwrap_or(&listed)));
+        }
+    }
+    checked
+}
+
+fn checked_model(name: &str, target: &ModelConfig) -> configuration::ConfiguredModel {
+    let served_as = target.served_as.as_ref().unwrap_or(&target.name);
     configuration::ConfiguredModel {
-        name: name.clone(),
-        served_as: served_as.clone(),
-        backends: backends.clone(),
+        name: name.to_owned(),
+        served_as: Some(served_as.clone()).filter(|served| served != name),
+        backends: target.backends.clone(),
     }
 }
 

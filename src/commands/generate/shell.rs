@@ -86,7 +86,9 @@ mod tests {
                 .find(|page| page.0 == path)
                 .unwrap_or_else(|| panic!("{path}"));
             assert!(
-                pages[0].1.contains(&format!("tokenweir\\-{name}(1)")),
+                pages[0]
+                    .1
+                    .contains(&format!("tokenweir\\-{}(1)", name.replace('-', "\\-"))),
                 "{name}"
             );
             for long in command.get_arguments().filter_map(clap::Arg::get_long) {

@@ -39,9 +39,12 @@ impl OperatorArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct ExplainArgs {
-    /// The request id: the `x-request-id` of the response.
+    /// The request id: the `x-request-id` of the response. `-`: standard input has lines of the access log in JSON.
     #[arg(value_name = "ID")]
     pub request_id: String,
+    /// Search the request in this file, an access log in JSON. The gateway is not asked.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
     /// The connection and the output.
     #[command(flatten)]
     pub operator: OperatorArgs,

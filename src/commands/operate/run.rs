@@ -1,5 +1,6 @@
 //! Sends one request to the admin listener and prints the result.
 
+use super::access_log;
 use super::args::{DrainArgs, ExplainArgs, OperatorArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
 use crate::commands::{EXIT_FAILURE, EXIT_UNKNOWN, print_line, report_problem};
@@ -39,10 +40,21 @@ pub(crate) async fn status(args: OperatorArgs) -> ExitCode {
 }
 
 pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
+    let ExplainArgs {
+        request_id,
+        log,
+        operator,
+    } = &args;
     let lines = async {
-        let path = format!("/decisions/{}", percent_encode(&args.request_id));
-        let decision: Value = parse(&args.operator.client()?.get(&path).await?)?;
-        Ok(if args.operator.json {
+        if let Some(log) = log {
+            return access_log::explain_from(log, request_id, operator.json);
+        }
+        if request_id == "-" {
+            return access_log::explain_input(operator.json);
+        }
+        let path = format!("/decisions/{}", percent_encode(request_id));
+        let decision: Value = parse(&operator.client()?.get(&path).await?)?;
+        Ok(if operator.json {
             vec![decision.to_string()]
         } else {
             explanation(&decision)

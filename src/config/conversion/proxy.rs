@@ -3,10 +3,12 @@
 use crate::config::root::Config;
 use crate::config::sections::clients::routes::RouteConfig;
 use std::sync::Arc;
+use tokenweir_gateway::backend::routes::SplitVersion;
 use tokenweir_gateway::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use tokenweir_gateway::telemetry::metrics_registry::buckets::BucketOverridesError;
 use tokenweir_protocol::openai::PhraseMatcher;
 use tokenweir_request::observe::ObservationSettings;
+use tokenweir_request::slo::Objective;
 use tokenweir_settings::{Environment, UnreadableSecret};
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
@@ -47,10 +49,27 @@ impl Config {
                 session_headers: self.identities.session_names(),
             },
             retry: self.retry,
-            admission: self.admission.settings(&self.slos),
+            admission: self.admission.settings(&self.objectives_of_versions()),
             body_memory_bytes: self.limits.body_memory(available_memory),
             observation: self.observation_settings()?,
         })
+    }
+
+    /// The objectives. One for a split model is repeated for each version, because routing knows requests by their
+    /// version.
+    fn objectives_of_versions(&self) -> Vec<Objective> {
+        let mut objectives = self.slos.clone();
+        for model in &self.models {
+            let of_model = |objective: &&Objective| objective.model.as_ref() == Some(&model.name);
+            for objective in self.slos.iter().filter(of_model) {
+                let of_version = |version: &SplitVersion| Objective {
+                    model: Some(version.model.clone()),
+                    ..objective.clone()
+                };
+                objectives.extend(model.split.iter().map(of_version));
+            }
+        }
+        objectives
     }
 
     /// The settings of the observation of requests: stalls, stream rules, slow requests, model

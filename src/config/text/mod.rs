@@ -4,6 +4,6 @@ pub(super) mod error;
 pub(super) mod file;
 pub(super) mod redaction;
 pub(super) mod remaining;
-mod replaced_keys;
+pub(super) mod renames;
 pub(super) mod source;
 pub(super) mod yaml;

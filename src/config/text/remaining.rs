@@ -198,7 +198,7 @@ impl<'a> RemainingText<'a> {
     }
 
     /// The indexes of the characters of an entry: of its key and its value.
-    fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
+    pub(crate) fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
         let Some(Entry {
             start,
             parent,
@@ -229,7 +229,7 @@ impl<'a> RemainingText<'a> {
     }
 
     /// Whether an entry is in flow notation: between the brackets of a mapping (`{}`) or a list (`[]`).
-    fn is_flow(&self, entries: &[Entry], entry: usize) -> bool {
+    pub(crate) fn is_flow(&self, entries: &[Entry], entry: usize) -> bool {
         let Some(Entry {
             parent: Some(parent),
             is_item,
@@ -244,7 +244,7 @@ impl<'a> RemainingText<'a> {
     }
 
     /// The index after an entry between brackets and the comma that follows it.
-    fn flow_end(&self, start: usize) -> usize {
+    pub(crate) fn flow_end(&self, start: usize) -> usize {
         let mut depth = 0_usize;
         let mut quote = None;
         let mut previous = ' ';
@@ -312,7 +312,7 @@ impl<'a> RemainingText<'a> {
         line.unwrap_or(self.chars.len()) + position.column.saturating_sub(1)
     }
 
-    fn line_and_column(&self, index: usize) -> (usize, usize) {
+    pub(crate) fn line_and_column(&self, index: usize) -> (usize, usize) {
         let line = self
             .lines
             .partition_point(|start| *start <= index)

@@ -4,7 +4,6 @@
 
 use super::error::{ConfigError, Position, ProblemKind};
 use super::redaction::ExcerptRedaction;
-use super::replaced_keys;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -37,14 +36,23 @@ pub(crate) struct Entry {
 /// Returns all entries of a YAML document, each after the entry that contains it. A key may occur twice.
 /// The error is the number of the first line that is not valid YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
-    let mut options = parser_options();
+    read_entries(text, tolerant_options()).map_err(|error| line_of(&error))
+}
+
+/// Returns the values of a YAML document, as [`entries`] reads it.
+pub(crate) fn values(text: &str) -> Result<serde_json::Value, usize> {
+    serde_saphyr::from_str_with_options(text, tolerant_options()).map_err(|error| line_of(&error))
+}
+
+fn tolerant_options() -> Options {
+    let mut options = parser_options(LONG_FILE_NODES);
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
-    let line = |error: Error| {
-        error
-            .location()
-            .map_or(1, |location| location.line() as usize)
-    };
-    read_entries(text, options).map_err(line)
+    options
+}
+
+fn line_of(error: &Error) -> usize {
+    let location = error.location();
+    location.map_or(1, |location| location.line() as usize)
 }
 
 fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
@@ -126,16 +134,32 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     text: &str,
     file: &Path,
 ) -> Result<(T, Outline), ConfigError> {
-    let to_error = |error: Error| to_config_error(&error, text, file);
-    let entries = read_entries(text, parser_options()).map_err(to_error)?;
-    let outline = Outline(
-        entries
-            .into_iter()
-            .map(|entry| (entry.path, entry.value))
-            .collect(),
-    );
-    let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
+    let outline = parse_outline(text, file, MAX_NODES)?;
+    let options = parser_options(MAX_NODES);
+    let value = serde_saphyr::from_str_with_options(text, options);
+    let value = value.map_err(|error: Error| to_config_error(&error, text, file))?;
     Ok((value, outline))
+}
+
+/// Parses one document that may have many values.
+pub(crate) fn parse_long<T: for<'de> Deserialize<'de>>(
+    text: &str,
+    file: &Path,
+) -> Result<T, ConfigError> {
+    let parsed = serde_saphyr::from_str_with_options(text, parser_options(LONG_FILE_NODES));
+    parsed.map_err(|error: Error| to_config_error(&error, text, file))
+}
+
+/// The outline of a document for [`parse_long`].
+pub(crate) fn long_outline(text: &str, file: &Path) -> Result<Outline, ConfigError> {
+    parse_outline(text, file, LONG_FILE_NODES)
+}
+
+fn parse_outline(text: &str, file: &Path, max_nodes: usize) -> Result<Outline, ConfigError> {
+    let entries = read_entries(text, parser_options(max_nodes));
+    let entries = entries.map_err(|error| to_config_error(&error, text, file))?;
+    let positions = entries.into_iter().map(|entry| (entry.path, entry.value));
+    Ok(Outline(positions.collect()))
 }
 
 /// Parses a JSON value. JSON is YAML, and a second parser for the types of the configuration would be 3 %
@@ -144,7 +168,7 @@ pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
     value: &serde_json::Value,
 ) -> Result<T, String> {
     // A gateway with many backends shows more values than a file may have.
-    let mut options = parser_options();
+    let mut options = parser_options(MAX_NODES);
     options.budget = None;
     serde_saphyr::from_str_with_options(&value.to_string(), options)
         .map_err(|error: Error| describe_parse_error(&error).problem)
@@ -156,13 +180,18 @@ pub(crate) fn to_text(value: &impl Serialize) -> String {
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
+/// Maximum number of values of a configuration.
+const MAX_NODES: usize = 20_000;
+/// Maximum number of values of a file with an entry for each key.
+const LONG_FILE_NODES: usize = 300_000;
+
 /// The options of the parser. The budgets exceed the needs of every configuration. They stop the
 /// expansion of a YAML alias bomb early.
-fn parser_options() -> Options {
+fn parser_options(max_nodes: usize) -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 16,
-            max_nodes: 20_000,
+            max_nodes: max_nodes,
             max_aliases: 100,
             max_anchors: 100,
         },
@@ -342,11 +371,8 @@ fn describe_parse_error(error: &Error) -> ParseProblem {
             field, expected, ..
         } => {
             let problem = format!("unknown key `{field}`");
-            let help = match replaced_keys::replacement(field, expected) {
-                Some(replacement) => replacement.to_owned(),
-                None => suggest_name(field, expected),
-            };
-            ParseProblem::of_kind(ProblemKind::UnknownKey, problem).with_help(help)
+            ParseProblem::of_kind(ProblemKind::UnknownKey, problem)
+                .with_help(suggest_name(field, expected))
         }
         Error::SerdeUnknownVariant {
             variant, expected, ..

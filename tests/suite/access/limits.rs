@@ -201,7 +201,7 @@ async fn headers_state_remaining_requests_and_tokens() {
     let limits = UsageLimits {
         requests_per_minute: Some(3),
         tokens_per_minute: Some(1_000),
-        concurrency: None,
+        ..UsageLimits::default()
     };
     let gateway = gated(&fake, limited(limits)).await;
     for remaining in [2, 1, 0] {

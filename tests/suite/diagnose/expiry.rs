@@ -42,7 +42,7 @@ fn a_minute_after_load_nothing_is_left() {
 }
 
 #[test]
-fn a_drain_is_no_underuse() {
+fn a_drain_beside_busy_peers_is_no_fault() {
     let mut plant = Plant::with_baselines(3, 11);
     for step in 0..5 * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| {
@@ -52,7 +52,6 @@ fn a_drain_is_no_underuse() {
             } else {
                 (tick.waiting, tick.running) = (9.0, 9.0);
             }
-            tick.gateway_queue = 5.0;
         });
         let is_first = |backend: &String| backend == "gpu-0";
         let verdicts = diagnosis.verdicts.iter().filter(|it| is_first(&it.backend));

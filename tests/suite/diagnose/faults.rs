@@ -85,16 +85,16 @@ pub(super) const FAULTS: [Fault; 16] = [
         others: idle,
     },
     Fault {
-        name: "gpu_underused",
-        min_backends: 2,
-        first: idle,
-        others: queued,
+        name: "shared_backend",
+        min_backends: 1,
+        first: other_clients,
+        others: healthy,
     },
     Fault {
-        name: "imbalance",
+        name: "stalls",
         min_backends: 2,
-        first: crowded,
-        others: uncrowded,
+        first: swallowed,
+        others: healthy,
     },
     Fault {
         name: "prefix_cache_misses",
@@ -233,24 +233,26 @@ fn held_blocks(severity: f64, shape: &Shape, tick: &mut Tick, random: &mut fastr
     tick.kv = 0.03 + 0.6 * severity;
 }
 
-fn queued(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
-    tick.waiting = (3.0 + 10.0 * severity * random.f64()).round();
-    tick.running = tick.running.max(4.0);
-    // Requests start late, but still within the TTFT objective.
-    tick.queue = 0.05;
+/// A batch job sends its requests to the engine, and not through the gateway.
+fn other_clients(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
+    tick.foreign = 10.0 + (30.0 * severity * random.f64()).round();
+    let running = (60.0 + 60.0 * severity).round();
+    let waiting = 5.0 + (100.0 * severity * random.f64()).round();
+    tick.beyond = -(running + waiting);
+    tick.running += running;
+    tick.waiting += waiting;
+    tick.kv = 0.97;
+    tick.preemptions = (4.0 * severity).round();
 }
 
-fn crowded(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
-    tick.running = 20.0 + (30.0 * severity).round();
-    tick.waiting = (2.0 + 6.0 * severity * random.f64()).round();
-    tick.kv = 0.75;
-    tick.gap *= 2.0;
-}
-
-fn uncrowded(_: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
-    tick.running = 3.0 + (4.0 * random.f64()).round();
+/// A proxy in front of the engine swallows requests, and routing soon sends none.
+fn swallowed(severity: f64, _: &Shape, tick: &mut Tick, _: &mut fastrand::Rng) {
+    tick.requests = 0.0;
+    tick.running = 0.0;
     tick.waiting = 0.0;
-    tick.kv = 0.15;
+    tick.kv = 0.0;
+    tick.beyond = 1.0 + (3.0 * severity).round();
+    tick.overdue = 8.0 + 60.0 * severity;
 }
 
 fn prefix_misses(severity: f64, shape: &Shape, tick: &mut Tick, _: &mut fastrand::Rng) {

@@ -61,7 +61,8 @@ pub(super) struct Tick {
     pub(super) empty: f64,
     /// Share of the responses that end at the limit of their tokens.
     pub(super) cut: f64,
-    pub(super) gateway_queue: f64,
+    /// Seconds for which the oldest request without output is overdue.
+    pub(super) overdue: f64,
     /// Share of the output tokens of its requests that the engine generates, from 0 to 1. At 0, the engine
     /// also starts no request.
     pub(super) made: f64,
@@ -191,7 +192,7 @@ impl Shape {
             reusable_here: self.hit,
             empty: 0.02,
             cut: 0.1,
-            gateway_queue: 0.0,
+            overdue: 0.0,
             made: 1.0,
             has_page: true,
             is_up: true,
@@ -313,9 +314,13 @@ impl FleetBackend {
                 0.0
             },
             generated: begun as u64,
+            served: responses as u64,
+            served_seconds: responses * (ttft + self.shape.output * tick.gap),
+            served_tokens: (responses * self.shape.output) as u64,
             responses: responses as u64,
             empty_responses: (responses * tick.empty).round() as u64,
             cut_responses: (responses * tick.cut).round() as u64,
+            ..BackendRequestCounts::default()
         };
         GatewayObservations {
             in_flight: (tick.running + tick.waiting + tick.beyond).max(0.0) as u32,
@@ -323,7 +328,7 @@ impl FleetBackend {
             stalls: self.stalls,
             models: 0,
             gap_p99: Some(tick.gap_p99),
-            queued: tick.gateway_queue as usize,
+            overdue_seconds: tick.overdue,
             weight: 1,
             counts,
             ..GatewayObservations::default()

@@ -42,24 +42,6 @@ fn only_a_second_pause_has_a_verdict() {
 }
 
 #[test]
-fn fast_backends_beside_slow_ones_are_not_underused() {
-    // With ten requests, gpu-0 gets its usual share of the load. With two, it gets fewer.
-    let named = named_only_with(
-        ("gpu_underused", 2, 3),
-        [2.0, 10.0],
-        |requests, _, place, tick| {
-            if place == 0 {
-                (tick.requests, tick.running, tick.waiting) = (requests, 1.0, 0.0);
-            } else {
-                (tick.requests, tick.running, tick.waiting) = (10.0, 8.0, 9.0);
-                tick.gap *= 16.0;
-            }
-        },
-    );
-    assert!(named.contains(&"gpu-0".to_owned()), "{named:?}");
-}
-
-#[test]
 fn stalls_show_with_two_streams_per_minute() {
     named_only_with(("stalls", 1, 8), [1.0, 0.0], |stalls, step, _, tick| {
         let is_stream = step % 6 == 0;

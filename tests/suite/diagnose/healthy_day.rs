@@ -53,6 +53,7 @@ fn a_day_of_changes_has_no_verdict() {
                 tick.beyond -= theirs;
             }
         });
+        assert!(diagnosis.harmful_changes().is_empty(), "{second} s");
         let verdicts: Vec<_> = diagnosis
             .verdicts
             .iter()

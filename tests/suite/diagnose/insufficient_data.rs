@@ -43,8 +43,8 @@ fn half_of_the_metrics_suffices_for_some_rules() {
     assert_eq!(missing["memory_leak"], ["kv_usage"]);
     assert_eq!(missing["stalls"], ["gateway"]);
     assert!(
-        !missing.contains_key("gpu_underused"),
-        "the metrics of gpu_underused are available"
+        !missing.contains_key("shared_backend"),
+        "the metrics of shared_backend are available"
     );
 }
 

@@ -110,6 +110,8 @@ fn listing(place: usize, model: &str) -> FleetBackend {
         drain: None,
         attempts: AttemptCounts::default(),
         restarts: 0,
+        engine_switches: 0,
+        facts: Vec::new(),
     }
 }
 

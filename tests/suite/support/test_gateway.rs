@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
@@ -470,6 +470,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup, &options);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
+    let request_extras = RequestExtras::default();
+    request_extras.splits.configure(&setup.models, &setup.slos);
     let prometheus = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level: setup.level,
@@ -485,6 +487,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         decisions.clone(),
         setup.access.clone(),
         stored_responses.clone(),
+        request_extras.splits.clone(),
     ];
     let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
     let mut running_capture = None;
@@ -577,7 +580,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
     );
     proxy.state.recording = recording;
-    let request_extras = RequestExtras::default();
     request_extras.continuation.configure(setup.continuation);
     request_extras.resumption.configure(setup.resume);
     request_extras.attach(&mut proxy.state.extensions);
@@ -609,6 +611,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         recent_requests: recent,
         status_sources,
         diagnosis: setup.diagnosis,
+        timeline: Timeline::default(),
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),

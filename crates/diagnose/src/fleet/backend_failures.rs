@@ -24,6 +24,21 @@ const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
+/// What to do first if all backends fail alike.
+const COMMON_REMEDY: &str = "Look at what is between the gateway and all backends before the engines: a load balancer, a proxy, \
+                             the network, name resolution, or a key.";
+
+/// Minimum number of responses that broke after the same time, and minimum of this time, for a timeout between the
+/// gateway and the engine.
+const MIN_EQUAL: u64 = 4;
+const MIN_EQUAL_SECONDS: f64 = 0.2;
+/// Times are equal if their standard deviation is at most this share of their mean.
+const EQUAL_DEVIATION: f64 = 0.1;
+/// The share of responses that break after the same time at which a backend is failing.
+const EQUAL_SHARE: f64 = 0.02;
+const TIMEOUT_REMEDY: &str = "Something between the gateway and the engine ends responses after this time: raise the timeout of the \
+                              proxy, sidecar or firewall.";
+
 /// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
@@ -66,6 +81,8 @@ struct BackendAttempts {
     /// They are kept until new attempts show whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
+    /// The failures of the last evaluation that had any. They explain an ejection, after which no attempts come.
+    last_failures: Vec<AttemptFailures>,
     /// Since when the backend has got no requests. `None`: it gets requests.
     down_since: Option<Instant>,
 }
@@ -89,6 +106,7 @@ impl BackendFailures {
         let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
+        let mut asked = 0;
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
@@ -100,11 +118,55 @@ impl BackendFailures {
                 backend.state,
                 Availability::Available | Availability::Ejected
             );
+            asked += usize::from(attempts.sums(LONG_WINDOW, now).0 > 0);
             if attempts.is_failing && gets_requests {
                 matches.push(attempts.found_at(backend, severity, now));
             }
         }
+        if matches.len() > 1 && matches.len() == asked {
+            name_common_cause(&mut matches);
+        }
         matches
+    }
+}
+
+impl BackendFailures {
+    /// The cause of an ejection and its remedy, from the last failures of the backend. `None`: unknown.
+    pub(super) fn cause_of_ejection(&self, backend: &str) -> Option<EjectionCause> {
+        let attempts = self
+            .backends
+            .iter()
+            .find(|(id, _)| id.as_str() == backend)?;
+        let most = attempts
+            .1
+            .last_failures
+            .iter()
+            .max_by_key(|failure| failure.count)?;
+        Some(EjectionCause {
+            cause: format!("its last failures: {}", most.describe()),
+            remedy: most.remedy(),
+        })
+    }
+}
+
+/// Why the circuit breaker has ejected a backend.
+pub(super) struct EjectionCause {
+    pub(super) cause: String,
+    /// `None`: the failures do not show what to do.
+    pub(super) remedy: Option<&'static str>,
+}
+
+/// If all backends fail alike, adds to each verdict that their cause is common.
+fn name_common_cause(matches: &mut [Verdict]) {
+    let Some(first) = matches.first().map(|verdict| verdict.cause.clone()) else {
+        return;
+    };
+    if matches.iter().any(|verdict| verdict.cause != first) {
+        return;
+    }
+    for verdict in matches {
+        verdict.add_to_cause("all backends fail alike, so the cause is common to them");
+        verdict.remedy = format!("{COMMON_REMEDY} {}", verdict.remedy);
     }
 }
 
@@ -123,6 +185,9 @@ impl BackendAttempts {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= LONG_WINDOW;
         while self.recent.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
         let failed = counts.failed();
+        if failed > 0 {
+            self.last_failures.clone_from(&counts.failures);
+        }
         self.successes = if failed > 0 {
             0
         } else {
@@ -144,6 +209,7 @@ impl BackendAttempts {
         if now.saturating_duration_since(since) >= COVERED_BY_DOWN {
             *self = Self {
                 down_since: self.down_since,
+                last_failures: std::mem::take(&mut self.last_failures),
                 ..Self::default()
             };
         }
@@ -172,8 +238,20 @@ impl BackendAttempts {
         // A few successful attempts do not show that the failures have ended.
         let has_recovered = self.successes >= RECOVERED_AFTER;
         is_above(WINDOW)
+            || self.has_timeout(now)
             || self.is_failing && (goes_on || !has_recovered)
             || !has_recovered && is_above(LONG_WINDOW)
+    }
+
+    /// Whether responses of the last five minutes, some of them of the last minute, broke after the same time.
+    fn has_timeout(&self, now: Instant) -> bool {
+        let (_, recent) = self.sums(WINDOW, now);
+        let (attempts, _) = self.sums(LONG_WINDOW, now);
+        let is_relevant = |failure: &AttemptFailures| {
+            failure.equal_seconds().is_some()
+                && failure.count as f64 >= EQUAL_SHARE * attempts as f64
+        };
+        recent > 0 && self.failures().iter().any(is_relevant)
     }
 
     fn found_at(
@@ -237,7 +315,11 @@ impl AttemptCounts {
             .iter_mut()
             .find(|known| key(known) == key(failures))
         {
-            Some(known) => known.count += failures.count,
+            Some(known) => {
+                known.count += failures.count;
+                known.seconds += failures.seconds;
+                known.squares += failures.squares;
+            }
             None => self.failures.push(failures.clone()),
         }
     }
@@ -251,6 +333,29 @@ impl AttemptCounts {
 impl AttemptFailures {
     /// The failure as a clause about the backend, such as `it answers 502`.
     fn describe(&self) -> String {
+        let words = self.words();
+        match self.equal_seconds() {
+            Some(seconds) => format!("{words}, each after {seconds:.1} s"),
+            None => words,
+        }
+    }
+
+    /// The time after which each attempt failed, in seconds, if it is so equal that a timeout causes it. `None`:
+    /// the times differ, or there are too few.
+    fn equal_seconds(&self) -> Option<f64> {
+        let is_broken =
+            ["truncated_cut", "truncated_clean", "connection_reset"].contains(&self.kind);
+        if !is_broken || self.count < MIN_EQUAL {
+            return None;
+        }
+        let mean = self.seconds / self.count as f64;
+        let variance = self.squares / self.count as f64 - mean * mean;
+        let is_equal =
+            mean >= MIN_EQUAL_SECONDS && variance.max(0.0).sqrt() <= EQUAL_DEVIATION * mean;
+        is_equal.then_some(mean)
+    }
+
+    fn words(&self) -> String {
         if let Some(status) = self.status {
             return format!("it answers {status}");
         }
@@ -273,6 +378,9 @@ impl AttemptFailures {
     /// The remedy for an error status that shows the cause. `None`: the status does not show the
     /// cause.
     fn remedy(&self) -> Option<&'static str> {
+        if self.equal_seconds().is_some() {
+            return Some(TIMEOUT_REMEDY);
+        }
         match self.status? {
             401 | 403 | 407 => Some(
                 "Compare the key that the backend was started with (--api-key) with its api_key in the \
@@ -315,6 +423,7 @@ mod tests {
                 kind: "truncated_cut",
                 status: None,
                 count: failed,
+                ..AttemptFailures::default()
             };
             let counts = AttemptCounts {
                 attempts,
@@ -354,6 +463,78 @@ mod tests {
             sent += attempts;
             fixture.step(attempts, failed).is_some()
         })
+    }
+
+    /// The cause after five evaluations in each of which 20 attempts were made, and one response broke after so many
+    /// seconds at each of these backends.
+    fn cause_after(seconds: &[f64], names: &[&str]) -> Option<String> {
+        let mut rule = BackendFailures::default();
+        let mut now = clock::epoch();
+        let mut found = Vec::new();
+        for seconds in seconds {
+            now += Duration::from_secs(5);
+            let failure = AttemptFailures {
+                kind: "truncated_cut",
+                count: 1,
+                seconds: *seconds,
+                squares: seconds * seconds,
+                ..AttemptFailures::default()
+            };
+            let counts = AttemptCounts {
+                attempts: 20,
+                failures: vec![failure],
+            };
+            let backends = names.iter().map(|name| backend(name, counts.clone()));
+            let fleet = FleetObservation {
+                backends: backends.collect(),
+                ..FleetObservation::default()
+            };
+            found = rule.judge(&fleet, now);
+        }
+        let first = found.into_iter().next()?;
+        first.cause.map(Into::into)
+    }
+
+    #[test]
+    fn breaks_after_equal_times_show_a_timeout() {
+        let equal = [2.0, 2.01, 1.99, 2.0, 2.02];
+        let cause = "most of its failures: it cuts its responses, each after 2.0 s";
+        assert_eq!(cause_after(&equal, &["a"]).as_deref(), Some(cause));
+        let common = format!("{cause}; all backends fail alike, so the cause is common to them");
+        assert_eq!(cause_after(&equal, &["a", "b"]), Some(common));
+        let different = [2.0, 0.3, 5.0, 1.0, 9.0];
+        assert_eq!(cause_after(&different, &["a"]), None, "5 % by chance");
+    }
+
+    #[test]
+    fn an_ejection_keeps_its_last_failures() {
+        let mut rule = BackendFailures::default();
+        let failure = AttemptFailures {
+            kind: "client_error",
+            status: Some(401),
+            count: 2,
+            ..AttemptFailures::default()
+        };
+        let counts = AttemptCounts {
+            attempts: 2,
+            failures: vec![failure],
+        };
+        let mut now = clock::epoch();
+        for counts in [counts, AttemptCounts::default()] {
+            now += LONG_WINDOW;
+            let fleet = FleetObservation {
+                backends: vec![backend("a", counts)],
+                ..FleetObservation::default()
+            };
+            rule.judge(&fleet, now);
+        }
+        let explained = rule.cause_of_ejection("a").unwrap();
+        assert_eq!(explained.cause, "its last failures: it answers 401");
+        assert!(
+            explained
+                .remedy
+                .is_some_and(|remedy| remedy.contains("api_key"))
+        );
     }
 
     #[test]
@@ -443,6 +624,7 @@ mod tests {
                 kind,
                 status,
                 count: 9,
+                ..AttemptFailures::default()
             }];
             let backends = vec![backend(
                 "a",

@@ -7,6 +7,7 @@ use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
+use super::starvation::Starvation;
 use super::unserved_models::UnservedModels;
 use crate::verdict::Verdict;
 use std::borrow::Cow;
@@ -23,6 +24,7 @@ pub(crate) struct FleetDiagnoser {
     failures: BackendFailures,
     refused_by_backends: RefusedByBackends,
     restarts: Restarts,
+    starvation: Starvation,
     unserved_models: UnservedModels,
 }
 
@@ -45,11 +47,17 @@ impl FleetDiagnoser {
                     .any(|failing| failing.backend == found.backend)
         };
         verdicts.retain(|found| !is_named(found));
+        for found in &mut verdicts {
+            if found.verdict == BACKEND_EJECTED.name {
+                self.explain_ejection(found);
+            }
+        }
         verdicts.extend(failing);
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
         verdicts.extend(self.restarts.judge(fleet, now));
         verdicts.extend(self.unserved_models.judge(fleet, now));
         verdicts.extend(self.gateway.judge(&fleet.gateway, now));
+        verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
             let key = (verdict.verdict.clone(), verdict.backend.clone());
@@ -59,6 +67,19 @@ impl FleetDiagnoser {
         }
         self.begins = begins;
         verdicts
+    }
+}
+
+impl FleetDiagnoser {
+    /// Adds to the verdict about an ejected backend why its last requests failed.
+    fn explain_ejection(&self, found: &mut Verdict) {
+        let Some(explained) = self.failures.cause_of_ejection(&found.backend) else {
+            return;
+        };
+        found.add_to_cause(&explained.cause);
+        if let Some(remedy) = explained.remedy {
+            remedy.clone_into(&mut found.remedy);
+        }
     }
 }
 

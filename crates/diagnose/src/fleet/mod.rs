@@ -9,15 +9,19 @@ mod gateway_queue;
 mod gateway_rules;
 mod refused_by_backends;
 mod restarts;
+mod starvation;
 mod unserved_models;
 
 mod rules;
 
+mod differences;
+
 mod fleet_diagnoser;
 
+pub(crate) use differences::name_differences;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
-    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, DrainSummary, FleetBackend,
-    FleetObservation, GatewayConditions, RecentCounts,
+    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
+    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use rules::FLEET_RULES;

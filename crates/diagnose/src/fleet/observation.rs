@@ -38,6 +38,8 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of the ended requests that the gateway refused.
     pub refused: u64,
+    /// The most frequent reason of the refusals, such as `saturated`. `None`: none was refused.
+    pub refused_because: Option<String>,
     /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
@@ -81,10 +83,27 @@ pub struct GatewayConditions {
     /// Number of client connections that were closed or not accepted since the start, because a limit
     /// of the gateway or of its process was reached.
     pub refused_connections: u64,
+    /// The CPU time that the process of the gateway gets.
+    pub cpu: CpuSupply,
     /// Number of open streams.
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+}
+
+/// The CPU time that the process of the gateway gets, as far as known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuSupply {
+    /// Number of timers that fired since the start.
+    pub timers: u64,
+    /// Sum of the times by which these timers were late, in seconds.
+    pub late_seconds: f64,
+    /// Seconds since the start in which the CPU limit of the control group stopped the process. `None`: there is
+    /// no limit.
+    pub throttled_seconds: Option<f64>,
+    /// Share of the last ten seconds in which a process of the machine waited for a CPU, from 0 to 1. `None`:
+    /// unknown.
+    pub waiting_share: Option<f64>,
 }
 
 /// Numbers of reloads of certificate files since the start.
@@ -115,6 +134,10 @@ pub struct FleetBackend {
     pub attempts: AttemptCounts,
     /// Number of restarts of the process of the backend since the backend joined the gateway.
     pub restarts: u64,
+    /// Number of metrics pages that were those of another engine than the page before.
+    pub engine_switches: u64,
+    /// How the engine was started, as far as it is known: names and values, such as `max_model_len` and `8192`.
+    pub facts: Vec<(&'static str, String)>,
 }
 
 /// Counts of the attempts at one backend in an interval. Each attempt is one request that was sent there.
@@ -127,7 +150,7 @@ pub struct AttemptCounts {
 }
 
 /// Failed attempts of one kind and status.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptFailures {
     /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
     pub kind: &'static str,
@@ -136,6 +159,10 @@ pub struct AttemptFailures {
     pub status: Option<u16>,
     /// Number of attempts of this kind and status.
     pub count: u64,
+    /// Sum of the times from sending the request to the failure, in seconds.
+    pub seconds: f64,
+    /// Sum of the squares of these times.
+    pub squares: f64,
 }
 
 /// The drain of a backend.
@@ -219,6 +246,8 @@ pub(super) mod tests {
             drain: None,
             attempts: AttemptCounts::default(),
             restarts: 0,
+            engine_switches: 0,
+            facts: Vec::new(),
         }
     }
 }

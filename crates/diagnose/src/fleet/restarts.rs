@@ -12,6 +12,11 @@ use tokenweir_routing::resilience::Availability;
 const WINDOW: Duration = Duration::from_mins(10);
 /// Minimum number of interruptions in the window.
 const MIN_INTERRUPTIONS: usize = 3;
+/// Minimum number of backends that were interrupted in the window, for a common cause.
+const MIN_ROLLED: usize = 2;
+const ROLLOUT: &str = "several backends restart one after another: a rollout or a supervisor ends them without a drain";
+const ROLLOUT_REMEDY: &str = "Drain each backend before its restart (tokenweir drain NAME), and wait until it is ready again before the \
+                              next one.";
 /// The verdict ends when the last interruption is older than this time plus twice the mean time between two
 /// interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
@@ -46,6 +51,8 @@ struct Interruptions {
     downs: VecDeque<Instant>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
+    /// The number of metrics pages of another engine at the last evaluation.
+    switches: u64,
 }
 
 impl Restarts {
@@ -55,17 +62,35 @@ impl Restarts {
             .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
+        let interrupted = fleet.backends.iter().filter(|backend| {
+            let known = self.0.get(&backend.id);
+            known.is_some_and(|known| known.count() > 0)
+        });
+        let interrupted = interrupted.count();
+        let is_rollout = interrupted >= MIN_ROLLED && 3 * interrupted >= 2 * fleet.backends.len();
         for backend in &fleet.backends {
             let interruptions = self.0.entry(backend.id.clone()).or_default();
+            if backend.engine_switches > interruptions.switches {
+                // Several engines answer in turn, so that their counters do not show restarts.
+                *interruptions = Interruptions::default();
+                interruptions.switches = backend.engine_switches;
+            }
             interruptions.observe(backend.restarts, backend.state, now);
             let Some((count, cause)) = interruptions.repeated(now) else {
                 continue;
+            };
+            let cause = if is_rollout { ROLLOUT } else { cause };
+            let remedy = if is_rollout {
+                ROLLOUT_REMEDY
+            } else {
+                BACKEND_RESTARTING.remedy
             };
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
             matches.push(Verdict {
                 backend: backend.id.to_string(),
                 evidence: vec![evidence],
+                remedy: remedy.to_owned(),
                 ..BACKEND_RESTARTING.verdict(severity, Some(cause.to_owned()))
             });
         }
@@ -74,6 +99,11 @@ impl Restarts {
 }
 
 impl Interruptions {
+    /// Number of interruptions in the window.
+    fn count(&self) -> usize {
+        self.restarts.len().max(self.downs.len())
+    }
+
     fn observe(&mut self, restarts: u64, state: Availability, now: Instant) {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
         for times in [&mut self.restarts, &mut self.downs] {
@@ -97,10 +127,7 @@ impl Interruptions {
                 "its process ends and starts again (crash loop)",
             )
         } else {
-            (
-                &self.downs,
-                "it is down and up in turn, and its process does not restart",
-            )
+            (&self.downs, "it is down and up in turn")
         };
         if times.len() < MIN_INTERRUPTIONS {
             return None;

@@ -9,6 +9,7 @@ use super::gateway_rules::{
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
+use super::starvation::GATEWAY_STARVED;
 use super::unserved_models::MODEL_GONE;
 use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
@@ -24,7 +25,7 @@ const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Maximum number of models that the cause of the verdict `backend_awaited` names.
 const MAX_NAMED: usize = 3;
 /// The severities of a verdict about a backend that gets no requests, in words.
-const STATE_SEVERITY: &str = "warning, critical if `no_capacity` holds or more than 5 % of requests \
+const STATE_SEVERITY: &str = "warning, info while it starts, critical if `no_capacity` holds or more than 5 % of requests \
                               are refused or slow for lack of capacity";
 
 pub(super) static NO_CAPACITY: VerdictDescription = VerdictDescription {
@@ -116,7 +117,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 17] = [
+pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -129,6 +130,7 @@ pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
     &CONNECTIONS_REFUSED,
+    &GATEWAY_STARVED,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
@@ -193,6 +195,14 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
             let cause = kind.map(|kind| kind.cause.to_owned());
             let down = BACKEND_DOWN.verdict(severity, cause.or_else(|| backend.reason.clone()));
             let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
+            if backend.state == Availability::Starting && severity < VerdictSeverity::Critical {
+                let cause = Some("it starts".to_owned());
+                let starts = BACKEND_DOWN.verdict(VerdictSeverity::Info, cause);
+                return Some(Verdict {
+                    backend: backend.id.to_string(),
+                    ..starts
+                });
+            }
             Verdict {
                 remedy: remedy.to_owned(),
                 ..down
@@ -287,7 +297,17 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
     let missing = fleet.missing_backends();
     let total = fleet.backends.len();
     if missing.is_empty() {
-        return "every backend is full, or the gateway is at its own limit".to_owned();
+        let because = fleet.counts.refused_because.as_deref();
+        return match because {
+            Some("saturated" | "shed" | "queue_timeout" | "late") => {
+                "every backend is full".to_owned()
+            }
+            Some(reason) => {
+                let reason = reason.replace('_', " ");
+                format!("not the load of the backends: most refusals have the reason {reason}")
+            }
+            None => "every backend is full, or the gateway is at its own limit".to_owned(),
+        };
     }
     let up = fleet
         .backends

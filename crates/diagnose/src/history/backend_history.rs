@@ -24,10 +24,10 @@ pub struct BackendHistory {
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
+    /// The measures of the first half minute with requests. `None`: there was none, or the process restarted.
+    first: Option<MinuteMeasures>,
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
-    /// Time of the last sample in which the backend was not up. `None`: it was always up.
-    last_unavailable_at: Option<Instant>,
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
@@ -39,6 +39,8 @@ type MinuteMeasures = [f32; measure::COUNT];
 /// Number of steps in the history.
 const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
+/// Length of the first measurement.
+const FIRST: Duration = Duration::from_secs(30);
 /// Number of minutes in the history.
 const MAX_MINUTES: usize = 60;
 /// Minimum number of minutes for a baseline.
@@ -55,9 +57,7 @@ impl BackendHistory {
             self.restarted_at = Some(sample.at);
             self.forget_process();
         }
-        if !sample.is_up {
-            self.last_unavailable_at = Some(sample.at);
-        } else if self.last_sample.is_some_and(|last| !last.is_up) {
+        if sample.is_up && self.last_sample.is_some_and(|last| !last.is_up) {
             // The earlier steps include times without requests, because the backend was not up. They
             // do not show its load.
             self.steps.clear();
@@ -76,6 +76,9 @@ impl BackendHistory {
     /// Adds the measures of a completed minute to the baselines. If a verdict holds or the backend is not
     /// up, the current minute begins again.
     fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
+        if is_healthy && self.first.is_none() {
+            self.first = self.measures_of_first();
+        }
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
             self.minute_start = Some(now);
@@ -85,12 +88,31 @@ impl BackendHistory {
             return;
         }
         self.minute_start = Some(now);
-        let window = self.window(MINUTE);
-        let minute = WindowMeasure::ALL
-            .map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32));
+        let minute = self.measures(MINUTE);
         push_bounded(&mut self.minutes, minute, MAX_MINUTES);
         self.baselines =
             WindowMeasure::ALL.map(|measure| self.baseline_of(measure, MIN_BASELINE_MINUTES));
+    }
+
+    fn measures(&self, span: Duration) -> MinuteMeasures {
+        let window = self.window(span);
+        WindowMeasure::ALL.map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32))
+    }
+
+    /// The measures of the last half minute. `None`: it had too few requests.
+    fn measures_of_first(&self) -> Option<MinuteMeasures> {
+        let window = self.window(FIRST);
+        let is_whole = window.seconds() >= FIRST.as_secs_f64();
+        let has_requests = window.get(WindowMeasure::RequestSeconds).is_some();
+        (is_whole && has_requests).then(|| self.measures(FIRST))
+    }
+
+    /// The value of a measure in the first half minute with requests, while the history is too short for a
+    /// baseline. `None`: unknown, or there is a baseline.
+    pub(crate) fn early_value(&self, measure: WindowMeasure) -> Option<f64> {
+        let value = f64::from(self.first.as_ref()?[measure as usize]);
+        let is_early = self.minutes.len() < MIN_BASELINE_MINUTES;
+        (is_early && !value.is_nan()).then_some(value)
     }
 
     /// Forgets the measures that depend on the process of the backend.
@@ -105,6 +127,7 @@ impl BackendHistory {
             self.baselines[measure as usize] = None;
         }
         self.minute_start = None;
+        self.first = None;
     }
 
     fn baseline_of(&self, measure: WindowMeasure, min_minutes: usize) -> Option<RobustBaseline> {
@@ -161,11 +184,6 @@ impl BackendHistory {
             .map_or(0, |gateway| gateway.most_running)
     }
 
-    /// Whether the backend was not up in a sample of the last `span` before the newest step.
-    pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
-        self.is_within(self.last_unavailable_at, span)
-    }
-
     /// Whether the backend had no requests in any step of the last `span`. False if the number of requests
     /// is not known.
     pub(crate) fn has_no_load_for(&self, span: Duration) -> bool {
@@ -199,8 +217,8 @@ impl Default for BackendHistory {
             last_sample: None,
             minutes: VecDeque::with_capacity(MAX_MINUTES),
             baselines: [None; measure::COUNT],
+            first: None,
             minute_start: None,
-            last_unavailable_at: None,
             restarted_at: None,
         }
     }

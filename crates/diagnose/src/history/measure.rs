@@ -32,6 +32,16 @@ named_enum! {
         FrontEnd = "front_end_lag",
         StallsPerStream = "stalls_per_stream",
         ReusablePrompt = "reusable_prompt",
+        RequestSeconds = "request_seconds_mean",
+        SecondsPerToken = "seconds_per_output_token",
+        RequestRate = "requests_per_second",
+        PromptTokens = "prompt_tokens_mean",
+        AnswerTokens = "output_tokens_mean",
+        AnswerLength = "output_length",
+        RepetitiveShare = "repetitive_texts",
+        DistinctPieces = "distinct_pieces",
+        PieceBytes = "piece_bytes",
+        DraftAcceptance = "draft_acceptance",
         GpuUtilization = "gpu_utilization",
         GpuThrottled = "gpu_throttled",
         GpuTemperature = "gpu_temperature",
@@ -43,6 +53,7 @@ named_enum! {
 pub(crate) enum AdverseChange {
     Rise,
     Fall,
+    Either,
     None,
 }
 
@@ -54,6 +65,8 @@ const MIN_OBSERVATIONS: f64 = 5.0;
 pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
+/// Minimum number of output tokens in a window for the time per output token.
+const MIN_SERVED_TOKENS: f64 = 100.0;
 
 /// The mean number of requests in prefill: running requests without a first token. The sum of the times
 /// between tokens per second is the mean number of requests that generate tokens (Little's law). All other
@@ -65,6 +78,23 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
         Some(generating) => Some((window.mean(StepSignal::Running)? - generating).max(0.0)),
         None => {
             Some(window.get(WindowMeasure::PrefillTime)? * window.rate(StepSignal::FirstTokens)?)
+        }
+    }
+}
+
+/// The sum of `part` in a window divided by that of `total`, if that is at least `min_total`.
+struct Ratio {
+    part: StepSignal,
+    total: StepSignal,
+    min_total: f64,
+}
+
+impl Ratio {
+    const fn of(part: StepSignal, total: StepSignal, min_total: f64) -> Self {
+        Self {
+            part,
+            total,
+            min_total,
         }
     }
 }
@@ -83,18 +113,26 @@ impl WindowMeasure {
             | Self::CancelRatio
             | Self::EmptyShare
             | Self::CutShare
+            | Self::RepetitiveShare
             | Self::StallsPerStream
             | Self::ReusablePrompt
+            | Self::DraftAcceptance
             | Self::GpuUtilization
             | Self::GpuThrottled => "ratio",
             Self::Waiting | Self::Running | Self::Prefilling | Self::InFlight => "requests",
-            Self::PreemptionRate => "1/s",
+            Self::PreemptionRate | Self::RequestRate => "1/s",
+            Self::PromptTokens | Self::AnswerTokens => "tokens",
+            Self::AnswerLength => "tokens^0.5",
+            Self::DistinctPieces => "pieces",
+            Self::PieceBytes => "bytes",
             Self::QueueTime
             | Self::PrefillTime
             | Self::EngineTtft
             | Self::EngineInterToken
             | Self::Ttft
             | Self::GapP99
+            | Self::RequestSeconds
+            | Self::SecondsPerToken
             | Self::FrontEnd => "s",
             Self::GenerationRate => "tokens/s",
             Self::GpuTemperature => "°C",
@@ -109,70 +147,60 @@ impl WindowMeasure {
             Self::Waiting => window.mean(StepSignal::Waiting),
             Self::Running => window.mean(StepSignal::Running),
             Self::PreemptionRate => window.rate(StepSignal::Preemptions),
-            Self::PreemptionsPerRequest => {
-                window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0)
-            }
-            Self::PrefixHitRatio => window.ratio(
-                StepSignal::PrefixHits,
-                StepSignal::PrefixQueries,
-                MIN_TOKENS,
-            ),
-            Self::QueueTime => window.ratio(
-                StepSignal::QueueSeconds,
-                StepSignal::Queued,
-                MIN_OBSERVATIONS,
-            ),
-            Self::PrefillTime => window.ratio(
-                StepSignal::PrefillSeconds,
-                StepSignal::Prefilled,
-                MIN_OBSERVATIONS,
-            ),
             Self::Prefilling => in_prefill(window),
-            Self::EngineTtft => window.ratio(
-                StepSignal::FirstTokenSeconds,
-                StepSignal::FirstTokens,
-                MIN_OBSERVATIONS,
-            ),
-            Self::EngineInterToken => {
-                window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 100.0)
-            }
             Self::GenerationRate => window.rate(StepSignal::GenerationTokens),
-            Self::Ttft => window.ratio(
-                StepSignal::FirstOutputSeconds,
-                StepSignal::FirstOutputs,
-                MIN_OBSERVATIONS,
-            ),
-            Self::SlowShare => {
-                window.ratio(StepSignal::SlowFirstOutputs, StepSignal::FirstOutputs, 20.0)
-            }
             Self::GapP99 => window.mean(StepSignal::GapP99),
             Self::InFlight => window.mean(StepSignal::InFlight),
-            Self::CancelRatio => window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0),
-            Self::EmptyShare => window.ratio(
-                StepSignal::EmptyResponses,
-                StepSignal::Responses,
-                MIN_OBSERVATIONS,
-            ),
-            Self::CutShare => window.ratio(
-                StepSignal::CutResponses,
-                StepSignal::Responses,
-                MIN_OBSERVATIONS,
-            ),
             Self::FrontEnd => window.front_end_lag(MIN_COMPARED_STREAMS),
-            Self::StallsPerStream => window.ratio(
-                StepSignal::Stalls,
-                StepSignal::FirstOutputs,
-                MIN_OBSERVATIONS,
-            ),
-            Self::ReusablePrompt => window.ratio(
-                StepSignal::ReusableTokens,
-                StepSignal::GatewayPromptTokens,
-                MIN_TOKENS,
-            ),
+            Self::RequestRate => Some(window.sum(StepSignal::Finished)? / window.seconds()),
             Self::GpuUtilization => window.mean(StepSignal::GpuUtilization),
             Self::GpuThrottled => window.mean(StepSignal::GpuThrottled),
             Self::GpuTemperature => window.max(StepSignal::GpuTemperature),
+            _ => {
+                let Ratio {
+                    part,
+                    total,
+                    min_total,
+                } = self.ratio()?;
+                window.ratio(part, total, min_total)
+            }
         }
+    }
+
+    /// The ratio that the measure is. `None`: it is no ratio of sums.
+    const fn ratio(self) -> Option<Ratio> {
+        use StepSignal as S;
+        Some(match self {
+            Self::PreemptionsPerRequest => Ratio::of(S::Preemptions, S::FirstTokens, 1.0),
+            Self::PrefixHitRatio => Ratio::of(S::PrefixHits, S::PrefixQueries, MIN_TOKENS),
+            Self::QueueTime => Ratio::of(S::QueueSeconds, S::Queued, MIN_OBSERVATIONS),
+            Self::PrefillTime => Ratio::of(S::PrefillSeconds, S::Prefilled, MIN_OBSERVATIONS),
+            Self::EngineTtft => Ratio::of(S::FirstTokenSeconds, S::FirstTokens, MIN_OBSERVATIONS),
+            Self::EngineInterToken => Ratio::of(S::InterTokenSeconds, S::Gaps, 100.0),
+            Self::Ttft => Ratio::of(S::FirstOutputSeconds, S::FirstOutputs, MIN_OBSERVATIONS),
+            Self::SlowShare => Ratio::of(S::SlowFirstOutputs, S::FirstOutputs, 20.0),
+            Self::CancelRatio => Ratio::of(S::Cancelled, S::Finished, 20.0),
+            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
+            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
+            Self::StallsPerStream => Ratio::of(S::Stalls, S::FirstOutputs, MIN_OBSERVATIONS),
+            Self::ReusablePrompt => {
+                Ratio::of(S::ReusableTokens, S::GatewayPromptTokens, MIN_TOKENS)
+            }
+            Self::RequestSeconds => Ratio::of(S::ServedSeconds, S::Served, MIN_COMPARED_STREAMS),
+            Self::SecondsPerToken => {
+                Ratio::of(S::ServedSeconds, S::ServedTokens, MIN_SERVED_TOKENS)
+            }
+            Self::PromptTokens => {
+                Ratio::of(S::GatewayPromptTokens, S::Finished, MIN_COMPARED_STREAMS)
+            }
+            Self::AnswerTokens => Ratio::of(S::ServedTokens, S::Served, MIN_COMPARED_STREAMS),
+            Self::AnswerLength => Ratio::of(S::ServedRoots, S::Served, MIN_OBSERVATIONS),
+            Self::RepetitiveShare => Ratio::of(S::RepetitiveTexts, S::Texts, MIN_OBSERVATIONS),
+            Self::DistinctPieces => Ratio::of(S::DistinctPieces, S::Texts, MIN_OBSERVATIONS),
+            Self::PieceBytes => Ratio::of(S::PieceBytes, S::Texts, MIN_OBSERVATIONS),
+            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
+            _ => return None,
+        })
     }
 
     /// The smallest relevant deviation of the value, in the unit of the measure. A change of six deviations
@@ -188,18 +216,33 @@ impl WindowMeasure {
 
     /// Whether the usual value does not depend on the process of the backend, so that it is kept at a restart.
     pub(crate) const fn survives_restart(self) -> bool {
-        matches!(self, Self::EmptyShare | Self::CutShare)
+        matches!(
+            self,
+            Self::EmptyShare
+                | Self::CutShare
+                | Self::AnswerLength
+                | Self::RepetitiveShare
+                | Self::DistinctPieces
+                | Self::PieceBytes
+        )
     }
 
     /// The direction of a change that can harm requests.
     pub(crate) fn adverse_change(self) -> AdverseChange {
         match self {
-            Self::PrefixHitRatio | Self::GenerationRate => AdverseChange::Fall,
+            Self::PrefixHitRatio | Self::GenerationRate | Self::DraftAcceptance => {
+                AdverseChange::Fall
+            }
+            Self::AnswerTokens => AdverseChange::Either,
             // A change of these measures is no harm. Clients choose their prompts, and longer prompts
             // are in prefill for longer. The values of GPUs follow the load; faults have rules of
             // their own.
             Self::ReusablePrompt
             | Self::Prefilling
+            | Self::RequestRate
+            | Self::AnswerLength
+            | Self::DistinctPieces
+            | Self::PieceBytes
             | Self::GpuUtilization
             | Self::GpuThrottled
             | Self::GpuTemperature => AdverseChange::None,

@@ -56,8 +56,6 @@ pub struct GatewayObservations {
     pub gap_p99: Option<f64>,
     /// A hash of the names of the models of the backend. Only backends with equal hashes are compared.
     pub models: u64,
-    /// Number of requests that wait in the gateway for a backend with capacity.
-    pub queued: usize,
     /// The weight of the backend.
     pub weight: u32,
     /// Greatest number of sequences that the engine has run at once since its start, as far as known.
@@ -67,6 +65,10 @@ pub struct GatewayObservations {
     /// Number of prompt tokens that the engine has to compute for the streams without a
     /// first output.
     pub pending_tokens: u64,
+    /// Seconds for which the oldest request without output has been overdue while nothing else had output.
+    pub overdue_seconds: f64,
+    /// Number of times that the metrics page was that of another engine than before, since the backend joined.
+    pub engine_switches: u64,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,
 }
@@ -103,6 +105,28 @@ pub struct BackendRequestCounts {
     pub longest_prompt: f64,
     /// Number of ended requests with output tokens.
     pub generated: u64,
+    /// Number of ended requests whose response was complete.
+    pub served: u64,
+    /// Sum of the durations of these requests, in seconds.
+    pub served_seconds: f64,
+    /// Number of output tokens of these requests.
+    pub served_tokens: u64,
+    /// Number of ended streams whose tokens arrived all at once.
+    pub buffered: u64,
+    /// Sum of the square roots of the numbers of output tokens of these requests.
+    pub served_roots: f64,
+    /// Number of ended streams of at least 32 pieces of text.
+    pub texts: u64,
+    /// Number of these streams that repeat a few pieces.
+    pub repetitive_texts: u64,
+    /// Sum of the numbers of different pieces among the first 32 of these streams.
+    pub distinct_pieces: f64,
+    /// Sum of the squares of these numbers.
+    pub distinct_squares: f64,
+    /// Sum of the mean lengths of the first 32 pieces of these streams, in bytes.
+    pub piece_bytes: f64,
+    /// Sum of the squares of these lengths.
+    pub piece_bytes_squares: f64,
     /// Number of responses that the engine ended without an error.
     pub responses: u64,
     /// Number of these responses that have no answer, or end with their first token.

@@ -1,7 +1,7 @@
 //! A step of the history: the gauges of one sample, and the growth of counters since the previous sample. The
 //! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
 
-use super::sample::{DiagnosisSample, GatewayObservations};
+use super::sample::{BackendRequestCounts, DiagnosisSample, GatewayObservations};
 use std::time::Instant;
 use tokenweir_engine::dialect::EngineLoad;
 
@@ -14,10 +14,12 @@ pub(crate) enum StepSignal {
     Waiting,
     /// Number of requests that run in the engine.
     Running,
+    /// Number of the waiting requests that wait for a LoRA adapter, a KV transfer or another passing constraint.
+    Deferred,
     /// Seconds from the previous metrics page to the page of this sample. Unknown if one of the two pages is
     /// missing or the backend process restarted.
     Elapsed,
-    // The signals from `Preemptions` to `Gaps` are the growth of counters of the metrics page in the time
+    // The signals from `Preemptions` to `AcceptedTokens` are the growth of counters of the metrics page in the time
     // `Elapsed`.
     /// Number of preemptions.
     Preemptions,
@@ -33,6 +35,8 @@ pub(crate) enum StepSignal {
     FirstTokens,
     InterTokenSeconds,
     Gaps,
+    DraftTokens,
+    AcceptedTokens,
     /// Number of requests of this gateway at the backend.
     InFlight,
     /// Number of streams of this gateway at the backend that are stalled.
@@ -41,12 +45,14 @@ pub(crate) enum StepSignal {
     Stalls,
     /// The p99 of the times between outputs, in seconds.
     GapP99,
-    /// Number of requests that wait in the gateway, for any backend.
-    GatewayQueue,
     /// Number of streams of this gateway at the backend without a first output.
     Pending,
     /// Prompt tokens that the engine has to compute for the streams without a first output.
     PendingTokens,
+    /// Seconds for which the oldest request without output has been overdue while nothing else had output.
+    Overdue,
+    /// Number of times that the metrics page was that of another engine since the previous sample.
+    EngineSwitches,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
     FirstOutputs,
@@ -62,6 +68,17 @@ pub(crate) enum StepSignal {
     ReusableHereTokens,
     LongestPrompt,
     Generated,
+    Buffered,
+    Served,
+    ServedSeconds,
+    ServedTokens,
+    ServedRoots,
+    Texts,
+    RepetitiveTexts,
+    DistinctPieces,
+    DistinctSquares,
+    PieceBytes,
+    PieceBytesSquares,
     Responses,
     EmptyResponses,
     CutResponses,
@@ -90,7 +107,7 @@ pub(crate) struct HistoryStep {
 /// counter.
 type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
 
-const LOAD_COUNTERS: [LoadCounter; 13] = [
+const LOAD_COUNTERS: [LoadCounter; 15] = [
     (StepSignal::Preemptions, |load| load.preemptions),
     (StepSignal::PrefixQueries, |load| load.prefix_queries),
     (StepSignal::PrefixHits, |load| load.prefix_hits),
@@ -106,6 +123,8 @@ const LOAD_COUNTERS: [LoadCounter; 13] = [
     (StepSignal::FirstTokens, |load| load.first_tokens),
     (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
     (StepSignal::Gaps, |load| load.gaps),
+    (StepSignal::DraftTokens, |load| load.draft_tokens),
+    (StepSignal::AcceptedTokens, |load| load.accepted_tokens),
 ];
 
 // === impl StepSignal ===
@@ -116,7 +135,7 @@ impl StepSignal {
     pub(crate) const fn source(self) -> &'static str {
         match self {
             Self::KvUsage => "kv_usage",
-            Self::Waiting | Self::Running | Self::Elapsed => "queue",
+            Self::Waiting | Self::Running | Self::Deferred | Self::Elapsed => "queue",
             Self::Preemptions => "preemptions",
             Self::PrefixQueries | Self::PrefixHits => "prefix_cache",
             Self::PromptTokens | Self::GenerationTokens => "tokens",
@@ -124,6 +143,7 @@ impl StepSignal {
             Self::PrefillSeconds | Self::Prefilled => "prefill_time",
             Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
             Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
+            Self::DraftTokens | Self::AcceptedTokens => "speculative_decoding",
             Self::GpuUtilization | Self::GpuThrottled | Self::GpuTemperature => "gpus",
             _ => "gateway",
         }
@@ -144,6 +164,7 @@ impl HistoryStep {
             step.set(StepSignal::KvUsage, page.kv_usage);
             step.set(StepSignal::Waiting, page.waiting);
             step.set(StepSignal::Running, page.running);
+            step.set(StepSignal::Deferred, page.waiting_deferred);
             if let Some((then, load)) = before.and_then(|before| Some((before.at, before.page?))) {
                 let elapsed = sample.at.saturating_duration_since(then).as_secs_f64();
                 step.add_counter_growth(elapsed, page, &load);
@@ -189,19 +210,33 @@ impl HistoryStep {
         observations: &GatewayObservations,
         before: Option<&GatewayObservations>,
     ) {
-        let counts = &observations.counts;
         let stalls = before.map(|before| observations.stalls.saturating_sub(before.stalls) as f64);
+        let switches = before.map(|before| {
+            observations
+                .engine_switches
+                .saturating_sub(before.engine_switches) as f64
+        });
         self.set(StepSignal::Stalls, stalls);
+        self.set(StepSignal::EngineSwitches, switches);
         self.set(StepSignal::GapP99, observations.gap_p99);
         for (signal, value) in [
             (StepSignal::InFlight, f64::from(observations.in_flight)),
             (StepSignal::Stalled, f64::from(observations.stalled)),
-            (StepSignal::GatewayQueue, observations.queued as f64),
             (StepSignal::Pending, f64::from(observations.pending)),
             (
                 StepSignal::PendingTokens,
                 observations.pending_tokens as f64,
             ),
+            (StepSignal::Overdue, observations.overdue_seconds),
+        ] {
+            self.set(signal, Some(value));
+        }
+        self.add_requests(&observations.counts);
+        self.add_texts(&observations.counts);
+    }
+
+    fn add_requests(&mut self, counts: &BackendRequestCounts) {
+        for (signal, value) in [
             (StepSignal::FirstOutputs, counts.first_outputs as f64),
             (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
             (
@@ -218,6 +253,24 @@ impl HistoryStep {
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
             (StepSignal::Generated, counts.generated as f64),
+        ] {
+            self.set(signal, Some(value));
+        }
+    }
+
+    fn add_texts(&mut self, counts: &BackendRequestCounts) {
+        for (signal, value) in [
+            (StepSignal::Buffered, counts.buffered as f64),
+            (StepSignal::Served, counts.served as f64),
+            (StepSignal::ServedSeconds, counts.served_seconds),
+            (StepSignal::ServedTokens, counts.served_tokens as f64),
+            (StepSignal::ServedRoots, counts.served_roots),
+            (StepSignal::Texts, counts.texts as f64),
+            (StepSignal::RepetitiveTexts, counts.repetitive_texts as f64),
+            (StepSignal::DistinctPieces, counts.distinct_pieces),
+            (StepSignal::DistinctSquares, counts.distinct_squares),
+            (StepSignal::PieceBytes, counts.piece_bytes),
+            (StepSignal::PieceBytesSquares, counts.piece_bytes_squares),
             (StepSignal::Responses, counts.responses as f64),
             (StepSignal::EmptyResponses, counts.empty_responses as f64),
             (StepSignal::CutResponses, counts.cut_responses as f64),

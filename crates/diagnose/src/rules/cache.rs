@@ -35,13 +35,13 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
                preemptions, and at least 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
                or the engine has 0.05 preemptions per request. In the last 20 s the KV usage \
                reached 80 %.",
-    excluded: "",
+    excluded: "`shared_backend` holds",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
              long prompts a model name with backends of its own (models).",
     disproof: "The number of preemptions stops growing while the times between tokens do not \
                change.",
     pages: true,
-    explained_by: &[],
+    explained_by: &["shared_backend"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Preemptions,
@@ -57,12 +57,12 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     evidence: "In the last minute the p90 of the KV usage is ≥ 88 %, and its median ≥ 80 %. Two or \
                more requests wait in the engine in 80 % of the samples of 45 s. On average eight \
                or more requests wait, or 20 % of those in the engine. First tokens are late.",
-    excluded: "`kv_thrashing` holds",
+    excluded: "`shared_backend`, `kv_thrashing` holds",
     remedy: "Add a backend, store KV in fp8 (--kv-cache-dtype), give vLLM more of the GPU's memory \
              (--gpu-memory-utilization), or limit the length of answers.",
     disproof: "The queue drains while KV usage does not change.",
     pages: true,
-    explained_by: &["kv_thrashing"],
+    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Waiting,
@@ -79,12 +79,12 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
                The gateway predicted ≥ 50 % of the prompt tokens to be in the cache of a backend. \
                The mean TTFT is 1.3 times usual. The cause says whether the prefixes were evicted, \
                routed to other backends or lost.",
-    excluded: "`kv_thrashing` holds, or the backend restarted in the last ten minutes",
+    excluded: "`shared_backend`, `kv_thrashing` holds, or the backend restarted in the last ten minutes",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
     disproof: "The prompts that the backend receives do not begin with the same text.",
     pages: false,
-    explained_by: &["kv_thrashing"],
+    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[
         StepSignal::PrefixQueries,
         StepSignal::PrefixHits,

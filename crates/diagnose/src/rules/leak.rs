@@ -1,6 +1,7 @@
 //! The rule about requests that never end and KV blocks that are never freed.
 
 use super::rule::DiagnosisRule;
+use super::shared::has_other_clients;
 use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
 use crate::history::{EVERY, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
@@ -22,12 +23,12 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
               request.",
     evidence: "For 45 s the engine had no request and held ≥ 2 % of its KV blocks. Or for 45 s it \
                had at least three requests more than this gateway has in flight there.",
-    excluded: "other clients seem to use the backend: it starts more requests than this gateway \
+    excluded: "`shared_backend`, other clients seem to use the backend: it starts more requests than this gateway \
                sends, or the difference varies",
     remedy: "Restart the backend when its peers can take its load.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,
-    explained_by: &[],
+    explained_by: &["shared_backend"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Running,
@@ -76,16 +77,4 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(rule_match.because(
         "the engine runs requests that no client waits for",
     )))
-}
-
-/// Whether other clients probably send requests directly to the backend. The requests of other clients end,
-/// so the engine processes more requests than this gateway sends, and the number of requests in the engine
-/// that are not from this gateway varies. The number of leaked requests is almost constant. `variation`:
-/// highest minus lowest number of requests in the engine that are not from this gateway.
-fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
-    let window = evaluation.short_window();
-    let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);
-    let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
-    finished > 1.1 * own_finished + MIN_ORPHANED_REQUESTS
-        || variation > 2.0 * MIN_ORPHANED_REQUESTS + 0.1 * own_finished
 }

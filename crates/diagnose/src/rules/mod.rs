@@ -8,13 +8,14 @@ mod rule;
 
 mod avoided;
 mod cache;
-mod fleet;
 mod gpus;
 mod leak;
 mod prefill;
 mod request_flow;
 mod responses;
+mod shared;
 mod slow_engine;
+mod texts;
 
 use crate::history::StepSignal;
 use crate::verdict::{VerdictDescription, VerdictScope, VerdictSeverity};
@@ -33,13 +34,12 @@ pub(crate) enum LoadDependence {
     /// none. While other backends get requests, a lack of requests at this backend therefore does not show
     /// that the condition has ended.
     Requests,
-    /// The condition needs load at any backend.
-    Fleet,
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 16] = [
+pub const RULES: [DiagnosisRule; 15] = [
     request_flow::BLIND,
+    shared::SHARED_BACKEND,
     cache::THRASHING,
     cache::BACKLOG,
     prefill::DECODE_STARVATION,
@@ -51,8 +51,6 @@ pub const RULES: [DiagnosisRule; 16] = [
     responses::UNUSUAL_RESPONSES,
     leak::MEMORY_LEAK,
     gpus::THROTTLED,
-    fleet::GPU_UNDERUSED,
-    fleet::IMBALANCE,
     cache::PREFIX_MISSES,
     avoided::BACKEND_AVOIDED,
 ];
@@ -81,9 +79,6 @@ impl DiagnosisRule {
             name if name == request_flow::BLIND.name || name == leak::MEMORY_LEAK.name => {
                 LoadDependence::None
             }
-            // The condition is that this backend has no load while other backends have load, so the
-            // load of the other backends counts.
-            name if name == fleet::GPU_UNDERUSED.name => LoadDependence::Fleet,
             _ if self.request_evidence().is_some() => LoadDependence::Requests,
             _ => LoadDependence::Backend,
         }

@@ -5,7 +5,7 @@ use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::verdict::{Evidence, VerdictSeverity};
 
 /// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
@@ -41,13 +41,13 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     evidence: "In the last minute the p99 between outputs is ≥ 0.5 s, or ≥ 0.2 s and four times \
                usual. The longest prompt has 8,000 tokens or more, or 1,000 and four times the mean. The \
                engine has no queue and at most one preemption. The p90 of its KV usage is < 88 %.",
-    excluded: "`kv_thrashing` holds",
+    excluded: "`shared_backend`, `kv_thrashing` holds",
     remedy: "Lower --max-num-batched-tokens, limit concurrent long prompts \
              (--max-num-partial-prefills, --long-prefill-token-threshold), or give them a model \
              name with backends of its own (models).",
     disproof: "Streams pause while no prompt is longer than usual.",
     pages: false,
-    explained_by: &["kv_thrashing"],
+    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[StepSignal::GapP99, StepSignal::KvUsage, StepSignal::Waiting],
     judge: |evaluation| Ok(judge_decode_starvation(evaluation)),
 };
@@ -62,13 +62,18 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
                80 %. First tokens are late. The cause is `--max-num-seqs` if the batch stays at \
                its maximum and on average fewer than 0.7 requests (0.35 in a batch below eight) \
                are in prefill. The cause is `--max-num-batched-tokens` if the batch is smaller and \
-               0.9 or more are.",
-    excluded: "`kv_thrashing`, `kv_backlog` or `slow_engine` holds",
+               0.9 or more are. Or half of the waiting requests are deferred, in half of the samples.",
+    excluded: "`shared_backend`, `kv_thrashing`, `kv_backlog` or `slow_engine` holds",
     remedy: "Add backends, or raise the limit that the cause names as far as GPU memory and the \
              times between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
     pages: false,
-    explained_by: &["kv_thrashing", "kv_backlog", "slow_engine"],
+    explained_by: &[
+        "shared_backend",
+        "kv_thrashing",
+        "kv_backlog",
+        "slow_engine",
+    ],
     needs: &[StepSignal::Waiting, StepSignal::KvUsage, StepSignal::Queued],
     judge: |evaluation| Ok(judge_prefill_starvation(evaluation)),
 };
@@ -126,6 +131,9 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         (queue, _) => queue.is_some_and(|queue| queue >= 0.5),
     };
     let harm = evaluation.slow_start_evidence();
+    if has_free_blocks && !harm.is_empty() && is_deferred(&window) {
+        return Some(deferred(evaluation, harm));
+    }
     let is_burst = !evaluation.has_queue() && is_burst(evaluation);
     let has_queue = evaluation.has_queue() || is_burst;
     if !has_free_blocks || !has_queue || !is_mostly_queue_time || harm.is_empty() {
@@ -155,6 +163,24 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
     let rule_match = RuleMatch::new(signals, evidence).because(cause);
     Some(rule_match.remedy(Some(remedy.to_owned())))
+}
+
+/// Whether most of the waiting requests wait for a LoRA adapter or a KV transfer.
+fn is_deferred(window: &StepWindow<'_>) -> bool {
+    let deferred = window.mean(StepSignal::Deferred).unwrap_or(0.0);
+    let waiting = window.mean(StepSignal::Waiting).unwrap_or(0.0);
+    window.fraction_at_least(StepSignal::Deferred, 1.0) >= 0.5 && deferred >= 0.5 * waiting
+}
+
+/// The match for requests that wait for a LoRA adapter or a KV transfer.
+fn deferred(evaluation: &Evaluation<'_>, harm: Vec<Evidence>) -> RuleMatch {
+    let measures = [WindowMeasure::Waiting, WindowMeasure::Running];
+    let signals = 1 + harm.len();
+    let evidence = [evaluation.evidence_for_all(&measures), harm].concat();
+    let remedy = "Raise --max-loras, or give rarely used adapters a backend of their own.";
+    RuleMatch::new(signals, evidence)
+        .because("requests wait for a slot of their LoRA adapter (--max-loras), or for a KV transfer, while the batch has room")
+        .remedy(Some(remedy.to_owned()))
 }
 
 /// The cause of a queue that is empty between bursts of requests, and the remedy.

@@ -53,6 +53,19 @@ const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
 /// Minimum number of stalls for the rule `stalls`. If no stream begins, it is also the minimum number of
 /// stalled streams.
 const MIN_STALLS: f64 = 3.0;
+/// Minimum time for which a request is overdue, in seconds, and minimum multiple of the TTFT of the peers, for
+/// the rule `stalls`. Without peers, the time is longer.
+const OVERDUE_SECONDS: f64 = 3.0;
+const OVERDUE_FACTOR: f64 = 10.0;
+const OVERDUE_SECONDS_WITHOUT_PEERS: f64 = 15.0;
+/// The cause of the verdict `stalls` if requests get no first output.
+const NO_OUTPUT: &str = "requests there get no first output while its peers answer: the engine stands still, or a \
+                         proxy in front of it swallows requests";
+/// Minimum share of the streams whose tokens arrive all at once, for a buffering proxy.
+const BUFFERED_SHARE: f64 = 0.5;
+/// The cause of the verdict `front_end_gap` if a proxy buffers.
+const BUFFERING: &str = "a proxy between the gateway and the engine buffers responses: the tokens of a stream \
+                         arrive all at once";
 /// Minimum lag of the front end as a share of the TTFT, for the rule `front_end_gap`.
 const MIN_LAG_RATIO: f64 = 0.2;
 
@@ -77,8 +90,9 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
 pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     name: "stalls",
     severity: VerdictSeverity::Critical,
-    meaning: "Streams of the backend stall in the middle of their responses.",
-    evidence: "In a minute three streams stalled, at least 5 % of those that began or are in \
+    meaning: "Requests at the backend stall: in the middle of their responses, or before their first output.",
+    evidence: "A request at the backend is overdue for 3 s and for ten times the TTFT of its peers (15 s \
+               without peers), and nothing else there had output meanwhile. Or in a minute three streams stalled, at least 5 % of those that began or are in \
                flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
                Or three are stalled, and none began for a minute. If fewer than five streams began \
                in a minute: five stalled in five minutes, significantly more than 5 %, and the \
@@ -102,8 +116,8 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
     evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
-               three times usual, and six standard deviations above it. A usual share below 5 % \
-               counts as 5 %. The remedy has the mean time until they disconnected, with its \
+               three times usual, and six standard deviations above it; or they left after the same time (within \
+               10 %). A usual share below 5 % counts as 5 %. The remedy has the mean time until they disconnected, with its \
                deviation; a small one indicates a timeout.",
     excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
                `prefill_starvation` or `stalls` holds",
@@ -132,12 +146,12 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
                the same streams. It is ≥ 100 ms in a minute with 20 streams or more, ≥ 250 ms in \
                five minutes with fewer, or ≥ 100 ms in 20 s and twice that of each peer. It is \
                also ≥ 20 % of the TTFT and twice usual.",
-    excluded: "",
+    excluded: "`shared_backend` holds",
     remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
              round-trip time from the gateway to the backend.",
     disproof: "Other clients of the backend see the same time to first token as its engine.",
     pages: false,
-    explained_by: &[],
+    explained_by: &["shared_backend"],
     needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
     judge: |evaluation| Ok(judge_front_end_gap(evaluation)),
 };
@@ -203,17 +217,19 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let has_stalled_streams =
         stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
     let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
+    let is_overdue = is_overdue(evaluation);
     let recent = evaluation.recent_window();
     let is_over =
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
-    if !stalls_few_streams && (is_over || !is_found) {
+    if !is_overdue && !stalls_few_streams && (is_over || !is_found) {
         return None;
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
     let signals = [
         has_many_stalls || stalls_few_streams,
+        is_overdue,
         has_stalled_streams,
         is_not_generating,
         !evaluation.slow_inter_token_evidence().is_empty(),
@@ -226,7 +242,25 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
+    if is_overdue && !is_found {
+        return Some(rule_match.because(NO_OUTPUT));
+    }
     Some(rule_match.because(stall_cause(evaluation, &window)))
+}
+
+/// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
+/// has output.
+fn is_overdue(evaluation: &Evaluation<'_>) -> bool {
+    let overdue = evaluation.short_window().latest(StepSignal::Overdue);
+    let overdue = overdue.unwrap_or(0.0);
+    let peers = windows(evaluation.peers(), FAST);
+    let ttfts = peers
+        .iter()
+        .filter_map(|peer| peer.get(WindowMeasure::Ttft));
+    match ttfts.min_by(f64::total_cmp) {
+        Some(ttft) => overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_FACTOR * ttft,
+        None => overdue >= OVERDUE_SECONDS_WITHOUT_PEERS,
+    }
 }
 
 /// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
@@ -283,45 +317,76 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if ratio < 0.1 || cancelled < 5.0 || is_over {
         return Ok(None);
     }
-    let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
-        return Err(vec![
-            "its usual share of disconnecting clients, which is known after five minutes",
-        ]);
-    };
-    // A number of disconnects of at least `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance
-    // less than once in a year.
-    let usual = usual.median.max(MIN_CANCEL_RATIO);
-    let count = cancelled / ratio;
-    let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
-    if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
-        return Ok(None);
+    let waits = CancelWaits::of(&window);
+    // Users do not leave after the same time, so a past is not needed.
+    if !waits.are_equal() {
+        let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
+            return Err(vec![
+                "its usual share of disconnecting clients, which is known after five minutes",
+            ]);
+        };
+        if !is_far_above(usual.median, ratio, cancelled) {
+            return Ok(None);
+        }
     }
-    let mean_seconds = window
-        .ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0)
-        .unwrap_or(0.0);
-    let mean_square = window
-        .ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0)
-        .unwrap_or(0.0);
-    let deviation_seconds = (mean_square - mean_seconds * mean_seconds).max(0.0).sqrt();
-    let is_timeout = mean_seconds >= 1.0 && deviation_seconds <= 0.1 * mean_seconds;
     let rule_match = RuleMatch::new(
-        1 + usize::from(is_timeout),
+        1 + usize::from(waits.are_equal()),
         evaluation.evidence_for_all(&[
             WindowMeasure::CancelRatio,
             WindowMeasure::Ttft,
             WindowMeasure::GapP99,
         ]),
     );
-    let waited = format!(
-        "Clients disconnected after {mean_seconds:.1} s on average (standard deviation \
-         {deviation_seconds:.1} s)."
-    );
-    let cause = if is_timeout {
-        "a timeout of the clients"
+    let cause = if waits.are_equal() {
+        "a timeout of the clients, or of a proxy in front of the gateway: they disconnect after the same time"
     } else {
         "clients do not wait any longer"
     };
-    Ok(Some(rule_match.because(cause).remedy(Some(waited))))
+    Ok(Some(
+        rule_match.because(cause).remedy(Some(waits.describe())),
+    ))
+}
+
+/// Whether the share of clients that disconnect is far above the usual one. A number of disconnects of at least
+/// `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance less than once in a year.
+fn is_far_above(usual: f64, ratio: f64, cancelled: f64) -> bool {
+    let usual = usual.max(MIN_CANCEL_RATIO);
+    let count = cancelled / ratio;
+    let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
+    ratio >= 3.0 * usual && cancelled >= count * usual + ANOMALY_Z_SCORE * deviation
+}
+
+/// The times after which clients disconnected, in seconds.
+struct CancelWaits {
+    mean: f64,
+    deviation: f64,
+}
+
+impl CancelWaits {
+    fn of(window: &StepWindow<'_>) -> Self {
+        let mean_of = |signal| {
+            let mean = window.ratio(signal, StepSignal::Cancelled, 1.0);
+            mean.unwrap_or(0.0)
+        };
+        let mean = mean_of(StepSignal::CancelSeconds);
+        let square = mean_of(StepSignal::CancelSecondsSquared);
+        Self {
+            mean,
+            deviation: (square - mean * mean).max(0.0).sqrt(),
+        }
+    }
+
+    /// Whether the times are so equal that a timeout caused them.
+    fn are_equal(&self) -> bool {
+        self.mean >= 1.0 && self.deviation <= 0.1 * self.mean
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "Clients disconnected after {:.1} s on average (standard deviation {:.1} s).",
+            self.mean, self.deviation
+        )
+    }
 }
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
@@ -387,7 +452,20 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
             ..Evidence::new(name, lag, "s", window.seconds())
         },
     );
-    Some(RuleMatch::new(signals, evidence))
+    Some(with_buffering(RuleMatch::new(signals, evidence), &recent))
+}
+
+/// Adds the cause to a match if the tokens of most streams of the window arrived all at once.
+fn with_buffering(found: RuleMatch, window: &StepWindow<'_>) -> RuleMatch {
+    let buffered = window.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
+    if buffered.is_none_or(|share| share < BUFFERED_SHARE) {
+        return found;
+    }
+    let remedy = "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
+    let signals = found.signals + 1;
+    RuleMatch { signals, ..found }
+        .because(BUFFERING)
+        .remedy(Some(remedy.to_owned()))
 }
 
 /// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer

@@ -3,6 +3,7 @@
 //! backend before, or else with those of its peers.
 
 use super::rule::DiagnosisRule;
+use super::texts::judge_texts;
 use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::harm::is_share_above;
 use crate::history::{FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 /// Minimum number of responses in a window for a comparison.
 const MIN_RESPONSES: f64 = 20.0;
+const MIN_TEXTS: f64 = 12.0;
 /// Minimum number of unusual responses.
 const MIN_UNUSUAL: f64 = 5.0;
 /// A share is unusual if it is significantly more than this many times the usual share, plus a margin.
@@ -19,11 +21,15 @@ const FACTOR: f64 = 2.0;
 pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
     name: "unusual_responses",
     severity: VerdictSeverity::Warning,
-    meaning: "Many responses of the backend are empty or end at the limit of their tokens, which is unusual.",
+    meaning: "Many responses of the backend are empty, end at the limit of their tokens, repeat themselves or \
+              differ from those of its peers, which is unusual.",
     evidence: "Of the responses of the last minute (of five minutes, if fewer than 20 ended in it), \
                five or more, and significantly more than twice the usual share plus 5 points, have no \
                answer or end with their first token. Or the same with 20 points for the finish \
-               reason length. Before the first minute without a verdict, the share of empty responses \
+               reason length, or 10 points for texts with at most 8 different pieces among the first 32. Or the \
+               mean number of different pieces, the mean length of a piece or the mean length of answers \
+               differs from that of the peers by eight standard errors, and from it and from usual by 15, 25 \
+               and 40 %, while prompts are as long as usual. Before the first minute without a verdict, the share of empty responses \
                of the peers counts as usual. A restart does not change what is usual.",
     excluded: "",
     remedy: "Send a request directly to the backend. Compare its model files, chat template, --dtype, \
@@ -41,6 +47,9 @@ pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
 /// A kind of responses that are no use to clients.
 struct ResponseFault {
     part: StepSignal,
+    total: StepSignal,
+    /// Minimum of `total` in a window for a comparison.
+    min_total: f64,
     measure: WindowMeasure,
     /// The share of the peers, in evidence.
     of_others: &'static str,
@@ -57,9 +66,18 @@ struct ResponseFault {
     cause_without_peers: &'static str,
 }
 
-const FAULTS: [ResponseFault; 2] = [
+/// Answers are longer or shorter than usual if their mean length differs by this factor.
+const LONGER: f64 = 1.5;
+const DOES_NOT_STOP: &str = "answers are longer than usual and end at the limit of their tokens (finish reason length), at its \
+                             peers too: the model does not stop; its chat template or stop tokens have changed";
+const LOWER_LIMIT: &str = "answers are shorter than usual and end at the limit of their tokens (finish reason length), at its \
+                           peers too: clients have lowered max_tokens";
+
+const FAULTS: [ResponseFault; 3] = [
     ResponseFault {
         part: StepSignal::EmptyResponses,
+        total: StepSignal::Responses,
+        min_total: MIN_RESPONSES,
         measure: WindowMeasure::EmptyShare,
         of_others: "empty_responses_of_others",
         margin: 0.05,
@@ -72,6 +90,8 @@ const FAULTS: [ResponseFault; 2] = [
     },
     ResponseFault {
         part: StepSignal::CutResponses,
+        total: StepSignal::Responses,
+        min_total: MIN_RESPONSES,
         measure: WindowMeasure::CutShare,
         of_others: "cut_responses_of_others",
         margin: 0.2,
@@ -82,16 +102,30 @@ const FAULTS: [ResponseFault; 2] = [
                           backend only: its engine does not stop",
         cause_without_peers: "responses end at the limit of their tokens (finish reason length)",
     },
+    ResponseFault {
+        part: StepSignal::RepetitiveTexts,
+        total: StepSignal::Texts,
+        min_total: MIN_TEXTS,
+        measure: WindowMeasure::RepetitiveShare,
+        of_others: "repetitive_texts_of_others",
+        margin: 0.1,
+        has_peers: true,
+        cause_everywhere: "answers repeat a few tokens, at its peers too: the requests, the model or its \
+                           sampling parameters have changed",
+        cause_here_only: "answers repeat a few tokens at this backend only: its engine or its model files",
+        cause_without_peers: "answers repeat a few tokens",
+    },
 ];
 
 fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    FAULTS.iter().find_map(|fault| fault.judge(evaluation))
+    let fault = FAULTS.iter().find_map(|fault| fault.judge(evaluation));
+    fault.or_else(|| judge_texts(evaluation))
 }
 
 impl ResponseFault {
     fn judge(&self, evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-        let responses = |window: &StepWindow<'_>| window.sum(StepSignal::Responses).unwrap_or(0.0);
-        let is_short = responses(&evaluation.short_window()) >= MIN_RESPONSES;
+        let responses = |window: &StepWindow<'_>| window.sum(self.total).unwrap_or(0.0);
+        let is_short = responses(&evaluation.short_window()) >= self.min_total;
         let span = if is_short { FAST } else { LONG_WINDOW };
         let window = evaluation.history.window(span);
         let part = window.sum(self.part)?;
@@ -106,15 +140,13 @@ impl ResponseFault {
         let total = responses(&window);
         let is_unusual = part >= MIN_UNUSUAL && is_share_above(part as u64, total as u64, limit);
         // A recent window with few responses does not show that the condition has ended.
-        let recent = evaluation
-            .recent_window()
-            .ratio(self.part, StepSignal::Responses, 3.0);
+        let recent = evaluation.recent_window().ratio(self.part, self.total, 3.0);
         if !is_unusual || recent.is_some_and(|share| share <= limit) {
             return None;
         }
         let share = part / total;
         let cause = match of_peers {
-            Some(peers) if peers >= share / 2.0 => self.cause_everywhere,
+            Some(peers) if peers >= share / 2.0 => self.common_cause(evaluation),
             Some(_) => self.cause_here_only,
             None => self.cause_without_peers,
         };
@@ -129,6 +161,21 @@ impl ResponseFault {
         Some(RuleMatch::new(signals, evidence).because(cause))
     }
 
+    /// The cause if the share of the peers is as high. The length of answers shows why they end at a limit.
+    fn common_cause(&self, evaluation: &Evaluation<'_>) -> &'static str {
+        let length = evaluation.short_window().get(WindowMeasure::AnswerTokens);
+        let usual = evaluation.history.usual(WindowMeasure::AnswerTokens);
+        match (self.part, length, usual) {
+            (StepSignal::CutResponses, Some(length), Some(usual)) if length >= LONGER * usual => {
+                DOES_NOT_STOP
+            }
+            (StepSignal::CutResponses, Some(length), Some(usual)) if usual >= LONGER * length => {
+                LOWER_LIMIT
+            }
+            _ => self.cause_everywhere,
+        }
+    }
+
     /// The share of such responses at all peers together. `None`: there are too few responses.
     fn share_of_peers(&self, evaluation: &Evaluation<'_>, span: Duration) -> Option<f64> {
         let peers = windows(evaluation.peers(), span);
@@ -138,8 +185,8 @@ impl ResponseFault {
                 .filter_map(|window| window.sum(signal))
                 .sum::<f64>()
         };
-        let total = sum(StepSignal::Responses);
-        (total >= MIN_RESPONSES).then(|| sum(self.part) / total)
+        let total = sum(self.total);
+        (total >= self.min_total).then(|| sum(self.part) / total)
     }
 }
 

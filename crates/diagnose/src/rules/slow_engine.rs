@@ -28,7 +28,7 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     meaning: "The engine is far slower than the engines of the other backends with the same models.",
     evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
                the median of its peers in the last minute.",
-    excluded: "`kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
+    excluded: "`shared_backend`, `kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
                the last minute, computes prompts of 8,000 tokens or more on average, or runs a batch \
                larger than four times the mean of its peers plus 16",
     remedy: "Compare clocks, temperature and processes of the GPU (nvidia-smi -q -d PERFORMANCE) \
@@ -36,7 +36,7 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
              until it is as fast as its peers.",
     disproof: "The backend has slower hardware, or a larger model under the same name.",
     pages: false,
-    explained_by: &["kv_thrashing", "decode_starvation"],
+    explained_by: &["shared_backend", "kv_thrashing", "decode_starvation"],
     needs: &[
         StepSignal::InterTokenSeconds,
         StepSignal::Gaps,

@@ -34,6 +34,9 @@ struct LeaseState {
     facets: LeaseFacets,
 }
 
+/// Time that an engine may need for its first request beyond the prediction, in seconds.
+const FIRST_REQUEST_SECONDS: f64 = 20.0;
+
 impl Lease {
     /// Leases the backend, which the policy picked as `candidate`, for one attempt.
     pub fn new(
@@ -218,6 +221,22 @@ impl Backend {
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
         candidate.map_or(0.0, |candidate| candidate.backlog)
+    }
+
+    /// Seconds for which the backend seems to be at a standstill: its oldest request without output is overdue,
+    /// and no other request has had output since. An engine may compile for its first request, so the wait
+    /// counts later there.
+    pub fn standstill_seconds(&self, now: Instant) -> f64 {
+        let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
+        let Some(candidate) = candidate else {
+            return 0.0;
+        };
+        let tolerated = if candidate.is_calibrated {
+            0.0
+        } else {
+            FIRST_REQUEST_SECONDS
+        };
+        (candidate.overdue - tolerated).max(0.0)
     }
 
     /// The load and cost estimates of the backend for a prompt. `known`: what the options know

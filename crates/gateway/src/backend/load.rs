@@ -27,6 +27,8 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
+    /// Number of metrics pages that were those of another engine than the page before.
+    engine_switches: AtomicU64,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
 }
@@ -45,6 +47,7 @@ impl BackendLoad {
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
+            engine_switches: AtomicU64::new(0),
             last_output_at: AtomicInstant::default(),
         }
     }
@@ -74,6 +77,12 @@ impl BackendLoad {
         self.restart_count.load(Ordering::Relaxed)
     }
 
+    /// Number of times that the metrics page was that of another engine than before: several engines answer
+    /// at the address of the backend.
+    pub fn engine_switches(&self) -> u64 {
+        self.engine_switches.load(Ordering::Relaxed)
+    }
+
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
     /// gaps.
     pub fn gap_p99(&self) -> Option<f64> {
@@ -86,6 +95,11 @@ impl BackendLoad {
             self.stall_count.fetch_add(1, Ordering::Relaxed);
         }
         self.estimator.on_stall_change(is_stalled, now);
+    }
+
+    /// Counts a metrics page of another engine.
+    pub(super) fn on_engine_switch(&self) {
+        self.engine_switches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a restart of the server process, and forgets the learned values that the restart makes

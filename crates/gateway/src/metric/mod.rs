@@ -50,8 +50,8 @@ pub enum MetricSource {
     /// function reads this value from the record of the request. `None`: the request is not
     /// counted.
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
-    /// Values are read from the record of each finished request, once for each objective of `slos`.
-    RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
+    /// Values are read from the record of each finished request and the objectives of `slos`.
+    RecordWithObjectives(fn(&[Objective], &RequestRecord, MetricEmitter<'_>)),
     /// A histogram with many values is read from the record of each finished request.
     /// [`MetricLabel::of_request`] reads the label values.
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
@@ -124,7 +124,7 @@ impl MetricSource {
                 | Self::Record(_)
                 | Self::RecordValue(_)
                 | Self::RecordEvent(_)
-                | Self::RecordPerObjective(_)
+                | Self::RecordWithObjectives(_)
                 | Self::RecordHistogram(_)
         )
     }

@@ -27,7 +27,7 @@ pub enum AcceptedRequest {
     AnsweredLocally(Response<Full<Bytes>>),
     /// A request that the gateway does not answer locally. The gateway writes its record even if
     /// the client disconnects before the request is handled.
-    Recorded(RecordedRequest),
+    Recorded(Box<RecordedRequest>),
 }
 
 /// A request with an open record, before its body is read.
@@ -99,7 +99,7 @@ pub fn accept_request<B>(
         configured,
         origin,
     };
-    AcceptedRequest::Recorded(recorded)
+    AcceptedRequest::Recorded(Box::new(recorded))
 }
 
 /// Whether a request is admitted by its head.

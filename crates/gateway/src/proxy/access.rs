@@ -1,4 +1,4 @@
-//! Authenticates requests by API key, checks which models and engine-control fields their
+//! Authenticates requests by API key or token, checks which models and engine-control fields their
 //! principals may use, and charges tokens to tenants when requests have ended.
 
 use crate::backend::pool::BackendPool;
@@ -9,18 +9,20 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_request::access::{
     ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
-    RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
+    QuotaRegistry, RateLimitStatus, RefusedToken, SaltKey, TokenCharge, TokenRefusal, TokenSource,
+    remove_credentials,
 };
 use tokenweir_request::error::{self, GatewayError};
-use tokenweir_request::observe::{ExchangeRegistry, Sink};
+use tokenweir_request::observe::{Exchange, ExchangeRegistry, Sink};
 use tokenweir_request::record::{ClientIdentity, RequestRecord};
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
@@ -39,6 +41,10 @@ pub struct AccessControl {
     /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
     /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
+    /// The source of principals beside the keys. Empty: there is none.
+    token_source: OnceLock<Arc<dyn TokenSource>>,
+    /// The quotas of tenants, keys and models of tenants.
+    pub quotas: Arc<QuotaRegistry>,
 }
 
 /// Finds the open streams whose API key was removed from the key file.
@@ -61,10 +67,15 @@ pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
+    /// Why the token of the request was refused. `None`: the request has no token, or a valid one.
+    refused_token: Option<RefusedToken>,
     /// The engine-control fields that the principal may use.
     pub permissions: Permissions,
-    /// The rate limits that remain after this request, for the response headers.
-    pub rate_limit_status: RateLimitStatus,
+    /// The rate limits of tenant and key that remain after this request.
+    rate_limit_status: RateLimitStatus,
+    /// The rate limits of the model that remain after this request. Not set: the tenant has none for it, or the
+    /// model is not known yet.
+    model_status: OnceLock<RateLimitStatus>,
 }
 
 // === impl AccessControl ===
@@ -72,8 +83,14 @@ pub struct Principal {
 impl AccessControl {
     /// Access control with the keys of a key file. `None`: no API key is required.
     pub fn new(key_file: Option<&KeyFile>, cors: Cors) -> Self {
+        Self::with_quotas(key_file, cors, Arc::default())
+    }
+
+    /// Access control as [`Self::new`], whose keys have their quotas in `quotas`.
+    pub fn with_quotas(key_file: Option<&KeyFile>, cors: Cors, quotas: Arc<QuotaRegistry>) -> Self {
         let access = Self {
             cors,
+            quotas,
             ..Self::default()
         };
         access.replace_keys(key_file);
@@ -85,11 +102,16 @@ impl AccessControl {
     /// more.
     pub fn replace_keys(&self, key_file: Option<&KeyFile>) {
         self.keys.rcu(|previous| {
-            let no_keys = ApiKeys::default();
+            let no_keys = ApiKeys::with_registry(self.quotas.clone());
             let previous = previous.as_deref().unwrap_or(&no_keys);
             key_file.map(|key_file| Arc::new(ApiKeys::new(key_file, previous)))
         });
         self.reload_error.store(None);
+    }
+
+    /// Also accepts the tokens that `source` accepts, if an API key is required. Only the first source counts.
+    pub fn accept_tokens(&self, source: Arc<dyn TokenSource>) {
+        let _ = self.token_source.set(source);
     }
 
     /// Records the reason why a reload of the key file failed. [`Self::replace_keys`] clears the
@@ -125,7 +147,7 @@ impl AccessControl {
         Some(response)
     }
 
-    /// Authenticates a request by its API key, and counts the request towards the limits of the
+    /// Authenticates a request by its token or API key, and counts the request towards the limits of the
     /// key. `/health` and `/version` need no key, as in vLLM. For every other path, a missing key
     /// takes precedence over other errors. So a client without a key does not learn which paths
     /// exist.
@@ -146,8 +168,16 @@ impl AccessControl {
             }
             (Some(keys), _) => keys,
         };
-        let Some(key) = keys.authenticate(headers).cloned() else {
-            return (Principal::default(), Err(GatewayError::InvalidApiKey));
+        let tokens = self.token_source.get();
+        let by_token =
+            tokens.and_then(|source| source.authenticate(headers, keys, clock::wall_time()));
+        let key = match by_token {
+            Some(Ok(key)) => key,
+            Some(Err(refusal)) => return Principal::refused(refusal),
+            None => match keys.authenticate(headers) {
+                Some(key) => key.clone(),
+                None => return (Principal::default(), Err(GatewayError::InvalidApiKey)),
+            },
         };
         let (rate_limit_status, permit) = match route {
             Ok((route, _)) if route.is_forwarded() => {
@@ -160,8 +190,10 @@ impl AccessControl {
         (
             Principal {
                 key: Some(key),
+                refused_token: None,
                 permissions,
                 rate_limit_status,
+                model_status: OnceLock::new(),
             },
             permit,
         )
@@ -191,8 +223,13 @@ impl RevocationSweep {
                 .as_ref()
                 .map(|keys| keys.identities().map(address).collect());
         }
-        if let Some(valid) = &self.valid {
-            streams.mark_revoked(|identity| valid.contains(&address(identity)), now);
+        if let (Some(valid), Some(keys)) = (&self.valid, &self.keys) {
+            // A token counts until its request ends, as long as its tenant exists.
+            let is_valid = |identity: &Arc<ClientIdentity>| {
+                valid.contains(&address(identity))
+                    || identity.is_of_token() && keys.has_tenant(&identity.tenant)
+            };
+            streams.mark_revoked(is_valid, now);
         }
     }
 }
@@ -215,6 +252,20 @@ impl Sink for AccessControl {
 // === impl Principal ===
 
 impl Principal {
+    /// The principal of a request whose token is refused, and the error.
+    fn refused(refusal: TokenRefusal) -> (Self, PermitResult) {
+        let principal = Self {
+            refused_token: Some(RefusedToken(refusal.reason)),
+            ..Self::default()
+        };
+        let error = if refusal.is_temporary {
+            GatewayError::NoIssuerKeys
+        } else {
+            GatewayError::InvalidToken
+        };
+        (principal, Err(error))
+    }
+
     /// The tenant of the principal. `None`: the request was not authenticated by an API key.
     pub(super) fn tenant(&self) -> Option<&str> {
         self.key().map(|key| &*key.caller.tenant)
@@ -227,6 +278,35 @@ impl Principal {
         let (rate_limit_status, result) = key.count_repetition(now);
         self.rate_limit_status = rate_limit_status;
         result
+    }
+
+    /// The rate limits that remain after this request.
+    pub fn rate_limit_status(&self) -> RateLimitStatus {
+        let of_model = self.model_status.get().copied().unwrap_or_default();
+        self.rate_limit_status.most_restrictive(of_model)
+    }
+
+    /// Counts the request towards the limits of the tenant for its model, until the exchange ends. Fails if one of
+    /// them is reached.
+    fn enter_model(
+        &self,
+        pool: &BackendPool,
+        exchange: &mut Exchange,
+        fields: &RequestFields,
+    ) -> Result<(), GatewayError> {
+        let Some(key) = self.key().filter(|key| key.tenant.has_model_limits()) else {
+            return Ok(());
+        };
+        let routes = pool.routes();
+        let Some(model) = effective_model(fields.model.as_deref(), &routes) else {
+            return Ok(());
+        };
+        let Some((status, permit)) = key.tenant.enter_model(model, clock::now()) else {
+            return Ok(());
+        };
+        let _ = self.model_status.set(status);
+        exchange.keep(Box::new(permit?));
+        Ok(())
     }
 
     /// The party to which the resources of a request are charged. `client`: the address of the client.
@@ -242,15 +322,18 @@ impl Principal {
     /// The models that the principal may use.
     pub(super) fn allowed_models(&self) -> &ModelAllowlist {
         static ALL: ModelAllowlist = ModelAllowlist::ALL;
-        self.key.as_ref().map_or(&ALL, |key| &key.tenant.models)
+        self.key.as_ref().map_or(&ALL, |key| key.models())
     }
 
     /// Writes the identity and the tier of the principal into the record. Removes the API key from
     /// the request headers, so that the key is not forwarded to a backend.
     pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
+        if let Some(refused) = self.refused_token {
+            record.notes.set(refused);
+        }
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
-        if let Some(tier) = &key.tenant.tier {
+        if let Some(tier) = key.tier() {
             record.tier = tier.clone();
         }
         remove_credentials(headers);
@@ -273,21 +356,23 @@ impl Principal {
     }
 
     /// The route of the model that the request names, as [`Self::model_route`]. If no backend lists the model
-    /// any more, the model lists are read again before.
+    /// any more, the model lists are read again before. Counts the request towards the limits of the tenant for
+    /// the model, and fails if one of them is reached.
     pub(super) async fn find_route(
         &self,
         pool: &BackendPool,
-        record: &mut RequestRecord,
+        exchange: &mut Exchange,
         fields: &RequestFields,
     ) -> Result<ModelRoute, GatewayError> {
-        let route = self.model_route(pool, record, fields)?;
-        if route.absent_since.is_none() {
-            return Ok(route);
+        let mut route = self.model_route(pool, exchange.record(), fields)?;
+        if route.absent_since.is_some() {
+            drop(route);
+            // Boxed, because few requests need the memory of this future.
+            Box::pin(pool.read_models_again()).await;
+            route = self.model_route(pool, exchange.record(), fields)?;
         }
-        drop(route);
-        // Boxed, because few requests need the memory of this future.
-        Box::pin(pool.read_models_again()).await;
-        self.model_route(pool, record, fields)
+        self.enter_model(pool, exchange, fields)?;
+        Ok(route)
     }
 
     /// Fails if the principal may not use the model of a request. For a request without a model
@@ -297,8 +382,7 @@ impl Principal {
         model: Option<&str>,
         routes: &RouteTable,
     ) -> Result<(), GatewayError> {
-        let named = model.filter(|name| !name.is_empty());
-        let effective = named.or_else(|| routes.default_model());
+        let effective = effective_model(model, routes);
         if self.allowed_models().allow(effective) {
             return Ok(());
         }
@@ -347,4 +431,10 @@ impl Principal {
             known: error::listed(allowed.into_iter()),
         }
     }
+}
+
+/// The model of a request: the one that it names, or the default model of the backends.
+fn effective_model<'a>(model: Option<&'a str>, routes: &'a RouteTable) -> Option<&'a str> {
+    let named = model.filter(|name| !name.is_empty());
+    named.or_else(|| routes.default_model())
 }

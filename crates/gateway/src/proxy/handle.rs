@@ -19,46 +19,38 @@ use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 /// aborts the response if the client does not read the response. `early` is the beginning of the
 /// response, which can be sent before a backend is decided.
 ///
-/// The arguments are destructured before the `async` block: the future of an `async fn` would reserve
-/// memory for the arguments and again for their fields.
+/// The request is taken apart before the `async` block: the future of an `async fn` would reserve memory for
+/// the request and again for its parts.
 pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &Arc<ProxyContext>,
-    recorded: RecordedRequest,
+    recorded: Box<RecordedRequest>,
     abort_handle: ResponseAbortHandle,
     early: &EarlyResponse,
     request: Request<B>,
 ) -> impl Future<Output = Response<ProxyResponseBody>> {
-    let RecordedRequest {
-        exchange,
-        principal,
-        permit,
-        route,
-        configured,
-        origin,
-        ..
-    } = recorded;
-    let mut exchange = exchange.with_abort_handle(abort_handle);
     let (mut head, body) = request.into_parts();
     async move {
+        let mut exchange = recorded.exchange.with_abort_handle(abort_handle);
+        let principal = &recorded.principal;
         let envelope = ErrorEnvelope::for_path(head.uri.path());
         let request_id = exchange.record().request_id.clone();
         let headers = ResponseHeaders {
             request_id: &request_id,
-            origin: origin.as_ref(),
+            origin: recorded.origin.as_ref(),
             cors: &context.state.access.cors,
-            rate_limit_status: &principal.rate_limit_status,
+            principal,
         };
-        let result = match permit {
+        let result = match recorded.permit {
             Err(error) => Err(error),
             Ok(permit) => {
                 let inbound = InboundRequest {
                     context,
-                    principal: &principal,
+                    principal,
                     head: &mut head,
                     body,
                 };
-                let configured = configured.as_deref();
-                let forwarding = forward(inbound, &mut exchange, route, configured, early);
+                let configured = recorded.configured.as_deref();
+                let forwarding = forward(inbound, &mut exchange, recorded.route, configured, early);
                 let forwarded = begin_early(pin!(forwarding), early, &headers).await;
                 forwarded.map(|forwarded| (forwarded, permit))
             }
@@ -119,7 +111,7 @@ mod tests {
     fn future_bytes<F: Future>(
         _: impl Fn(
             &'static Arc<ProxyContext>,
-            RecordedRequest,
+            Box<RecordedRequest>,
             ResponseAbortHandle,
             &'static EarlyResponse,
             Request<Full<Bytes>>,

@@ -56,7 +56,7 @@ pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use request::body::{IncomingBody, peek_request, receive_body};
 pub use request::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
 pub use request::deadline::{AttemptDeadlines, ResponseDeadline};
-pub use request::features::{TextSample, TextSampling};
+pub use request::features::{TextSample, TextSampling, conversation_hash};
 pub use request::identity::{IdentityMode, IdentityReader};
 pub use request::read_request::ReadRequest;
 pub use request::settings::RequestSettings;

@@ -7,6 +7,7 @@ use super::extensions::Extension;
 use super::request::body_memory::HeldBody;
 use super::request::read_request::ReadRequest;
 use super::response::{EarlyResponse, ProxyResponseBody};
+use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
@@ -16,6 +17,7 @@ use std::io;
 use std::sync::Arc;
 use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
+use tokenweir_request::record::RequestRecord;
 
 /// The options of the path of a request, in the order of their steps.
 #[derive(Debug)]
@@ -29,6 +31,18 @@ pub trait RequestOption: Debug + Send + Sync {
         _recorded: &mut RecordedRequest,
         _headers: &HeaderMap,
     ) -> Option<Box<dyn TakenRequest + 'a>> {
+        None
+    }
+
+    /// The version that serves a request for a model whose requests are split. The route of `request` is that of
+    /// the model. `None`: the option does not split the model.
+    fn version(
+        &self,
+        _context: &ProxyContext,
+        _record: &mut RequestRecord,
+        _request: &ReadRequest<'_>,
+        _body: &[u8],
+    ) -> Option<Arc<str>> {
         None
     }
 
@@ -56,7 +70,7 @@ pub trait TakenRequest: Send {
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
-        recorded: RecordedRequest,
+        recorded: Box<RecordedRequest>,
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
@@ -75,6 +89,25 @@ impl RequestOptions {
             .into_iter()
             .flat_map(|options| &options.0)
             .map(|option| &**option)
+    }
+
+    /// The route of a request after the choice of a version, if an option splits its model. Records the
+    /// model that serves the request.
+    pub(super) fn version_route(
+        context: &ProxyContext,
+        record: &mut RequestRecord,
+        request: &ReadRequest<'_>,
+        body: &[u8],
+    ) -> Option<ModelRoute> {
+        let mut options = Self::of(context);
+        let version = options.find_map(|option| option.version(context, record, request, body))?;
+        let routes = context.state.pool.routes();
+        let mut route = routes.lookup(Some(&version)).clone();
+        route.served_as.get_or_insert_with(|| version.clone());
+        record.model = route.label.clone();
+        record.served_as.clone_from(&route.served_as);
+        route.version = Some(version);
+        Some(route)
     }
 
     /// Lets an option take over a request by its head. `None`: the proxy handles the request.

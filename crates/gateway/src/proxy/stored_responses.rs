@@ -14,7 +14,7 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::RequestRecord;
+use tokenweir_request::record::{ModelLabel, RequestRecord};
 
 /// Maximum number of responses in the table.
 const MAX_RESPONSES: usize = 32_768;
@@ -30,6 +30,7 @@ pub struct StoredResponses(Mutex<LruCache<Arc<str>, Owner>>);
 struct Owner {
     backend: BackendId,
     tenant: Option<Arc<str>>,
+    model: ModelLabel,
 }
 
 impl Default for StoredResponses {
@@ -58,6 +59,7 @@ impl StoredResponses {
         let owner = Owner {
             backend: backend.clone(),
             tenant,
+            model: record.model.clone(),
         };
         let mut table = lock(&self.0);
         match table.peek_mut(id) {
@@ -98,6 +100,7 @@ impl StoredResponses {
             Some(Owner {
                 backend,
                 tenant: of,
+                ..
             }) if of.as_deref() == tenant => {
                 Ok(Some(backend).filter(|backend| pool.find_backend(backend.as_str()).is_some()))
             }
@@ -110,6 +113,13 @@ impl StoredResponses {
                 id: id.chars().take(128).collect(),
             }),
         }
+    }
+
+    /// The model of the stored response that the request of `record` continues. `None`: the request continues
+    /// none, or the table does not have it.
+    pub fn previous_model(&self, record: &RequestRecord) -> Option<ModelLabel> {
+        let id = record.options.parameters.previous_response.as_deref()?;
+        Some(self.owner(id)?.model)
     }
 
     /// The backend and the tenant of the response `id`. `None`: the table does not have the response.
@@ -159,6 +169,7 @@ mod tests {
         let owner = Owner {
             backend,
             tenant: Some("a".into()),
+            model: begun("a").model,
         };
         assert_eq!(responses.owner("resp_1"), Some(owner));
         assert_eq!(responses.owner("resp_2"), None);

@@ -10,7 +10,9 @@ pub use blocks::{StatusBlock, StatusBlocks};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokenweir_api::{BackendFacts, ClientSummary, GatewayState, Harm, QueueSummary};
+use tokenweir_api::{
+    AnswerCounts, BackendFacts, Change, ClientSummary, GatewayState, Harm, QueueSummary,
+};
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
@@ -24,6 +26,10 @@ pub struct StatusSnapshot {
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
+    /// What the clients of the last minute got.
+    pub answers: AnswerCounts,
+    /// What differs most from the last hour, the strongest change first.
+    pub changes: Vec<Change>,
     /// The shares of requests that failed, were refused, had a 4xx status or were slow in the last
     /// minute. `state` depends on them.
     pub harm: Harm,

@@ -14,6 +14,7 @@ pub mod otel;
 pub mod recent_requests;
 pub mod rotating_file;
 pub mod sanitize;
+pub mod timer_delays;
 
 use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;
@@ -24,6 +25,7 @@ use metrics_registry::{ExpositionFormat, Prometheus};
 pub use rotating_file::reopen_files;
 use std::sync::Arc;
 use std::time::Duration;
+use timer_delays::TimerDelays;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::observe::{RecordReceiver, Sink};
@@ -38,6 +40,8 @@ pub struct Telemetry {
     /// Passes records in batches to the sinks that are not in `sinks`, on a thread of its own. `None`:
     /// `sinks` contains all sinks.
     batch_dispatcher: Option<Arc<BatchDispatcher>>,
+    /// The delays of timers of the runtime.
+    pub timer_delays: TimerDelays,
 }
 
 impl Telemetry {
@@ -52,6 +56,7 @@ impl Telemetry {
             sinks: metrics.chain(sinks).collect(),
             prometheus,
             batch_dispatcher: None,
+            timer_delays: TimerDelays::default(),
         }
     }
 
@@ -75,6 +80,7 @@ impl Telemetry {
                 prometheus,
                 sinks,
                 batch_dispatcher: Some(dispatcher),
+                timer_delays: TimerDelays::default(),
             },
             guard,
         )
@@ -101,6 +107,7 @@ impl Telemetry {
     /// Records the delay with which a timer of the async runtime fired, as a value of the
     /// scheduling delay metric.
     pub fn on_scheduling_delay(&self, delay: Duration) {
+        self.timer_delays.record(delay);
         if let Some(metrics) = &self.prometheus {
             metrics.record(metric::SCHEDULING_DELAY_METRIC, &[], delay.as_secs_f64());
         }

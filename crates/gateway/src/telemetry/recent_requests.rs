@@ -3,22 +3,28 @@
 
 mod client_counts;
 mod finished_request;
+mod group_counts;
 mod refusal_log;
 
 mod stats_window;
 
+mod heat_ring;
 mod history_ring;
 
 pub use finished_request::{FinishedRequest, RequestFacts};
 
 use client_counts::ClientCounts;
+use group_counts::GroupCounts;
+use heat_ring::HeatRing;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
+use tokenweir_api::{
+    ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals, rank_clients,
+};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
@@ -44,12 +50,22 @@ struct RecentRequestsState {
     /// The time windows of 5 s in the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
     history: HistoryRing,
+    heat: HeatRing,
     totals: RequestTotals,
     /// The last finished requests, oldest first.
     last_requests: VecDeque<Arc<FinishedRequest>>,
     /// The last slow requests, oldest first.
     slow_requests: VecDeque<Arc<FinishedRequest>>,
     refusal_log: RefusalLog,
+}
+
+/// The requests by model and by tenant.
+#[derive(Debug, Default)]
+pub struct RequestGroups {
+    /// The counts of each model, by name.
+    pub models: Vec<GroupSummary>,
+    /// The counts of each tenant, by name.
+    pub tenants: Vec<GroupSummary>,
 }
 
 /// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
@@ -107,6 +123,27 @@ impl RecentRequests {
         self.for_each_window(first_index, |window| counts.merge(&window.clients));
         streams.visit_streams(|stream| counts.record_stream(stream));
         rank_clients(counts.summaries().collect())
+    }
+
+    /// Returns the counts of each model and of each tenant, of the requests that ended in the last minute and of
+    /// the open streams.
+    pub fn groups(&self, streams: &ExchangeRegistry, now: Instant) -> RequestGroups {
+        let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
+        let mut counts = GroupCounts::default();
+        self.for_each_window(first_index, |window| counts.merge(&window.groups));
+        streams.visit_streams(|stream| counts.record_stream(stream));
+        RequestGroups {
+            models: counts.models(),
+            tenants: counts.tenants(),
+        }
+    }
+
+    /// Returns the latencies of requests in the last hour before `now`.
+    pub fn heat_map(&self, now: Instant) -> HeatMap {
+        let state = lock(&self.state);
+        state
+            .heat
+            .to_document(state.windows.back(), self.window_index(now))
     }
 
     /// Returns the counts and latencies of requests in the last hour before `now`.
@@ -185,6 +222,9 @@ impl RecentRequestsState {
         let newest = self.windows.back().map(|window| window.index);
         if newest.is_none_or(|newest| newest < index) {
             self.history.close_intervals(&self.windows, index);
+            if let Some(complete) = self.windows.back() {
+                self.heat.add(complete);
+            }
             self.windows.push_back(RequestStatsWindow::new(index));
             self.windows
                 .retain(|window| window.index + WINDOWS_PER_MINUTE >= index);

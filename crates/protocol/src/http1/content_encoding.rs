@@ -5,7 +5,8 @@ use bytes::{Buf, Bytes};
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue};
-use std::io::{self, Read};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::io::{self, ErrorKind, Read};
 
 /// The encodings of request bodies that the gateway decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum ContentEncoding {
     Gzip,
     /// The zlib format (RFC 1950), which HTTP calls `deflate`.
     Deflate,
+    /// Zstandard (RFC 8878) with a window of at most 8 MiB (RFC 9659).
+    Zstd,
 }
 
 /// Decodes one body.
@@ -22,11 +25,23 @@ pub enum ContentDecoder {
     Gzip(MultiGzDecoder<Reader<Bytes>>),
     /// A body in the zlib format.
     Deflate(ZlibDecoder<Reader<Bytes>>),
+    /// A body of one Zstandard frame.
+    Zstd(ZstdDecoder),
 }
+
+/// Decodes one Zstandard frame.
+pub struct ZstdDecoder {
+    encoded: Reader<Bytes>,
+    frame: Box<FrameDecoder>,
+    window: usize,
+}
+
+/// Greatest window that a decoder of HTTP content must support (RFC 9659).
+const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
 impl ContentEncoding {
     /// The encodings that [`Self::of`] accepts, as the value of `Accept-Encoding`.
-    pub const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip, deflate, identity");
+    pub const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip, deflate, zstd, identity");
 
     /// The encoding of a body. `None`: the body is not encoded. Fails with the value of `Content-Encoding` for
     /// an unknown encoding, and for several encodings.
@@ -41,15 +56,22 @@ impl ContentEncoding {
             if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
                 continue;
             }
-            let is_gzip =
-                name.eq_ignore_ascii_case(b"gzip") || name.eq_ignore_ascii_case(b"x-gzip");
-            let encoding = if is_gzip { Self::Gzip } else { Self::Deflate };
-            let is_known = is_gzip || name.eq_ignore_ascii_case(b"deflate");
-            if !is_known || found.replace(encoding).is_some() {
-                return Err(String::from_utf8_lossy(name).into_owned());
+            let unknown = || String::from_utf8_lossy(name).into_owned();
+            let encoding = Self::of_name(name).ok_or_else(unknown)?;
+            if found.replace(encoding).is_some() {
+                return Err(unknown());
             }
         }
         Ok(found)
+    }
+
+    fn of_name(name: &[u8]) -> Option<Self> {
+        match name.to_ascii_lowercase().as_slice() {
+            b"gzip" | b"x-gzip" => Some(Self::Gzip),
+            b"deflate" => Some(Self::Deflate),
+            b"zstd" => Some(Self::Zstd),
+            _ => None,
+        }
     }
 
     /// The name of the encoding.
@@ -57,15 +79,73 @@ impl ContentEncoding {
         match self {
             Self::Gzip => "gzip",
             Self::Deflate => "deflate",
+            Self::Zstd => "zstd",
         }
     }
 
-    /// A decoder of `body`.
-    pub fn decoder(self, body: Bytes) -> ContentDecoder {
-        match self {
+    /// A decoder of `body`. Fails if the beginning of the body is not that of this encoding.
+    pub fn decoder(self, body: Bytes) -> io::Result<ContentDecoder> {
+        Ok(match self {
             Self::Gzip => ContentDecoder::Gzip(MultiGzDecoder::new(body.reader())),
             Self::Deflate => ContentDecoder::Deflate(ZlibDecoder::new(body.reader())),
+            Self::Zstd => ContentDecoder::Zstd(ZstdDecoder::new(body)?),
+        })
+    }
+}
+
+impl ContentDecoder {
+    /// Most decoded bytes that the decoder holds before it returns them.
+    pub const fn window(&self) -> usize {
+        match self {
+            Self::Gzip(_) | Self::Deflate(_) => 32 << 10,
+            Self::Zstd(decoder) => decoder.window,
         }
+    }
+}
+
+impl ZstdDecoder {
+    fn new(body: Bytes) -> io::Result<Self> {
+        // After the magic number: the descriptor of the frame and, unless the frame is a single segment, that of
+        // the window (RFC 8878, 3.1.1.1).
+        let frame_descriptor = body.get(4).copied().unwrap_or_default();
+        let window_descriptor = body.get(5).copied().unwrap_or_default();
+        let mut encoded = body.reader();
+        let mut frame = Box::new(FrameDecoder::new());
+        frame.set_max_window_size(MAX_ZSTD_WINDOW);
+        frame.init(&mut encoded).map_err(io::Error::other)?;
+        let is_single_segment = frame_descriptor & 0x20 != 0;
+        let window = if is_single_segment {
+            frame.content_size()
+        } else {
+            let base = 1_u64 << (10 + (window_descriptor >> 3));
+            base + base / 8 * u64::from(window_descriptor & 7)
+        };
+        Ok(Self {
+            encoded,
+            frame,
+            window: usize::try_from(window).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+impl Read for ZstdDecoder {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        while self.frame.can_collect() == 0 && !self.frame.is_finished() {
+            let one = BlockDecodingStrategy::UptoBlocks(1);
+            let decoded = self.frame.decode_blocks(&mut self.encoded, one);
+            decoded.map_err(io::Error::other)?;
+        }
+        let length = self.frame.read(piece)?;
+        if length > 0 {
+            return Ok(length);
+        }
+        let stated = self.frame.get_checksum_from_data();
+        let is_damaged = stated.is_some() && stated != self.frame.get_calculated_checksum();
+        // Further frames could be millions of empty ones.
+        if is_damaged || self.encoded.get_ref().has_remaining() {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        Ok(0)
     }
 }
 
@@ -74,6 +154,7 @@ impl Read for ContentDecoder {
         match self {
             Self::Gzip(decoder) => decoder.read(piece),
             Self::Deflate(decoder) => decoder.read(piece),
+            Self::Zstd(decoder) => decoder.read(piece),
         }
     }
 }
@@ -83,6 +164,7 @@ mod tests {
     use super::*;
     use flate2::Compression;
     use flate2::write::{GzEncoder, ZlibEncoder};
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
     use std::io::Write;
 
     fn of(values: &[&'static str]) -> Result<Option<ContentEncoding>, String> {
@@ -98,7 +180,8 @@ mod tests {
             (&["GZip"], Ok(Some(ContentEncoding::Gzip))),
             (&["x-gzip, identity"], Ok(Some(ContentEncoding::Gzip))),
             (&["deflate"], Ok(Some(ContentEncoding::Deflate))),
-            (&["zstd"], Err("zstd".to_owned())),
+            (&["zstd"], Ok(Some(ContentEncoding::Zstd))),
+            (&["br"], Err("br".to_owned())),
             (&["gzip, gzip"], Err("gzip".to_owned())),
             (&["gzip", "deflate"], Err("deflate".to_owned())),
         ] {
@@ -116,12 +199,12 @@ mod tests {
         for (encoding, encoded) in [
             (ContentEncoding::Gzip, gzip.finish().unwrap()),
             (ContentEncoding::Deflate, zlib.finish().unwrap()),
+            (ContentEncoding::Zstd, zstd(&text)),
         ] {
             let decode = |bytes: &[u8]| {
                 let mut decoded = Vec::new();
-                encoding
-                    .decoder(Bytes::copy_from_slice(bytes))
-                    .read_to_end(&mut decoded)?;
+                let body = Bytes::copy_from_slice(bytes);
+                encoding.decoder(body)?.read_to_end(&mut decoded)?;
                 io::Result::Ok(decoded)
             };
             assert_eq!(decode(&encoded).unwrap(), text);
@@ -130,5 +213,30 @@ mod tests {
             let half = decode(&encoded[..encoded.len() / 2]);
             assert!(half.is_err() || encoding == ContentEncoding::Deflate);
         }
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        compress_to_vec(text, CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn a_zstd_window_is_known_and_bounded() {
+        let frame = |window: u8| Bytes::from(vec![0x28, 0xb5, 0x2f, 0xfd, 0, window, 1, 0, 0]);
+        let window = |field| {
+            let decoder = ContentEncoding::Zstd.decoder(frame(field)).ok()?;
+            Some(decoder.window())
+        };
+        assert_eq!(window(0), Some(1 << 10));
+        assert_eq!(window(11 << 3 | 4), Some(3 << 20));
+        assert_eq!(window(13 << 3), Some(8 << 20));
+        assert_eq!(window(13 << 3 | 1), None);
+    }
+
+    #[test]
+    fn bytes_after_a_zstd_frame_are_an_error() {
+        let mut two = zstd(b"{}");
+        two.extend_from_slice(&zstd(b"{}"));
+        let mut decoder = ContentEncoding::Zstd.decoder(two.into()).unwrap();
+        assert!(decoder.read_to_end(&mut Vec::new()).is_err());
     }
 }

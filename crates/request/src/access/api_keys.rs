@@ -3,18 +3,21 @@
 use super::caps::RequestCaps;
 use super::charge::TokenCharge;
 use super::digest::KeyDigest;
-use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
+use super::key_file::{KeyEntry, KeyFile, TenantEntry};
 use super::model_allowlist::ModelAllowlist;
-use super::usage_limits::RateLimitStatus;
-use super::usage_meter::{self, ConcurrencyPermit, CountedAs, UsageLimiter};
+use super::tokens::{SubjectLimiters, TokenGrant, TokenRefusal};
+use super::usage::{
+    self, ConcurrencyPermit, CountedAs, Limiters, ModelPermit, QuotaRegistry, RateLimitStatus,
+    SubjectUsage, UsageLimiter, UsageLimits,
+};
 use crate::continuation::ContinuationMode;
 use crate::error::GatewayError;
-use crate::record::{ClientIdentity, Tier};
+use crate::record::{ClientIdentity, ModelLabel, Tier};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use tokenweir_protocol::openai::engine_control::Permissions;
 
 /// The keys of all tenants, indexed by their digests.
@@ -24,8 +27,11 @@ pub struct ApiKeys {
     by_digest: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
     /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
-    /// files, at most [`MAX_TENANTS`]. All further tenants share one label value.
+    /// files, at most [`MAX_TENANT_LABELS`]. All further tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
+    /// Limits and usage of the subjects of tokens. A reload of the key file keeps them.
+    subjects: Arc<SubjectLimiters>,
+    registry: Arc<QuotaRegistry>,
 }
 
 /// A key of the key file, with its tenant and the usage of both.
@@ -36,8 +42,17 @@ pub struct ApiKey {
     pub caller: Arc<ClientIdentity>,
     /// Tenant of the key.
     pub tenant: Arc<Tenant>,
-    /// Limits and usage of this key alone.
-    usage_limiter: UsageLimiter,
+    /// Limits and usage of this key alone. `None`: the key has no limits of its own.
+    usage_limiter: Option<Arc<UsageLimiter>>,
+    /// The rights that differ from those of the tenant. `None`: the key is in the key file.
+    token: Option<Box<TokenRights>>,
+}
+
+/// The rights of a token that differ from those of its tenant.
+#[derive(Debug)]
+struct TokenRights {
+    tier: Option<Tier>,
+    models: ModelAllowlist,
 }
 
 /// A tenant of the key file, with the usage of all its keys.
@@ -54,9 +69,34 @@ pub struct Tenant {
     /// Caps on each request. `None`: there are none.
     pub caps: Option<RequestCaps>,
     /// Limits and usage of all keys of the tenant together.
-    usage_limiter: UsageLimiter,
-    /// Limits and usage of each key, by key name.
-    key_usage_limiters: HashMap<Arc<str>, UsageLimiter>,
+    usage_limiter: Arc<UsageLimiter>,
+    /// Limits and usage of each key that has limits of its own, by key name.
+    key_usage_limiters: HashMap<Box<str>, Arc<UsageLimiter>>,
+    /// Limits and usage of models.
+    model_usage_limiters: Vec<ModelLimiter>,
+}
+
+/// Limits and usage of the models of a tenant whose names match.
+#[derive(Debug)]
+struct ModelLimiter {
+    /// A name, or a prefix followed by `*`.
+    pattern: Box<str>,
+    limiter: Arc<UsageLimiter>,
+}
+
+/// Greatest number of tenants whose names are label values of metrics.
+const MAX_TENANT_LABELS: usize = 1_000;
+
+/// Checks the tokens of requests.
+pub trait TokenSource: Send + Sync {
+    /// The key that stands for the token of a request. It does no I/O. `None`: what the request has does not
+    /// look like a token, so it is looked up in the key file. What looks like a token never is.
+    fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        keys: &Arc<ApiKeys>,
+        now: SystemTime,
+    ) -> Option<Result<Arc<ApiKey>, TokenRefusal>>;
 }
 
 /// Header in which Anthropic clients send their key.
@@ -81,7 +121,7 @@ pub fn remove_credentials(headers: &mut HeaderMap) {
 }
 
 /// The key in a request. `Authorization` takes precedence over `x-api-key`.
-fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     if headers.contains_key(AUTHORIZATION) {
         return bearer(headers);
     }
@@ -91,19 +131,29 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 // === impl ApiKeys ===
 
 impl ApiKeys {
+    /// No keys. The quotas of keys that follow are in `registry`.
+    pub fn with_registry(registry: Arc<QuotaRegistry>) -> Self {
+        Self {
+            registry,
+            ..Self::default()
+        }
+    }
+
     /// The keys of a validated key file. Tenants and keys keep the usage that `previous` has for
     /// the same names.
     pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
         let mut api_keys = Self {
             tenant_labels: previous.tenant_labels.clone(),
-            ..Self::default()
+            subjects: previous.subjects.clone(),
+            ..Self::with_registry(previous.registry.clone())
         };
         for entry in &key_file.tenants {
             let name: Arc<str> = entry.name.as_str().into();
-            if api_keys.tenant_labels.len() < MAX_TENANTS {
+            if api_keys.tenant_labels.len() < MAX_TENANT_LABELS {
                 api_keys.tenant_labels.insert(name.clone());
             }
-            let tenant = Arc::new(Tenant::new(entry, previous.tenants.get(&name)));
+            let tenant = Tenant::new(entry, &api_keys.registry, previous.tenants.get(&name));
+            let tenant = Arc::new(tenant);
             for key in &entry.keys {
                 let principal = previous.unchanged_identity(key, &name).unwrap_or_else(|| {
                     Arc::new(ClientIdentity {
@@ -144,7 +194,33 @@ impl ApiKeys {
         let digest = KeyDigest::from_key(token);
         self.by_digest
             .get(&digest.lookup_hash())
-            .filter(|key| key.digest.is_same(&digest))
+            .filter(|key| key.has_digest(&digest))
+    }
+
+    /// The key that stands for a token. `None`: there is no tenant of this name.
+    pub fn key_of_token(&self, grant: &TokenGrant) -> Option<Arc<ApiKey>> {
+        let (name, tenant) = self.tenants.get_key_value(&grant.tenant)?;
+        let caller = ClientIdentity {
+            tenant: name.clone(),
+            key: grant.key.clone(),
+            is_tenant_label: self.tenant_labels.contains(name),
+        };
+        let rights = TokenRights {
+            tier: grant.tier.clone(),
+            models: tenant.models.narrowed(grant.models.as_deref()),
+        };
+        Some(Arc::new(ApiKey {
+            digest: grant.digest,
+            usage_limiter: self.subjects.limiter(&caller, grant.limits, &self.registry),
+            caller: Arc::new(caller),
+            tenant: tenant.clone(),
+            token: Some(Box::new(rights)),
+        }))
+    }
+
+    /// Whether there is a tenant of this name.
+    pub fn has_tenant(&self, name: &str) -> bool {
+        self.tenants.contains_key(name)
     }
 
     /// Charges the tokens of a request that has ended to its tenant and its key. If a reload removed
@@ -154,7 +230,11 @@ impl ApiKeys {
             return;
         };
         tenant.usage_limiter.charge(charge.total(), now);
-        if let Some(usage_limiter) = tenant.key_usage_limiters.get(&principal.key) {
+        if let Some(usage_limiter) = tenant.key_usage_limiters.get(&*principal.key) {
+            usage_limiter.charge(charge.total(), now);
+        } else if principal.is_of_token()
+            && let Some(usage_limiter) = self.subjects.find(principal)
+        {
             usage_limiter.charge(charge.total(), now);
         }
     }
@@ -180,23 +260,60 @@ impl ApiKeys {
             .iter()
             .map(|(name, tenant)| (name, tenant.usage_limiter.open()))
     }
+
+    /// The label values of all tenants, with their numbers of open requests. Several tenants can have the same.
+    pub fn open_by_label(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.open().map(|(name, open)| {
+            let is_label = self.tenant_labels.contains(name);
+            (if is_label { name } else { ModelLabel::OTHER }, open)
+        })
+    }
+
+    /// The subjects of limits that have quotas.
+    pub fn quota_subjects(&self) -> impl Iterator<Item = &Arc<SubjectUsage>> {
+        let limiters = self.tenants.values().flat_map(|tenant| {
+            let models = tenant.model_usage_limiters.iter();
+            let models = models.map(|model| &model.limiter);
+            let keys = tenant.key_usage_limiters.values();
+            [&tenant.usage_limiter]
+                .into_iter()
+                .chain(keys)
+                .chain(models)
+        });
+        limiters.filter_map(|limiter| limiter.subject_with_quotas())
+    }
 }
 
 // === impl ApiKey, Tenant ===
 
 impl ApiKey {
     fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
-        let usage_limiter = tenant
-            .key_usage_limiters
-            .get(&caller.key)
-            .cloned()
-            .unwrap_or_default();
+        let usage_limiter = tenant.key_usage_limiters.get(&*caller.key).cloned();
         Self {
             digest: entry.hash,
             caller,
             tenant,
             usage_limiter,
+            token: None,
         }
+    }
+
+    /// Whether this is the key with this digest.
+    pub fn has_digest(&self, digest: &KeyDigest) -> bool {
+        self.digest.is_same(digest)
+    }
+
+    /// Tier of requests with this key. `None`: neither the token nor the tenant has one.
+    pub fn tier(&self) -> Option<&Tier> {
+        let of_token = self.token.as_ref().and_then(|token| token.tier.as_ref());
+        of_token.or(self.tenant.tier.as_ref())
+    }
+
+    /// Models that requests with this key may use.
+    pub fn models(&self) -> &ModelAllowlist {
+        self.token
+            .as_ref()
+            .map_or(&self.tenant.models, |token| &token.models)
     }
 
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
@@ -205,28 +322,46 @@ impl ApiKey {
         &self,
         now: Instant,
     ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
-        usage_meter::enter([&self.tenant.usage_limiter, &self.usage_limiter], now)
+        usage::enter(self.limiters(), now)
     }
 
     /// Counts a repetition of an open request, as [`Self::enter`] does, but not as an open request.
     pub fn count_repetition(&self, now: Instant) -> (RateLimitStatus, Result<(), GatewayError>) {
-        let limiters = [&self.tenant.usage_limiter, &self.usage_limiter];
-        usage_meter::count(limiters, CountedAs::Repetition, now)
+        usage::count(self.limiters(), CountedAs::Repetition, now)
+    }
+
+    fn limiters(&self) -> Limiters<'_> {
+        Limiters {
+            group: &self.tenant.usage_limiter,
+            key: self.usage_limiter.as_deref(),
+        }
     }
 }
 
 impl Tenant {
-    fn new(entry: &TenantEntry, previous: Option<&Arc<Self>>) -> Self {
-        let limiter_with_usage = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
-            limits,
-            meter: previous
-                .map(|limiter| limiter.meter.clone())
-                .unwrap_or_default(),
-        };
+    fn new(
+        entry: &TenantEntry,
+        registry: &Arc<QuotaRegistry>,
+        previous: Option<&Arc<Self>>,
+    ) -> Self {
+        let name = &entry.name;
+        let limited_keys = entry
+            .keys
+            .iter()
+            .filter(|key| key.limits != UsageLimits::default());
         let key_usage_limiter = |key: &KeyEntry| {
-            let name: Arc<str> = key.name.as_str().into();
-            let previous = previous.and_then(|tenant| tenant.key_usage_limiters.get(&name));
-            (name, limiter_with_usage(key.limits, previous))
+            let previous = previous.and_then(|tenant| tenant.key_usage_limiters.get(&*key.name));
+            let subject = format!("{name}/key/{}", key.name);
+            let limiter = UsageLimiter::new(subject, key.limits, registry, previous);
+            (key.name.as_str().into(), limiter)
+        };
+        let model_usage_limiter = |(pattern, limits): (&String, &UsageLimits)| {
+            let previous = previous.and_then(|tenant| tenant.model_limiter_of(pattern));
+            let subject = format!("{name}/model/{pattern}");
+            ModelLimiter {
+                pattern: pattern.as_str().into(),
+                limiter: UsageLimiter::new(subject, *limits, registry, previous),
+            }
         };
         Self {
             tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
@@ -234,11 +369,41 @@ impl Tenant {
             permissions: Permissions::new(&entry.allow),
             continuation: entry.continuation,
             caps: entry.caps.clone(),
-            usage_limiter: limiter_with_usage(
+            usage_limiter: UsageLimiter::new(
+                name.clone(),
                 entry.limits,
+                registry,
                 previous.map(|tenant| &tenant.usage_limiter),
             ),
-            key_usage_limiters: entry.keys.iter().map(key_usage_limiter).collect(),
+            key_usage_limiters: limited_keys.map(key_usage_limiter).collect(),
+            model_usage_limiters: entry.model_limits.iter().map(model_usage_limiter).collect(),
         }
+    }
+
+    fn model_limiter_of(&self, pattern: &str) -> Option<&Arc<UsageLimiter>> {
+        let mut limiters = self.model_usage_limiters.iter();
+        let found = limiters.find(|limiter| *limiter.pattern == *pattern);
+        found.map(|found| &found.limiter)
+    }
+
+    /// Whether the tenant has limits for a model.
+    pub fn has_model_limits(&self) -> bool {
+        !self.model_usage_limiters.is_empty()
+    }
+
+    /// Starts a request for a model if the limits of the tenant for the model allow it. `None`: the tenant has no
+    /// limits for the model.
+    pub fn enter_model(
+        &self,
+        model: &str,
+        now: Instant,
+    ) -> Option<(RateLimitStatus, Result<ModelPermit, GatewayError>)> {
+        let limiters = self.model_usage_limiters.iter();
+        let matching = limiters.filter(|limiter| match limiter.pattern.strip_suffix('*') {
+            Some(prefix) => model.starts_with(prefix),
+            None => *limiter.pattern == *model,
+        });
+        let longest = matching.max_by_key(|limiter| limiter.pattern.len())?;
+        Some(ModelPermit::enter(&longest.limiter, now))
     }
 }

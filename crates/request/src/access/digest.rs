@@ -41,7 +41,7 @@ impl KeyDigest {
     }
 
     /// First 64 bits of the digest, as a hash table key. They reveal nothing about the API key.
-    pub(super) fn lookup_hash(&self) -> u64 {
+    pub fn lookup_hash(&self) -> u64 {
         let mut first_bytes = [0; 8];
         first_bytes.copy_from_slice(&self.0[..8]);
         u64::from_be_bytes(first_bytes)

@@ -2,10 +2,10 @@
 
 use super::caps::RequestCaps;
 use super::digest::KeyDigest;
-use super::usage_limits::UsageLimits;
+use super::usage::UsageLimits;
 use crate::continuation::ContinuationMode;
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use tokenweir_protocol::openai::engine_control::Permission;
 
 /// The key file.
@@ -35,6 +35,10 @@ pub struct TenantEntry {
     /// Limits of all keys of the tenant together.
     #[serde(default)]
     pub limits: UsageLimits,
+    /// Limits of all keys of the tenant together for models: names that clients use, or prefixes followed by
+    /// `*`. The longest match of a name applies.
+    #[serde(default)]
+    pub model_limits: BTreeMap<String, UsageLimits>,
     /// Caps on each request. `None`: no caps, and media of all hosts.
     pub caps: Option<RequestCaps>,
     /// API keys of the tenant.
@@ -63,8 +67,8 @@ pub struct KeyFileError {
     pub problem: String,
 }
 
-/// Greatest number of tenants in a key file. The name of each tenant is a label value of metrics.
-pub(super) const MAX_TENANTS: usize = 1_000;
+/// Greatest number of keys. Each takes about 300 bytes of memory.
+const MAX_KEYS: usize = 200_000;
 
 /// Greatest length of the name of a tenant or a key, in bytes.
 const MAX_NAME_BYTES: usize = 64;
@@ -74,22 +78,16 @@ const MAX_NAME_BYTES: usize = 64;
 impl KeyFile {
     /// Validates the file. Returns the first error. `tiers`: the tiers in the configuration.
     pub fn check<T: AsRef<str>>(&self, tiers: &[T]) -> Result<(), KeyFileError> {
-        if self.tenants.len() > MAX_TENANTS {
-            let problem = format!(
-                "too many tenants: each has its own metric series, so there may be at most \
-                 {MAX_TENANTS}"
-            );
-            return Err(key_file_error("tenants", problem));
-        }
+        let mut names = HashSet::new();
         let mut hashes = HashMap::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
             let path = format!("tenants.{index}");
-            let earlier_names = self.tenants.iter().take(index).map(|tenant| &tenant.name);
-            check_name(&path, &tenant.name, earlier_names)?;
+            check_name(&path, &tenant.name, &mut names)?;
             tenant.check(&path, tiers)?;
             for (index, key) in tenant.keys.iter().enumerate() {
-                let key_name = format!("`{}` of `{}`", key.name, tenant.name);
-                if let Some(other) = hashes.insert(key.hash.lookup_hash(), key_name) {
+                let owner = (key, tenant);
+                if let Some((key, tenant)) = hashes.insert(key.hash.lookup_hash(), owner) {
+                    let other = format!("`{}` of `{}`", key.name, tenant.name);
                     let problem = format!("duplicate hash: the key {other} has the same hash");
                     return Err(key_file_error(
                         &format!("{path}.keys.{index}.hash"),
@@ -98,11 +96,51 @@ impl KeyFile {
                 }
             }
         }
+        if hashes.len() > MAX_KEYS {
+            let problem = format!("too many keys: there may be at most {MAX_KEYS}");
+            return Err(key_file_error("tenants", problem));
+        }
         Ok(())
+    }
+
+    /// The tenants of several files. A tenant can have keys in each of them, and all else in one.
+    pub fn merged(files: Vec<Self>) -> Result<Self, KeyFileError> {
+        let mut positions = HashMap::new();
+        let mut tenants: Vec<TenantEntry> = Vec::new();
+        for tenant in files.into_iter().flat_map(|file| file.tenants) {
+            let position = *positions
+                .entry(tenant.name.clone())
+                .or_insert(tenants.len());
+            match tenants.get_mut(position) {
+                Some(known) => known.merge(tenant)?,
+                None => tenants.push(tenant),
+            }
+        }
+        Ok(Self { tenants })
     }
 }
 
 impl TenantEntry {
+    /// Adds the keys of `other`, and takes over its settings if `self` has none.
+    fn merge(&mut self, mut other: Self) -> Result<(), KeyFileError> {
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.append(&mut other.keys);
+        let name_only = Self {
+            name: self.name.clone(),
+            ..Self::default()
+        };
+        if other != name_only {
+            if *self != name_only {
+                let name = &self.name;
+                let problem = format!("the tenant `{name}` has settings in two files: keep one");
+                return Err(key_file_error("tenants", problem));
+            }
+            *self = other;
+        }
+        self.keys = keys;
+        Ok(())
+    }
+
     fn check<T: AsRef<str>>(&self, path: &str, tiers: &[T]) -> Result<(), KeyFileError> {
         if let Some(tier) = &self.tier
             && !tiers.iter().any(|configured| configured.as_ref() == tier)
@@ -112,35 +150,47 @@ impl TenantEntry {
             return Err(key_file_error(&format!("{path}.tier"), problem));
         }
         let mut models = self.models.iter().flatten();
-        let is_valid_model = |model: &String| {
-            let name = model.strip_suffix('*').unwrap_or(model);
-            !model.is_empty() && !name.contains('*')
-        };
-        if let Some(index) = models.position(|model| !is_valid_model(model)) {
-            let problem = "invalid model: write a name, or a prefix followed by one `*`";
-            return Err(key_file_error(&format!("{path}.models.{index}"), problem));
+        if let Some(index) = models.position(|model| !is_model_pattern(model)) {
+            return Err(key_file_error(
+                &format!("{path}.models.{index}"),
+                INVALID_MODEL,
+            ));
         }
-        check_limits(path, &self.limits)?;
+        check_limits(&format!("{path}.limits"), &self.limits)?;
+        for (model, limits) in &self.model_limits {
+            if !is_model_pattern(model) {
+                return Err(key_file_error(
+                    &format!("{path}.model_limits"),
+                    INVALID_MODEL,
+                ));
+            }
+            check_limits(&format!("{path}.model_limits.{model}"), limits)?;
+        }
         if let Some(Err((key, problem))) = self.caps.as_ref().map(RequestCaps::check) {
             return Err(key_file_error(&format!("{path}.caps.{key}"), problem));
         }
+        let mut names = HashSet::new();
         for (index, key) in self.keys.iter().enumerate() {
             let path = format!("{path}.keys.{index}");
-            check_name(
-                &path,
-                &key.name,
-                self.keys.iter().take(index).map(|key| &key.name),
-            )?;
-            check_limits(&path, &key.limits)?;
+            check_name(&path, &key.name, &mut names)?;
+            check_limits(&format!("{path}.limits"), &key.limits)?;
         }
         Ok(())
     }
 }
 
+/// The problem of a text that is no name of models.
+const INVALID_MODEL: &str = "invalid model: write a name, or a prefix followed by one `*`";
+
+fn is_model_pattern(model: &str) -> bool {
+    let name = model.strip_suffix('*').unwrap_or(model);
+    !model.is_empty() && !name.contains('*')
+}
+
 fn check_name<'a>(
     path: &str,
-    name: &String,
-    mut earlier_names: impl Iterator<Item = &'a String>,
+    name: &'a str,
+    earlier_names: &mut HashSet<&'a str>,
 ) -> Result<(), KeyFileError> {
     let path = format!("{path}.name");
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -150,7 +200,7 @@ fn check_name<'a>(
                        begin with `_`";
         return Err(key_file_error(&path, problem));
     }
-    if earlier_names.any(|other| other == name) {
+    if !earlier_names.insert(name) {
         return Err(key_file_error(
             &path,
             "duplicate name: another entry of this list has it",
@@ -160,18 +210,8 @@ fn check_name<'a>(
 }
 
 fn check_limits(path: &str, limits: &UsageLimits) -> Result<(), KeyFileError> {
-    let all = [
-        ("requests_per_minute", limits.requests_per_minute),
-        ("tokens_per_minute", limits.tokens_per_minute),
-        ("concurrency", limits.concurrency),
-    ];
-    match all.iter().find(|(_, limit)| *limit == Some(0)) {
-        Some((name, _)) => {
-            let problem = "a limit must be 1 or more; leave it out for no limit";
-            Err(key_file_error(&format!("{path}.limits.{name}"), problem))
-        }
-        None => Ok(()),
-    }
+    let checked = limits.check();
+    checked.map_err(|(name, problem)| key_file_error(&format!("{path}.{name}"), problem))
 }
 
 fn key_file_error(path: &str, problem: impl Into<String>) -> KeyFileError {

@@ -11,7 +11,11 @@
 //! used         falls by limit ÷ 60 per second, to 0 at least (leaky bucket)
 //! concurrency  limit of open requests: a request is open until its response has ended or its
 //!              client has disconnected
+//! quota        limit per calendar day or month in UTC: used is 0 at the begin of the period. With
+//!              gateways that count together, all limits are quotas too
 //! ```
+//!
+//! A token of an issuer (`tokens`) stands for a key that the key file does not have.
 //!
 //! A fast hash is sufficient: a key has 256 random bits and cannot be guessed. Passwords would need
 //! a slow hash.
@@ -27,10 +31,12 @@ mod pseudonym;
 mod salt;
 #[cfg(test)]
 mod tests;
-mod usage_limits;
-mod usage_meter;
+mod tokens;
+mod usage;
 
-pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, remove_credentials};
+pub use api_keys::{
+    ApiKey, ApiKeys, Tenant, TokenSource, bearer, presented_key, remove_credentials,
+};
 pub use caps::{CapEdits, CappedRequest, RequestCaps};
 pub use charge::TokenCharge;
 pub use cors::Cors;
@@ -39,5 +45,9 @@ pub use key_file::{KeyEntry, KeyFile, KeyFileError, TenantEntry};
 pub use model_allowlist::ModelAllowlist;
 pub use pseudonym::PseudonymKey;
 pub use salt::SaltKey;
-pub use usage_limits::{RateLimitStatus, UsageLimits};
-pub use usage_meter::ConcurrencyPermit;
+pub use tokens::{RefusedToken, TokenGrant, TokenRefusal};
+pub use usage::{
+    ConcurrencyPermit, ModelPermit, Quota, QuotaAnswer, QuotaClaim, QuotaPeriod, QuotaRegistry,
+    QuotaScope, QuotaUnit, RateLimitStatus, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
+    UsageLimits,
+};

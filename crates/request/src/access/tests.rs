@@ -22,6 +22,7 @@ fn limits(requests: u32, tokens: u32, concurrency: u32) -> UsageLimits {
         requests_per_minute: unless_zero(requests),
         tokens_per_minute: unless_zero(tokens),
         concurrency: unless_zero(concurrency),
+        ..UsageLimits::default()
     }
 }
 
@@ -213,6 +214,34 @@ fn tenant_and_key_limits_both_apply() {
     assert_eq!(rejection(key_one.enter(now)), None);
     drop(third_permit);
     assert_eq!(keys.open().map(|(_, open)| open).sum::<u32>(), 0);
+}
+
+#[test]
+fn limits_of_months_and_models_apply() {
+    let month = UsageLimits {
+        requests_per_month: Some(2),
+        ..UsageLimits::default()
+    };
+    let mut file = one_tenant_file(month, vec![entry("one", KEY, UsageLimits::default())]);
+    let of_models = [("llama-*", limits(0, 0, 1)), ("llama-3", limits(0, 0, 2))];
+    file.tenants[0].model_limits = of_models
+        .map(|(model, limits)| (model.to_owned(), limits))
+        .into();
+    let keys = ApiKeys::new(&file, &ApiKeys::default());
+    let (key, now) = (authenticated_key(&keys), clock::epoch());
+    assert_eq!(key.enter(now).0.requests.unwrap().remaining, 1);
+    assert_eq!(rejection(key.enter(now)), None);
+    let (kind, wait) = rejection(key.enter(now)).unwrap();
+    assert_eq!(kind, RateLimitKind::RequestsPerMonth);
+    assert!(wait > 0);
+    let enter = |model| Some(key.tenant.enter_model(model, now)?.1.ok());
+    let first = enter("llama-2").unwrap();
+    assert!(first.is_some());
+    assert!(enter("llama-4").unwrap().is_none(), "one of all matches");
+    assert!(enter("llama-3").unwrap().is_some(), "the longest match");
+    assert!(enter("qwen").is_none(), "no limits");
+    drop(first);
+    assert!(enter("llama-4").unwrap().is_some());
 }
 
 #[test]

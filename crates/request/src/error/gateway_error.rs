@@ -100,7 +100,7 @@ pub enum GatewayError {
     },
     /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
     #[error(
-        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"
+        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip, deflate or zstd) and no digest, or without"
     )]
     EncodedBody {
         /// The value of `Content-Encoding`.
@@ -120,6 +120,14 @@ pub enum GatewayError {
         "the API key is missing or unknown to this gateway; send it as `Authorization: Bearer KEY`"
     )]
     InvalidApiKey,
+    /// The token of the request is not valid. The client does not learn why: the answer would help to forge one.
+    #[error(
+        "the token is not valid: it has expired, is not for this gateway, or its issuer is unknown; get a new one"
+    )]
+    InvalidToken,
+    /// The gateway has never been able to read the keys of the issuer, so it cannot check the token.
+    #[error("the gateway does not have the keys of the issuer of the token yet; retry shortly")]
+    NoIssuerKeys,
     /// The tenant may not use the model.
     #[error("this API key may not use {model}; GET /v1/models lists the models that it may use")]
     ModelNotAllowed {
@@ -134,8 +142,8 @@ pub enum GatewayError {
     RateLimited {
         /// The kind of limit.
         limited: RateLimitKind,
-        /// The limit: requests per minute, tokens per minute or open requests.
-        allowed: u32,
+        /// The limit: requests or tokens per minute, day or month, or open requests.
+        allowed: u64,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
@@ -276,6 +284,14 @@ named_enum! {
         Requests = "requests per minute",
         /// Tokens per minute.
         Tokens = "tokens per minute",
+        /// Requests per calendar day.
+        RequestsPerDay = "requests per day",
+        /// Tokens per calendar day.
+        TokensPerDay = "tokens per day",
+        /// Requests per calendar month.
+        RequestsPerMonth = "requests per month",
+        /// Tokens per calendar month.
+        TokensPerMonth = "tokens per month",
         /// Open requests at the same time.
         Concurrency = "concurrent requests",
     }

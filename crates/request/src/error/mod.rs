@@ -74,7 +74,12 @@ impl GatewayError {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if row.status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            let challenge = if *self == Self::InvalidToken {
+                "Bearer error=\"invalid_token\""
+            } else {
+                "Bearer"
+            };
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if let Self::MethodNotAllowed { allow } | Self::UpgradeNotOffered { allow } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allow));

@@ -33,7 +33,7 @@ pub(super) struct ErrorRow {
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 42] = [
+const ROWS: [ErrorRow; 44] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
     row(
         "method_not_allowed",
@@ -81,6 +81,12 @@ const ROWS: [ErrorRow; 42] = [
         "invalid_request_error",
     ),
     row(
+        "invalid_token",
+        S::UNAUTHORIZED,
+        Client,
+        "invalid_request_error",
+    ),
+    row(
         "model_not_allowed",
         S::FORBIDDEN,
         Client,
@@ -111,6 +117,12 @@ const ROWS: [ErrorRow; 42] = [
         UNAVAILABLE,
     ),
     row("body_memory", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row(
+        "no_issuer_keys",
+        S::SERVICE_UNAVAILABLE,
+        Gateway,
+        UNAVAILABLE,
+    ),
     row("unknown_model", S::NOT_FOUND, Client, "NotFoundError"),
     row("no_backend", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
     row("request_loop", S::LOOP_DETECTED, Gateway, INTERNAL),
@@ -201,6 +213,7 @@ impl GatewayError {
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::IncompleteBody => "body_cut",
             Self::InvalidApiKey => "invalid_api_key",
+            Self::InvalidToken => "invalid_token",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
             Self::Option(error) => error.reason,
             Self::RateLimited { limited, .. } => limited.reason(),
@@ -209,6 +222,7 @@ impl GatewayError {
             Self::Overloaded => "overloaded",
             Self::Exhausted => "gateway_exhausted",
             Self::BodyMemory => "body_memory",
+            Self::NoIssuerKeys => "no_issuer_keys",
             Self::UnknownModel { .. } => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::Loop => "request_loop",
@@ -230,7 +244,7 @@ impl GatewayError {
     /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
     pub(super) const fn code(&self) -> Option<&'static str> {
         match self {
-            Self::InvalidApiKey => Some("invalid_api_key"),
+            Self::InvalidApiKey | Self::InvalidToken => Some("invalid_api_key"),
             Self::RateLimited { .. } => Some("rate_limit_exceeded"),
             Self::UnknownModel { .. } => Some("model_not_found"),
             _ => None,
@@ -265,6 +279,7 @@ impl GatewayError {
             | Self::Overloaded
             | Self::Exhausted
             | Self::BodyMemory
+            | Self::NoIssuerKeys
             | Self::NoBackend => Some(1),
             _ => None,
         }
@@ -274,8 +289,8 @@ impl GatewayError {
 impl RateLimitKind {
     const fn reason(self) -> &'static str {
         match self {
-            Self::Requests => "request_limit",
-            Self::Tokens => "token_limit",
+            Self::Requests | Self::RequestsPerDay | Self::RequestsPerMonth => "request_limit",
+            Self::Tokens | Self::TokensPerDay | Self::TokensPerMonth => "token_limit",
             Self::Concurrency => "concurrency_limit",
         }
     }

@@ -48,6 +48,7 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::BodyTooLarge { limit: 1 },
         GatewayError::IncompleteBody,
         GatewayError::InvalidApiKey,
+        GatewayError::InvalidToken,
         GatewayError::ModelNotAllowed {
             model: "`a`".into(),
         },
@@ -74,6 +75,7 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::Overloaded,
         GatewayError::Exhausted,
         GatewayError::BodyMemory,
+        GatewayError::NoIssuerKeys,
         GatewayError::UnknownModel {
             model: "a".into(),
             known: "b".into(),

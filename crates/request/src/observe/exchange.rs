@@ -38,8 +38,8 @@ pub(super) struct ExchangeState {
     pub(super) policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
     pub(super) in_flight: InFlightGuard,
-    /// `None`: nothing counts the request among those that it admits.
-    permit: Option<Box<dyn AdmissionPermit>>,
+    /// The places of the request among those that something admits.
+    permits: Vec<Box<dyn AdmissionPermit>>,
     /// Aborts the response if the client does not read it. `None`: there is no write timeout.
     abort: Option<ResponseAbortHandle>,
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
@@ -86,7 +86,7 @@ impl Exchange {
                 },
                 receiver,
                 in_flight,
-                permit: None,
+                permits: Vec::new(),
                 abort: None,
                 forwarded_bytes: None,
             },
@@ -110,7 +110,12 @@ impl Exchange {
     /// Records how the request was admitted, and keeps its permit until the exchange ends.
     pub fn admit(&mut self, admission: Admission) {
         self.inner.record.admission = Some(admission.reason);
-        self.inner.permit = admission.permit;
+        self.inner.permits.extend(admission.permit);
+    }
+
+    /// Keeps a permit until the exchange ends.
+    pub fn keep(&mut self, permit: Box<dyn AdmissionPermit>) {
+        self.inner.permits.push(permit);
     }
 
     /// The record of the request, to read or change.
@@ -260,13 +265,11 @@ impl Exchange {
             .is_some_and(ResponseObserver::is_between_events)
     }
 
-    /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
-    /// are held back.
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed, the model is
+    /// renamed or events are held back.
     pub(super) fn may_shorten_frames(&self) -> bool {
         self.inner.response.is_staged
-            || self
-                .observer()
-                .is_some_and(ResponseObserver::is_filtering_usage)
+            || self.observer().is_some_and(ResponseObserver::changes_bytes)
     }
 
     /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its
@@ -381,7 +384,7 @@ impl Drop for Exchange {
             response,
             receiver,
             in_flight,
-            permit,
+            permits,
             abort,
             forwarded_bytes,
             stages,
@@ -419,9 +422,10 @@ impl Drop for Exchange {
         }
         stages.on_record(record);
         record.slow = SlowCause::from_record(record, &in_flight.settings.slow);
-        if let Some(mut permit) = permit.take() {
+        for permit in &mut *permits {
             permit.finished(record);
         }
+        permits.clear();
         if let Some(record) = record.0.take() {
             receiver.finished(record);
         }

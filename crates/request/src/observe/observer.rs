@@ -3,11 +3,14 @@
 //! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
 //! unchanged.
 
+mod model_rename;
+
 use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
 use super::inspection::{BodyStart, ChunkSummary, InspectionMode, is_text};
 use super::usage_filters::{EventParts, UsageStage};
 use crate::record::{ObservedResponse, RequestOptions, Timings, UninspectedReason};
 use bytes::Bytes;
+use model_rename::ModelRename;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::{Api, Delta, FinishReason, OutputKind, ResponseReader};
 use tokenweir_protocol::sse::{SseDecoder, SsePiece};
@@ -27,6 +30,8 @@ pub struct ResponseObserver {
     recent_write_stall: Duration,
     /// Removes the usage that the gateway requested.
     usage: UsageStage,
+    /// Renames the model. `None`: the client gets the name that the backend sent.
+    rename: Option<Box<ModelRename>>,
     /// Number of events that only keep the connection open.
     keep_alive_events: u64,
     /// Whether the stream had lines that are no part of an event.
@@ -53,6 +58,7 @@ impl ResponseObserver {
             write_stalled_until: None,
             recent_write_stall: Duration::ZERO,
             usage: UsageStage::default(),
+            rename: None,
             keep_alive_events: 0,
             has_unknown_lines: false,
             has_line_output: false,
@@ -117,20 +123,36 @@ impl ResponseObserver {
         self.usage = UsageStage::new(options, fingerprint, &mut self.observed);
     }
 
+    /// Writes this name into the field `model` of the response. Called after [`Self::on_head`].
+    pub fn rename_model(&mut self, name: &str) {
+        let is_stream = self.mode == InspectionMode::Stream;
+        if self.mode != InspectionMode::Opaque {
+            self.rename = Some(Box::new(ModelRename::new(name, is_stream)));
+        }
+    }
+
     /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
-    /// is removed.
-    pub fn is_filtering_usage(&self) -> bool {
-        self.usage.is_active()
+    /// is removed or the model is renamed.
+    pub fn changes_bytes(&self) -> bool {
+        self.usage.is_active() || self.rename.is_some()
     }
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        self.usage.forward(frame)
+        let frame = self.usage.forward(frame);
+        match &mut self.rename {
+            Some(rename) => rename.push(&frame),
+            None => frame,
+        }
     }
 
     /// The bytes that are held back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        self.usage.flush()
+        let held = self.usage.flush();
+        match &mut self.rename {
+            Some(rename) => [rename.push(&held), rename.finish()].concat().into(),
+            None => held,
+        }
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -263,6 +285,7 @@ impl ResponseObserver {
             timer.finish_arrival(&mut self.observed);
         }
         let observed = &mut self.observed;
+        observed.text_variety = self.reader.text_variety();
         observed.text_excerpt = self.reader.take_text_excerpt();
         let answer = self.reader.answer();
         observed.finish_reasons = answer.finish_reasons().collect();

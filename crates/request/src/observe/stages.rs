@@ -2,7 +2,8 @@
 //!
 //! 1. [`ResponseStages`]: the splicer, which joins the streams of several backends into one.
 //! 2. The observer, which reads what the client gets.
-//! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested.
+//! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested, and
+//!    its `ModelRename`, which writes the name that the client requested into the response.
 //! 4. The comments and the error event of this file, which the gateway adds.
 //! 5. The producer of a run ([`crate::runs`]), if the client may return. It reads the body of the response.
 //!

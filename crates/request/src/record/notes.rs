@@ -26,6 +26,11 @@ pub trait RecordNote: Any + Debug + Send + Sync {
         Vec::new()
     }
 
+    /// The name that the client requested, if another model serves the request as a version of it.
+    fn requested_model(&self) -> Option<&str> {
+        None
+    }
+
     /// Number of tokens that engines computed again. `prompt`: number of tokens of the prompt.
     fn recomputed_tokens(&self, _prompt: u64) -> u64 {
         0
@@ -113,6 +118,11 @@ impl RecordNotes {
         let mut note = N::default();
         change(&mut note);
         self.0.push(Box::new(note));
+    }
+
+    /// The name that the client requested. `None`: it is that of the model in the record.
+    pub fn requested_model(&self) -> Option<&str> {
+        self.iter().find_map(RecordNote::requested_model)
     }
 
     /// All notes.

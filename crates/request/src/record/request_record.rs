@@ -44,7 +44,7 @@ pub struct RequestRecord {
     pub api: Option<Api>,
     /// The options of the request.
     pub options: RequestOptions,
-    /// The requested model as a label. The label value is the name of the model if a backend serves
+    /// The requested model, or its version that serves the request, as a label. The label value is the name of the model if a backend serves
     /// it or the configuration names it, else `_other`.
     pub model: ModelLabel,
     /// The name of the model at the backends. `None`: the same as in the request.

@@ -106,7 +106,12 @@ impl Objective {
         let matches = |expected: &Option<String>, actual: &str| {
             expected.as_ref().is_none_or(|expected| expected == actual)
         };
-        matches(&self.model, record.model.known_name()) && matches(&self.tier, record.tier.as_str())
+        let is_of_model = matches(&self.model, record.model.known_name())
+            || record
+                .notes
+                .requested_model()
+                .is_some_and(|name| matches(&self.model, name));
+        is_of_model && matches(&self.tier, record.tier.as_str())
     }
 }
 

@@ -5,7 +5,7 @@ use super::style::{FrameOptions, WIDE_COLUMNS, bold_style};
 use crate::columns::CellTone;
 use crate::formatting::{format_quantiles, number, percent, seconds, span, text};
 use crate::state::TopState;
-use crate::summary::main_clients;
+use crate::summary::{answers, changes, main_clients};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use tokenweir_api::{GatewaySnapshot, GatewayState, HarmLevel, condition_counts};
@@ -47,6 +47,9 @@ pub(super) fn lines(state: &TopState, options: FrameOptions, width: u16) -> Vec<
     if let Some(clients) = main_clients(&document.clients) {
         lines.extend(wrap_lines(&clients, width, Style::new()));
     }
+    if let Some(changes) = changes(document) {
+        lines.extend(wrap_lines(&changes, width, Style::new()));
+    }
     push_verdicts(options, &document.verdicts, width, &mut lines);
     lines
 }
@@ -54,7 +57,9 @@ pub(super) fn lines(state: &TopState, options: FrameOptions, width: u16) -> Vec<
 fn state_tone(state: GatewayState) -> CellTone {
     match state {
         GatewayState::Ready => CellTone::Good,
-        GatewayState::Degraded | GatewayState::ShuttingDown => CellTone::Warning,
+        GatewayState::Changed | GatewayState::Degraded | GatewayState::ShuttingDown => {
+            CellTone::Warning
+        }
         GatewayState::Slow
         | GatewayState::Refusing
         | GatewayState::Failing
@@ -76,6 +81,11 @@ fn title_line(
         ),
         Span::styled(document.state.label(), tone),
     ];
+    let good = answers(&document.last_minute.answers);
+    if !good.is_empty() {
+        let tone = options.tone_style(harm_tone(document.harm.answers.level));
+        title.push(Span::styled(format!("  {}", good.trim_end()), tone));
+    }
     if width >= WIDE_COLUMNS {
         title.push(Span::raw(format!("  {}", text(&document.policy))));
     }

@@ -1,8 +1,9 @@
-//! The message bus: publish and subscribe of Redis or Valkey.
+//! The message bus: publish and subscribe of Redis or Valkey, and scripts on values that the gateways store there.
 
 use futures_util::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
+use ring::digest;
 use std::time::Duration;
 
 /// Address and credentials for the message bus. The `Debug` output has no password.
@@ -24,6 +25,19 @@ pub struct BusSettings {
 pub struct Publisher {
     connection: MultiplexedConnection,
     channel: String,
+}
+
+/// Runs scripts at the server of the message bus.
+#[derive(Clone)]
+pub struct ScriptRunner(MultiplexedConnection);
+
+/// One call of a script.
+#[derive(Debug, Clone)]
+pub struct ScriptCall {
+    /// The keys that the script uses.
+    pub keys: Vec<String>,
+    /// The arguments.
+    pub arguments: Vec<String>,
 }
 
 /// Receives the messages of all gateways, also those of this one.
@@ -107,12 +121,54 @@ impl BusSettings {
 }
 
 impl Publisher {
+    /// Runs scripts over the same connection.
+    pub fn scripts(&self) -> ScriptRunner {
+        ScriptRunner(self.connection.clone())
+    }
+
     /// Publishes a message.
     pub async fn publish(&mut self, message: &[u8]) -> Result<(), BusError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(&self.channel).arg(message);
         let _: i64 = command.query_async(&mut self.connection).await?;
         Ok(())
+    }
+}
+
+impl ScriptRunner {
+    /// Runs a script for each of `calls`, in one round trip. Each call is atomic. Returns their results.
+    pub async fn run(
+        &mut self,
+        script: &str,
+        calls: &[ScriptCall],
+    ) -> Result<Vec<Vec<i64>>, BusError> {
+        let digest = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, script.as_bytes());
+        let nibbles = digest
+            .as_ref()
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15]);
+        let digits = nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16));
+        let digest: String = digits.collect();
+        let mut pipeline = redis::pipe();
+        for (index, call) in calls.iter().enumerate() {
+            // The first call also stores the script, for the others.
+            let command = if index == 0 {
+                pipeline.cmd("EVAL").arg(script)
+            } else {
+                pipeline.cmd("EVALSHA").arg(&digest)
+            };
+            command
+                .arg(call.keys.len())
+                .arg(&call.keys)
+                .arg(&call.arguments);
+        }
+        Ok(pipeline.query_async(&mut self.0).await?)
+    }
+}
+
+impl std::fmt::Debug for ScriptRunner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScriptRunner").finish_non_exhaustive()
     }
 }
 

@@ -12,6 +12,7 @@ pub type SessionId = [u8; 16];
 pub struct ExchangeKey {
     shared: Prk,
     prompt_seeds: hmac::Key,
+    store_keys: hmac::Key,
     /// Identifies the channel of the gateways with this key.
     channel: u64,
 }
@@ -44,10 +45,12 @@ impl ExchangeKey {
             key.map_err(|_| KeyTooShort(secret.len()))
         };
         let prompt_seeds = derived(b"prompt seeds")?;
+        let store_keys = derived(b"store keys")?;
         let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
         Ok(Self {
             shared,
             prompt_seeds,
+            store_keys,
             channel,
         })
     }
@@ -69,6 +72,20 @@ impl ExchangeKey {
             context.update(part.unwrap_or_default().as_bytes());
         }
         leading_bits(context.sign())
+    }
+
+    /// The name under which the gateways store the value of `parts` at the server. The braces let Redis Cluster keep
+    /// all values on one node. Without the key, no name can be computed.
+    pub fn store_key(&self, parts: &[&str]) -> String {
+        let mut context = hmac::Context::with_key(&self.store_keys);
+        for part in parts {
+            context.update(&(part.len() as u64).to_le_bytes());
+            context.update(part.as_bytes());
+        }
+        let tag = context.sign();
+        let bytes = tag.as_ref().first_chunk::<16>().copied();
+        let name = u128::from_le_bytes(bytes.unwrap_or_default());
+        format!("{{{}}}:{name:032x}", self.channel())
     }
 
     /// The key that encrypts the messages of one session. `None`: the derivation failed. Because each

@@ -4,9 +4,12 @@
 //! The parameters are those of published traces where such a trace exists; see
 //! `docs/benchmarks/routing.md`.
 
+mod drawn;
 mod shapes;
 
 use super::trace::TraceRequest;
+use serde::{Serialize, Serializer};
+use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
@@ -48,6 +51,37 @@ named_enum! {
         /// Agents that start three sub-agents at once with their history, and replace a long history by a
         /// summary.
         SubAgents = "sub_agents",
+    }
+}
+
+/// The kind of a generated traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// A kind that resembles the traffic of a known application.
+    Named(TrafficShape),
+    /// A kind whose parameters are drawn at random with this seed. No setting of a policy was chosen on such
+    /// traffic.
+    Drawn(u32),
+}
+
+impl Display for Traffic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(shape) => f.write_str(shape.as_str()),
+            Self::Drawn(number) => write!(f, "drawn_{number}"),
+        }
+    }
+}
+
+impl From<TrafficShape> for Traffic {
+    fn from(shape: TrafficShape) -> Self {
+        Self::Named(shape)
+    }
+}
+
+impl Serialize for Traffic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -109,7 +143,8 @@ struct Generator {
 
 /// Generates this number of requests. At speed 1, about one request arrives per second: the mean time between
 /// the starts of two sessions is one second for each request that a session has on average.
-pub fn generate(shape: TrafficShape, count: usize, seed: u64) -> Vec<TraceRequest> {
+pub fn generate(traffic: impl Into<Traffic>, count: usize, seed: u64) -> Vec<TraceRequest> {
+    let traffic = traffic.into();
     let mut generator = Generator {
         random: fastrand::Rng::with_seed(seed),
         requests: Vec::with_capacity(count),
@@ -120,7 +155,7 @@ pub fn generate(shape: TrafficShape, count: usize, seed: u64) -> Vec<TraceReques
     while generator.requests.len() < count {
         let before = generator.requests.len();
         generator.tenant = popular(&mut fastrand::Rng::with_seed(generator.next_id), TENANTS);
-        generator.session(shape, Duration::from_secs_f64(at));
+        generator.session(traffic, Duration::from_secs_f64(at));
         let added = (generator.requests.len() - before) as f64;
         at += generator.gap() * added;
     }
@@ -188,13 +223,13 @@ impl Generator {
 
     /// Adds a session in which each turn repeats the history. A turn is sent some time after the end of the
     /// previous turn.
-    fn turn_taking(&mut self, at: Duration, system: Segment, turns: usize, turn: TurnLengths) {
+    fn turn_taking(&mut self, at: Duration, shared: Vec<Segment>, turns: usize, turn: TurnLengths) {
         let TurnLengths {
             input,
             output,
             pause,
         } = turn;
-        let mut history = vec![system];
+        let mut history = shared;
         let mut previous = None;
         for turn in 0..turns {
             history.push(self.random_segment(input.median, input.sigma));
@@ -355,6 +390,18 @@ mod tests {
             let Some(previous) = next.after else { continue };
             assert!((ratio(next) - ratio(&turns[previous])).abs() < 0.01);
         }
+    }
+
+    #[test]
+    fn drawn_traffics_differ_in_kind() {
+        let mean_prompt = |number| {
+            let requests = super::generate(Traffic::Drawn(number), 1_000, 1);
+            let tokens: u64 = requests.iter().map(|it| u64::from(it.prompt_tokens)).sum();
+            tokens / 1_000
+        };
+        let means: Vec<u64> = (0..20).map(mean_prompt).collect();
+        assert!(means.iter().min() < Some(&1_000), "{means:?}");
+        assert!(means.iter().max() > Some(&6_000), "{means:?}");
     }
 
     #[test]

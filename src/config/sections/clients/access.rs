@@ -4,9 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
-use tokenweir_request::access::{Cors, KeyDigest, KeyFile, SaltKey, cors};
+use tokenweir_request::access::{Cors, KeyDigest, KeyFile, QuotaRegistry, SaltKey, cors};
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, file_path, require, violation_at, violation_of,
@@ -95,13 +96,14 @@ impl AccessConfig {
     }
 
     /// Builds the access control of clients. `keys`: the content of the keys file. `None`: clients
-    /// need no key.
+    /// need no key. `quotas`: where the quotas of tenants and keys are.
     pub fn access_control(
         &self,
         keys: Option<&KeyFile>,
+        quotas: Arc<QuotaRegistry>,
         env: impl Environment,
     ) -> Result<AccessControl, UnreadableSecret> {
-        let mut access = AccessControl::new(keys, Cors::new(&self.cors));
+        let mut access = AccessControl::with_quotas(keys, Cors::new(&self.cors), quotas);
         access.permissions = Permissions::new(&self.allow);
         let salt = ConfiguredSecret::resolve_any(self.salt_secret(), env)?;
         access.salt_key = salt.map(|secret| SaltKey::new(secret.digest()));

@@ -66,6 +66,17 @@ impl IdentitiesConfig {
         )
     }
 
+    /// The hash of a user in access log and spans. `None`: without a secret, each process has its own hashes.
+    pub fn user_hash(
+        &self,
+        user: &str,
+        env: impl Environment,
+    ) -> Result<Option<String>, UnreadableSecret> {
+        let secret = ConfiguredSecret::resolve_any(self.hash_secret(), env)?;
+        let key = secret.map(|secret| PseudonymKey::new(secret.digest()));
+        Ok(key.map(|key| key.pseudonym(IdentityReader::USER, user)))
+    }
+
     /// Builds the reader of the user, session and conversation of requests. `env` returns the value of an
     /// environment variable.
     pub fn reader(&self, env: impl Environment) -> Result<IdentityReader, UnreadableSecret> {

@@ -3,4 +3,5 @@
 pub(in crate::config) mod log;
 pub(in crate::config) mod metrics;
 pub(in crate::config) mod slos;
+pub(in crate::config) mod timeline;
 pub(in crate::config) mod tracing;

@@ -10,6 +10,10 @@ use tokenweir_settings::{
 
 /// Maximum number of `models`.
 const MAX_MODEL_NAMES: usize = 100;
+/// Maximum number of versions of a model.
+const MAX_VERSIONS: usize = 10;
+/// Maximum weight of a version.
+const MAX_WEIGHT: u32 = 1_000_000;
 /// Maximum length of a model name, in bytes.
 const MAX_MODEL_NAME_BYTES: usize = 256;
 
@@ -22,9 +26,15 @@ impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section 
 
     fn check(models: &Vec<ModelConfig>, config: &C) -> CheckResult {
         let problem = "too many models: at most 100, because each adds time series";
-        require(models.len() <= MAX_MODEL_NAMES, "models", problem)?;
+        let versions: usize = models.iter().map(|model| model.split.len()).sum();
+        require(
+            models.len() + versions <= MAX_MODEL_NAMES,
+            "models",
+            problem,
+        )?;
         for (index, model) in models.iter().enumerate() {
             check_names(models, index, model)?;
+            check_split(models, index, model)?;
             if let Some(names) = &model.backends {
                 check_backends(index, names, config)?;
             }
@@ -65,6 +75,52 @@ fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> Che
         return Err(violation_at(&served_as_path, problem));
     }
     Ok(())
+}
+
+/// Checks the versions of the model at `index`, and that it has no settings that its versions have.
+fn check_split(models: &[ModelConfig], index: usize, model: &ModelConfig) -> CheckResult {
+    let path = format!("models.{index}.split");
+    let split = &model.split;
+    if split.is_empty() {
+        let problem = "this needs `split`";
+        return require(
+            model.guard.is_none(),
+            &format!("models.{index}.guard"),
+            problem,
+        );
+    }
+    let of_versions = ModelConfig {
+        name: model.name.clone(),
+        split: split.clone(),
+        guard: model.guard,
+        rename_response: model.rename_response,
+        ..ModelConfig::default()
+    };
+    let problem = "a split model has only `name`, `split`, `guard` and `rename_response`: write other keys at \
+                   its versions";
+    require(*model == of_versions, &path, problem)?;
+    let problem = "a model has at most 10 versions";
+    require(split.len() <= MAX_VERSIONS, &path, problem)?;
+    for (number, version) in split.iter().enumerate() {
+        let name_path = format!("{path}.{number}.model");
+        check_name(&name_path, &version.model)?;
+        let is_repeated = split[..number]
+            .iter()
+            .any(|earlier| earlier.model == version.model);
+        require(
+            !is_repeated,
+            &name_path,
+            "the split has this version already",
+        )?;
+        let is_split = |other: &ModelConfig| other.name == version.model && !other.split.is_empty();
+        let problem = "a version must not be a split model";
+        require(!models.iter().any(is_split), &name_path, problem)?;
+        let problem = "a weight is at most 1000000";
+        let weight_path = format!("{path}.{number}.weight");
+        require(version.weight <= MAX_WEIGHT, &weight_path, problem)?;
+    }
+    let has_weight = split.iter().any(|version| version.weight > 0);
+    require(has_weight, &path, "a version needs a weight above 0")
 }
 
 fn check_name(path: &str, name: &str) -> CheckResult {

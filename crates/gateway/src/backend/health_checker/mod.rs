@@ -2,6 +2,7 @@
 //! `/version`, one request at a time, so a slow backend never gets two health checks at once.
 
 mod check_step;
+mod engine_identity;
 mod engine_progress;
 mod evidence;
 mod metrics_page;
@@ -17,6 +18,7 @@ pub use settings::{ScrapeObserver, ScrapeSettings};
 use super::pool::BackendPool;
 use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
+use engine_identity::EngineIdentity;
 use engine_progress::EngineProgress;
 use evidence::{HealthAnswer, ScrapeResult, Silence};
 use futures_util::future::BoxFuture;
@@ -116,6 +118,8 @@ pub struct HealthChecker {
     /// The steps of the options. `None`: the step runs now.
     steps: Vec<Option<Box<dyn CheckStep>>>,
     engine_progress: EngineProgress,
+    /// The engines that have answered at the address of the backend.
+    engine_identity: EngineIdentity,
     /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
     last_output_at: Option<Instant>,
@@ -168,6 +172,7 @@ impl HealthChecker {
             has_load_changed: false,
             steps: steps.map(Some).collect(),
             engine_progress: EngineProgress::default(),
+            engine_identity: EngineIdentity::default(),
             last_output_at: None,
             interval: settings.min_interval,
         }

@@ -1,12 +1,13 @@
 //! The scrape of the metrics of a backend, as a part of its health checker.
 
+use super::engine_identity::PageOrigin;
 use super::engine_progress::EngineProgress;
 use super::evidence::ScrapeResult;
 use super::{HealthChecker, scrape_interval};
 use crate::backend::facets::BackendFacet;
 use crate::backend::state::FrontEnd;
 use crate::backend::{Backend, Health, LoadSample};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad};
 use tokenweir_engine::engine_metrics::{self, EngineMetricSet, ScrapeError};
 use tokenweir_protocol::clock;
@@ -55,7 +56,7 @@ impl HealthChecker {
                 self.backend.record_load(&load, &local_load, scraped_at);
                 self.each_step(|step| step.after_scrape(&backend, scraped_at));
                 self.record_front_end();
-                self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load));
+                self.inspect_load(&load, state.sample.as_ref(), scraped_at);
             }
             Err(error) => {
                 // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
@@ -93,18 +94,25 @@ impl HealthChecker {
         }
     }
 
-    /// Detects a restart of the backend, and logs missing metrics once for each start.
-    fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
-        let backend = &self.backend.identity.id;
-        if previous.is_some_and(|previous| load.is_restart_of(previous)) {
-            tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
-            self.backend.load.on_restart();
-            self.backend
-                .facets
-                .each()
-                .for_each(BackendFacet::on_restart);
-            self.engine_progress = EngineProgress::default();
-            self.reset_discovered_state();
+    /// Detects a restart of the backend and other engines at its address, and logs missing metrics once for
+    /// each start.
+    fn inspect_load(
+        &mut self,
+        load: &EngineLoad,
+        previous: Option<&LoadSample>,
+        scraped_at: Instant,
+    ) {
+        let origin = previous.map_or(PageOrigin::Same, |previous| {
+            let since = scraped_at.saturating_duration_since(previous.scraped_at);
+            let wall = clock::wall_time().duration_since(UNIX_EPOCH);
+            let wall_seconds = wall.unwrap_or_default().as_secs_f64();
+            self.engine_identity
+                .observe(load, &previous.load, since, wall_seconds, scraped_at)
+        });
+        match origin {
+            PageOrigin::Same => {}
+            PageOrigin::Restarted => self.on_restart(),
+            PageOrigin::OtherEngine => self.on_other_engine(),
         }
         if !std::mem::replace(&mut self.findings.has_checked_metrics, true)
             && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
@@ -112,6 +120,29 @@ impl HealthChecker {
             let dialect = load.server.map_or("unknown", EngineKind::as_str);
             tracing::warn!(backend = %self.backend.identity.id, dialect, "backend lacks metrics: {losses}");
         }
+    }
+
+    fn on_restart(&mut self) {
+        let backend = &self.backend.identity.id;
+        tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
+        self.backend.load.on_restart();
+        self.backend
+            .facets
+            .each()
+            .for_each(BackendFacet::on_restart);
+        self.engine_progress = EngineProgress::default();
+        self.reset_discovered_state();
+    }
+
+    fn on_other_engine(&mut self) {
+        if self.backend.load.engine_switches() == 0 {
+            tracing::warn!(
+                backend = %self.backend.identity.id,
+                "several engines answer at the address of the backend: name each engine as a backend of its own"
+            );
+        }
+        self.backend.load.on_engine_switch();
+        self.engine_progress = EngineProgress::default();
     }
 
     fn log_scrape_error(&self, error: ScrapeError) {

@@ -193,11 +193,7 @@ impl BackendPool {
             .iter()
             .map(|backend| backend.identity.id.clone())
             .collect();
-        let rules: Arc<[RouteRule]> = settings
-            .models
-            .iter()
-            .map(|model| RouteRule::resolve(model, &ids))
-            .collect();
+        let rules: Arc<[RouteRule]> = RouteRule::resolve_all(&settings.models, &ids).into();
         let removed = previous
             .backends
             .iter()

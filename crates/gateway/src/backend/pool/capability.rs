@@ -84,10 +84,19 @@ impl PoolSnapshot {
             now,
             ..
         } = *search;
+        let needs = self.needs(up, route, requirements, now);
         if requirements.longer_than.is_some() {
+            let waits = tried.is_empty() && !is_sample;
+            if waits && !up.iter().any(|position| needs.exceeds_refused(*position)) {
+                // The request has waited for a longer backend, and has no attempt any more whose error the
+                // client could get.
+                if self.awaits(route, up, &needs, search) {
+                    up.clear();
+                }
+                return needs.retain_nearest(up, &self.backends);
+            }
             return retain_longer(up, route, requirements, is_sample);
         }
-        let needs = self.needs(up, route, requirements, now);
         let is_able = |position: &usize| needs.are_met_by(&self.backends[*position], *position);
         let is_learned = needs
             .length

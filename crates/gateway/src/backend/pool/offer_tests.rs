@@ -323,6 +323,20 @@ fn a_long_request_waits_for_enough_context() {
 }
 
 #[test]
+fn a_wait_for_more_context_ends_without_hope() {
+    let pool = uneven_pool();
+    let long = pool.backends()[1].clone();
+    long.mark_down("refused");
+    let waiting = position(&pool, 1_000, Some(2_048));
+    assert_eq!(waiting, Err(GatewayError::NoBackend));
+    let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": 2_048 }] });
+    let list = ModelList::read(list.to_string().as_bytes()).unwrap();
+    pool.set_models(&long, &list.models);
+    let asked = position(&pool, 1_000, Some(2_048));
+    assert_eq!(asked, Ok(0), "its error is the response");
+}
+
+#[test]
 fn only_backends_with_enough_context_are_woken() {
     // The choice among several is random.
     for _ in 0..16 {

@@ -6,14 +6,16 @@ mod lengths;
 mod model_config;
 pub mod model_labels;
 mod model_lists;
+mod split;
 
 pub use lengths::ModelLengths;
-pub use model_config::{ModelConfig, RoutePolicy};
+pub use model_config::{ModelConfig, RoutePolicy, SplitVersion};
 pub(in crate::backend) use model_lists::{AdvertisedModels, ModelListInterner};
 
+use hashbrown::HashMap;
 use model_labels::{LABEL_RETENTION, ModelLabelTable};
 use model_lists::{BackendGroup, groups_by_model};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,6 +48,12 @@ pub struct ModelRoute {
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
+    /// Whether responses get the name of the model that the client requested.
+    pub(crate) renames_response: bool,
+    /// Whether an option chooses a version of the model for each request. The backends are those of all versions.
+    pub(crate) is_split: bool,
+    /// The model that serves the request as a version of the model that it names. `None`: the named model does.
+    pub(crate) version: Option<Arc<str>>,
     /// Whether a backend may serve the model soon although none does now: the configuration names the
     /// model, or backends that listed it left the pool.
     is_expected: bool,
@@ -82,6 +90,9 @@ pub(in crate::backend) struct RouteRule {
     pub(in crate::backend) name: Arc<str>,
     served_as: Option<Arc<str>>,
     is_configured: bool,
+    /// The names of the models over which requests are split. Empty: the model is not split.
+    versions: Vec<Arc<str>>,
+    renames_response: bool,
     /// For each position, whether the backend at this position may serve the model. `None`: all
     /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
@@ -188,26 +199,18 @@ impl RouteTable {
         let mut shared = SharedLists::default();
         let mut by_name = HashMap::new();
         let mut models = Vec::new();
-        for rule in rules.iter().chain(&discovered) {
+        let whole = rules.iter().filter(|rule| rule.versions.is_empty());
+        for rule in whole.chain(&discovered) {
             let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
             models.extend(rule.model_entry(entries));
             let label = labels.label_for(&rule.name);
             let route = rule.route(label, entries, &unlisted, &mut shared);
             by_name.insert(rule.name.clone(), route);
         }
+        RouteRule::add_split_routes(rules, labels, &mut shared, &mut by_name, &mut models);
         models.sort_by(|a, b| a.id.cmp(&b.id));
         let mut default_route = default_route(&groups, advertised.len(), labels, &mut shared);
-        // A request that names no model must not escape the caps of the model that it gets.
-        let is_default = |rule: &&RouteRule| {
-            let first_names = groups.iter().filter_map(|group| group.models.first());
-            first_names
-                .map(|model| &model.id)
-                .any(|id| id == rule.target())
-        };
-        default_route.caps = rules
-            .iter()
-            .filter(is_default)
-            .find_map(|rule| rule.caps.clone());
+        default_route.caps = default_caps(rules, &groups);
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
             shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
@@ -289,7 +292,27 @@ fn default_route(
     shared.route(label, 0..count, listed)
 }
 
-// === impl SharedLists, RouteRule ===
+/// The caps of requests without a model name. Such a request must not escape the caps of the model that it gets.
+fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<RequestCaps>> {
+    let is_default = |rule: &&RouteRule| {
+        let first_names = groups.iter().filter_map(|group| group.models.first());
+        first_names
+            .map(|model| &model.id)
+            .any(|id| id == rule.target())
+    };
+    let default = rules.iter().filter(is_default);
+    let mut caps = default.filter_map(|rule| rule.caps.clone());
+    caps.next()
+}
+
+// === impl ModelRoute, SharedLists, RouteRule ===
+
+impl ModelRoute {
+    /// The name of the model in the route table. `requested`: the name in the request.
+    pub fn name<'a>(&'a self, requested: Option<&'a str>) -> Option<&'a str> {
+        self.version.as_deref().or(requested)
+    }
+}
 
 impl SharedLists {
     /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists,
@@ -327,10 +350,13 @@ impl RouteRule {
         let served_as = model.alias_of().map(Arc::from);
         let permissions = Permissions::new(&model.allow);
         let caps = model.caps.clone().map(Arc::new);
+        let versions = model.split.iter().map(|version| version.model.as_str());
         Self {
             name: model.name.as_str().into(),
             served_as,
             is_configured: true,
+            versions: versions.map(Arc::from).collect(),
+            renames_response: model.rename_response,
             eligible_positions,
             permissions,
             caps,
@@ -380,6 +406,7 @@ impl RouteRule {
         let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
         ModelRoute {
             served_as: self.served_as.clone(),
+            renames_response: self.renames_response,
             is_expected: self.is_configured,
             policy: self.policy,
             permissions: self.permissions,

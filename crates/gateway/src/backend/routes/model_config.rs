@@ -19,6 +19,16 @@ pub struct ModelConfig {
     pub served_as: Option<String>,
     /// Names of the backends that may serve the model. `None`: all that list the model.
     pub backends: Option<Vec<String>>,
+    /// The versions over which the requests of this model are split: other models, by the names that clients
+    /// use. A conversation stays at its version. Empty: the model is not split.
+    #[serde(default)]
+    pub split: Vec<SplitVersion>,
+    /// Whether a version of `split` whose results are worse than those of the others gets no more requests,
+    /// until its `split` changes. `None`: if `slos` has objectives.
+    pub guard: Option<bool>,
+    /// Whether `model` in responses is `name`. `false`: the name that the backends use.
+    #[serde(default)]
+    pub rename_response: bool,
     /// Engine-control fields that every client of this model may use.
     #[serde(default)]
     pub allow: Vec<Permission>,
@@ -27,6 +37,17 @@ pub struct ModelConfig {
     /// Overrides of global settings for requests of this model.
     #[serde(default)]
     pub policy: RoutePolicy,
+}
+
+/// A model that gets a share of the requests of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SplitVersion {
+    /// The name of the model: another entry of `models`, or a model that backends list.
+    pub model: String,
+    /// The share of the model is its weight, divided by the sum of all weights. 0: no requests.
+    #[serde(default = "SplitVersion::default_weight")]
+    pub weight: u32,
 }
 
 /// Per-model overrides. An unset key means the global setting applies.
@@ -53,7 +74,13 @@ pub struct RoutePolicy {
     pub continuous_usage: Option<f64>,
 }
 
-// === impl ModelConfig ===
+// === impl ModelConfig, SplitVersion ===
+
+impl SplitVersion {
+    const fn default_weight() -> u32 {
+        1
+    }
+}
 
 impl ModelConfig {
     /// The model name that the backends use, if it differs from `name`.

@@ -25,10 +25,7 @@ fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteT
     let ids: Vec<BackendId> = (0..listed_ids.len())
         .map(|number| BackendId::new(&format!("r{number}")))
         .collect();
-    let rules: Vec<RouteRule> = models
-        .iter()
-        .map(|model| RouteRule::resolve(model, &ids))
-        .collect();
+    let rules = RouteRule::resolve_all(models, &ids);
     let mut lists = ModelListInterner::default();
     let intern = |ids: Option<&[&str]>| ids.map(|ids| lists.intern(&model_list(ids)));
     let advertised: Vec<_> = listed_ids.iter().copied().map(intern).collect();
@@ -71,6 +68,33 @@ fn an_alias_has_the_entry_of_its_target() {
         others.lookup(Some("gpt")).backends.is_empty(),
         "other backends may not serve it"
     );
+}
+
+#[test]
+fn a_split_model_goes_to_its_versions() {
+    let version = |model: &str| SplitVersion {
+        model: model.into(),
+        weight: 1,
+    };
+    let split = ModelConfig {
+        split: vec![version("blue"), version("new")],
+        ..model_config("chat", None, None)
+    };
+    let configs = [split, model_config("blue", Some("chat"), Some(&["r1"]))];
+    let listed = [Some(&["chat"][..]), Some(&["chat"]), Some(&["new"])];
+    let routes = route_table(&configs, &listed);
+    let chat = routes.lookup(Some("chat"));
+    assert_eq!((chat.is_split, &*chat.backends), (true, &[1, 2][..]));
+    assert_eq!(model_ids(&routes), ["blue", "chat", "new"]);
+    let blue = routes.lookup(Some("blue"));
+    assert_eq!(
+        (blue.served_as.as_deref(), &*blue.backends),
+        (Some("chat"), &[1][..])
+    );
+    assert_eq!(routes.lookup(Some("new")).label.as_str(), "new");
+    let none = route_table(&configs, &[Some(&["other"])]);
+    assert!(none.lookup(Some("chat")).backends.is_empty());
+    assert!(none.is_expected(Some("chat")) && none.is_expected(Some("new")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod inbound;
 mod lookup;
 mod read;
+mod route;
 mod unread;
 
 use super::attempt::ForwardResult;

@@ -2,7 +2,9 @@
 //! backend.
 
 use super::inbound::InboundRequest;
+use super::route::find_route;
 use crate::backend::pool::BackendRequirements;
+use crate::backend::routes::ModelRoute;
 use crate::proxy::attempt::{ForwardResult, PreparedRequest};
 use crate::proxy::context::ProxyContext;
 use crate::proxy::relay;
@@ -58,9 +60,7 @@ pub(super) async fn forward<B: IncomingBody>(
     )
     .await?;
     let fields = read_fields(exchange.record(), settings, head, &original)?;
-    let route = principal
-        .find_route(&state.pool, exchange.record(), &fields)
-        .await?;
+    let route = find_route(context, principal, exchange, head, &fields, &original).await?;
     let read = ReadRequest {
         principal,
         route: &route,
@@ -68,7 +68,9 @@ pub(super) async fn forward<B: IncomingBody>(
         fields: &fields,
     };
     let mut checked = check(exchange, context, &read, original)?;
-    let requirements = checked.target.requirements(exchange.record(), &fields);
+    let requirements = checked
+        .target
+        .requirements(exchange.record(), &fields, &route);
     let original = checked.body.original();
     state
         .recording
@@ -200,9 +202,10 @@ impl RequestTarget {
         &'a self,
         record: &RequestRecord,
         fields: &'a RequestFields,
+        route: &'a ModelRoute,
     ) -> BackendRequirements<'a> {
         BackendRequirements {
-            model: fields.model.as_deref(),
+            model: route.name(fields.model.as_deref()),
             is_stream: fields.stream,
             backend: self.stored_at.as_ref(),
             path: record.route,

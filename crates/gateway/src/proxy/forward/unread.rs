@@ -2,6 +2,7 @@
 //! model, and WebSocket connections. Both are sent to one backend once, because their bytes are not kept.
 
 use super::inbound::InboundRequest;
+use super::route::find_route;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::attempt::{ForwardResult, PreparedRequest};
 use crate::proxy::configured_routes::UnreadBody;
@@ -113,7 +114,9 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
-    let route = principal.find_route(pool, record, &fields).await?;
+    let route = find_route(context, principal, exchange, head, &fields, &[]).await?;
+    let record = exchange.record();
+    let model = route.name(model);
     state.recording.log_start(record);
     let no_body = state.body_memory.no_body(principal.party(record.client));
     let read = ReadRequest {

@@ -119,14 +119,14 @@ async fn decode(
         .saturating_mul(MAX_DECODED_FACTOR)
         .max(MAX_SMALL_BYTES);
     let limit = limit.min(factor_limit);
-    let mut decoder = encoding.decoder(encoded);
-    memory_permit.add(DECODED_AT_ONCE_BYTES)?;
+    let damaged = |_| GatewayError::EncodedBody {
+        encoding: encoding.as_str().to_owned(),
+    };
+    let mut decoder = encoding.decoder(encoded).map_err(damaged)?;
+    memory_permit.add(DECODED_AT_ONCE_BYTES + decoder.window())?;
     let mut piece = vec![0; DECODED_AT_ONCE_BYTES];
     let mut buffer = BytesMut::new();
     loop {
-        let damaged = |_| GatewayError::EncodedBody {
-            encoding: encoding.as_str().to_owned(),
-        };
         let length = decoder.read(&mut piece).map_err(damaged)?;
         if length == 0 {
             break;

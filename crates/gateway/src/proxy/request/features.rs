@@ -3,6 +3,7 @@
 
 use super::identity;
 use super::read_request::ReadRequest;
+use super::settings::RequestSettings;
 use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
 use http::{HeaderMap, HeaderName};
@@ -15,6 +16,7 @@ use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::{Api, TextExcerpt};
 use tokenweir_request::record::{RequestRecord, TextConsumer};
 use tokenweir_routing::{PromptFingerprint, mix, unit};
+use xxhash_rust::xxh3::Xxh3;
 
 /// The sampling of requests whose prompt text and response text are retained.
 #[derive(Debug, Clone)]
@@ -110,6 +112,37 @@ pub(crate) fn session_hash(
     fields: &RequestFields,
 ) -> Option<u64> {
     identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
+}
+
+/// A hash of what all requests of a conversation have in common: its session, or else its tenant and user, or
+/// else the first message of the user, or the whole prompt if it has no messages. `None`: the request has none of
+/// them. Every process computes the same hash.
+pub fn conversation_hash(
+    settings: &RequestSettings,
+    record: &RequestRecord,
+    request: &ReadRequest<'_>,
+    body: &[u8],
+) -> Option<u64> {
+    let fields = request.fields;
+    let headers = &request.head.headers;
+    let session = session_hash(headers, &settings.session_headers, fields);
+    if session.is_some() {
+        return session;
+    }
+    if let Some(user) = settings.identities.user_name(headers, fields) {
+        let caller = record.caller.as_ref();
+        let tenant = caller.map_or("", |caller| &*caller.tenant);
+        return Some(stable_hash(format!("{tenant}\n{user}").as_bytes()));
+    }
+    let opening = fields.prompt.opening(body);
+    let cache_marks = LeftOut::of_messages(&opening, body, || false);
+    let mut hash = Xxh3::new();
+    let mut length = 0;
+    for piece in opening.pieces(body, &cache_marks) {
+        hash.update(piece.bytes);
+        length += piece.bytes.len();
+    }
+    (length > 0).then(|| hash.digest())
 }
 
 /// Decides for which consumers the text of the request is retained. If there is one, copies an excerpt of the

@@ -51,6 +51,9 @@ const MAX_VALUE_BYTES: usize = 512;
 const SESSION_SEPARATOR: &str = "_session_";
 
 impl IdentityReader {
+    /// The kind of the pseudonyms of users.
+    pub const USER: &'static str = "user";
+
     /// The user, session and conversation that a request names, in the form that `mode` requires.
     pub(crate) fn read(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestIdentity {
         if self.mode == IdentityMode::Off {
@@ -61,10 +64,7 @@ impl IdentityReader {
         let agent = AgentUser::from_fields(fields);
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
         let header_text = |names| first_header(headers, names).and_then(text);
-        let user = header_text(&self.user_headers)
-            .or_else(|| from_body(&sent.safety_identifier))
-            .or_else(|| from_body(&sent.user))
-            .or(agent.user);
+        let user = self.user_of(headers, fields, agent.user);
         let session = header_text(&self.session_headers)
             .or_else(|| from_body(&sent.metadata_session))
             .or(agent.session)
@@ -76,11 +76,33 @@ impl IdentityReader {
         let session = session.map(|value| self.report("session", value));
         let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
-            user: user.map(|value| self.report("user", value)),
+            user: user.map(|value| self.report(Self::USER, value)),
             // The turns of a session are one conversation, unless the client names a conversation.
             conversation: conversation.or_else(|| session.clone()),
             session,
         }
+    }
+
+    /// The name of the user of a request, as the client sent it. `None`: the request names no user.
+    pub(crate) fn user_name(&self, headers: &HeaderMap, fields: &RequestFields) -> Option<String> {
+        let agent = AgentUser::from_fields(fields);
+        self.user_of(&HeadersByLength::new(headers), fields, agent.user)
+    }
+
+    /// `agent`: the user in the field of an agent.
+    fn user_of(
+        &self,
+        headers: &HeadersByLength<'_>,
+        fields: &RequestFields,
+        agent: Option<String>,
+    ) -> Option<String> {
+        let sent = &fields.identity;
+        let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
+        first_header(headers, &self.user_headers)
+            .and_then(text)
+            .or_else(|| from_body(&sent.safety_identifier))
+            .or_else(|| from_body(&sent.user))
+            .or(agent)
     }
 
     fn report(&self, kind: &str, value: String) -> Box<str> {

@@ -68,13 +68,16 @@ impl UpstreamBody {
     ) -> Result<Self, GatewayError> {
         let ReadRequest { route, fields, .. } = request;
         let is_signed = headers::has_body_digest(&request.head.headers);
-        let renaming = route.served_as.as_deref().zip(fields.model_slot.as_ref());
+        // A version can have the name of the split model at its backends.
+        let served_as = route.served_as.as_deref();
+        let served_as = served_as.filter(|name| Some(*name) != fields.model.as_deref());
+        let renaming = served_as.zip(fields.model_slot.as_ref());
         if let Some((served_as, _)) = renaming
             && is_signed
         {
             let served_as = served_as.to_owned();
             return Err(GatewayError::SignedBody {
-                model: route.label.as_str().to_owned(),
+                model: fields.model.as_deref().unwrap_or_default().to_owned(),
                 served_as,
             });
         }

@@ -1,9 +1,10 @@
 //! The headers that the gateway sets in each response to a client.
 
+use crate::proxy::access::Principal;
 use http::header::{CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokenweir_protocol::headers::{self, RequestId};
-use tokenweir_request::access::{Cors, RateLimitStatus};
+use tokenweir_request::access::Cors;
 
 /// The values of the headers that the gateway sets in the response to one request.
 pub struct ResponseHeaders<'a> {
@@ -13,15 +14,15 @@ pub struct ResponseHeaders<'a> {
     pub origin: Option<&'a HeaderValue>,
     /// The CORS rules.
     pub cors: &'a Cors,
-    /// The rate limits that remain.
-    pub rate_limit_status: &'a RateLimitStatus,
+    /// The client, whose rate limits the headers state.
+    pub principal: &'a Principal,
 }
 
 impl ResponseHeaders<'_> {
     /// Rewrites the headers of a backend or of the gateway for the client.
     pub fn complete(&self, headers: &mut HeaderMap) {
         headers::rewrite_response_headers(headers, self.request_id);
-        self.rate_limit_status.write(headers);
+        self.principal.rate_limit_status().write(headers);
         self.cors.apply(self.origin, headers);
     }
 

@@ -32,6 +32,7 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "method", record.method);
     member!(json, "route", route(record));
     member!(json, "model", record.model.name());
+    known!(json, "requested_model", record.notes.requested_model());
     known!(json, "tier", Some(tier).filter(|tier| !tier.is_empty()));
     if let Some(principal) = &record.caller {
         member!(json, "tenant", *principal.tenant);
@@ -64,6 +65,7 @@ pub(super) fn write_head(
     )?;
     write!(f, "{} {}", record.method, route(record))?;
     write_field(f, "model", Some(record.model.name()))?;
+    write_field(f, "requested_model", record.notes.requested_model())?;
     write_field(f, "tenant", caller.map(|principal| &*principal.tenant))?;
     write_field(f, "key", caller.map(|principal| &*principal.key))
 }

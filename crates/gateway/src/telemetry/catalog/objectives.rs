@@ -1,6 +1,7 @@
-//! Metrics of service level objectives.
+//! Metrics of what clients got, and of service level objectives.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
+use tokenweir_request::answer::Answer;
 use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.
@@ -23,13 +24,28 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                     .to_vec()
             }),
         ],
-        MetricSource::RecordPerObjective(|objective, record, emit| {
-            let result = objective.judge(record);
-            if result != ObjectiveResult::Excluded {
-                emit(
-                    &[&objective.name, record.model.as_str(), result.as_str()],
-                    1.0,
-                );
+        MetricSource::RecordWithObjectives(|objectives, record, emit| {
+            for objective in objectives {
+                let result = objective.judge(record);
+                if result != ObjectiveResult::Excluded {
+                    emit(
+                        &[&objective.name, record.model.as_str(), result.as_str()],
+                        1.0,
+                    );
+                }
+            }
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_answers_total",
+        "Inference requests, by what their clients got. `cancelled`: the client ended the request without a wait.",
+        &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("answer", || Answer::NAMES.to_vec()),
+        ],
+        MetricSource::RecordWithObjectives(|objectives, record, emit| {
+            if let Some(answer) = Answer::of(record, objectives) {
+                emit(&[record.model.as_str(), answer.as_str()], 1.0);
             }
         }),
     ),

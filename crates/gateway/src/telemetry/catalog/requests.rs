@@ -286,12 +286,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::RecordValue(|_| Some(1.0)),
     ),
     MetricDescriptor::new(
-        "tokenweir_empty_responses_total",
-        "Complete responses with neither text nor a tool call outside of reasoning.",
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| record.is_empty_response().then_some(1.0)),
-    ),
-    MetricDescriptor::new(
         "tokenweir_refusal_phrases_total",
         "Responses with a phrase that the configuration lists as a refusal.",
         &[MetricLabel::MODEL],

@@ -43,6 +43,7 @@ const MINIMAL: &[&str] = &[
     "gen_ai_server_request_duration_seconds",
     "gen_ai_server_time_per_output_token_seconds",
     "gen_ai_server_time_to_first_token_seconds",
+    "tokenweir_answers_total",
     "tokenweir_backend_kv_usage_ratio",
     "tokenweir_backend_requests_in_flight",
     "tokenweir_backend_running_requests",

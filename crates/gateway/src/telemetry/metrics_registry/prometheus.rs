@@ -319,10 +319,8 @@ impl Prometheus {
                     add(&[label], 1.0);
                 }
             }
-            (MetricSource::RecordPerObjective(read), _) => {
-                self.objectives
-                    .iter()
-                    .for_each(|objective| read(objective, record, add));
+            (MetricSource::RecordWithObjectives(read), _) => {
+                read(&self.objectives, record, add);
             }
             // The value was counted at the first output. The exemplar is attached at the end of the
             // request, because only then it is known whether the trace is sampled.

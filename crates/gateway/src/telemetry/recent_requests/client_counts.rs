@@ -1,6 +1,6 @@
 //! Counts of the requests of each client, in bounded memory.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokenweir_api::ClientSummary;
@@ -23,24 +23,16 @@ enum ClientKey {
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {
-    /// Counts an ended request. The prompt tokens of a request that the gateway answered itself are not
-    /// counted, because no engine computed them.
+    /// Counts an ended request.
     pub(super) fn record(&mut self, record: &RequestRecord) {
-        let prompt_tokens = if record.attempts.is_empty() {
-            0
-        } else if let Some(input) = record.engine_token_counts().input {
-            input
-        } else {
-            let decision = record.decision.as_ref();
-            decision.map_or(0, |decision| {
-                decision.selected_candidate().prompt.round() as u64
-            })
-        };
         let counts = ClientSummary {
             requests: 1,
-            prompt_tokens,
+            prompt_tokens: prompt_tokens(record),
             output_tokens: record.output_tokens().unwrap_or_default(),
-            refused: u64::from(record.outcome == Outcome::Rejected),
+            refused: u64::from(is_refused(record)),
+            rejected: u64::from(
+                record.outcome == Outcome::ClientError && record.status != Some(429),
+            ),
             ..ClientSummary::default()
         };
         self.add(
@@ -99,6 +91,7 @@ impl ClientCounts {
         sums.prompt_tokens += counts.prompt_tokens;
         sums.output_tokens += counts.output_tokens;
         sums.refused += counts.refused;
+        sums.rejected += counts.rejected;
         sums.open_streams += counts.open_streams;
     }
 }
@@ -112,6 +105,27 @@ impl ClientKey {
             },
             None => Self::Address(address),
         }
+    }
+}
+
+/// Whether the gateway refused the request, for lack of capacity or because of a limit.
+fn is_refused(record: &RequestRecord) -> bool {
+    let is_limited = record.status == Some(429) && record.refusal.is_some();
+    record.outcome == Outcome::Rejected || is_limited
+}
+
+/// The prompt tokens of an ended request. Those of a request that the gateway answered itself are not counted,
+/// because no engine computed them.
+pub(super) fn prompt_tokens(record: &RequestRecord) -> u64 {
+    if record.attempts.is_empty() {
+        0
+    } else if let Some(input) = record.engine_token_counts().input {
+        input
+    } else {
+        let decision = record.decision.as_ref();
+        decision.map_or(0, |decision| {
+            decision.selected_candidate().prompt.round() as u64
+        })
     }
 }
 

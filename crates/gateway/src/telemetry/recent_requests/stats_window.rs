@@ -1,11 +1,14 @@
 //! Counts and latencies of the requests that ended in one window of 5 s.
 
-use super::client_counts::ClientCounts;
-use std::collections::{BTreeMap, HashMap};
+use super::client_counts::{ClientCounts, prompt_tokens};
+use super::group_counts::GroupCounts;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
+use tokenweir_api::{AnswerCounts, BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
+use tokenweir_request::answer::Answer;
 use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
@@ -22,9 +25,14 @@ pub(super) struct RequestStatsWindow {
     pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
+    /// Number of refused requests, by the reason.
+    refused: HashMap<&'static str, u64>,
+    /// Number of requests that the gateway answered with another 4xx, by the reason.
+    rejected: HashMap<&'static str, u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) clients: ClientCounts,
+    pub(super) groups: GroupCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
@@ -68,6 +76,9 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
+        if let Some(answer) = Answer::of(record, objectives) {
+            count_answer(&mut counts.answers, answer);
+        }
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
         {
@@ -79,6 +90,13 @@ impl RequestStatsWindow {
             };
             *errors.entry(status).or_default() += 1;
         }
+        if let Some(reason) = record.refusal {
+            let reasons = match record.outcome {
+                Outcome::Rejected => &mut self.refused,
+                _ => &mut self.rejected,
+            };
+            *reasons.entry(reason).or_default() += 1;
+        }
         counts.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
             Outcome::Ok => self.e2e.record(record.duration()),
@@ -87,6 +105,7 @@ impl RequestStatsWindow {
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
         self.clients.record(record);
+        self.groups.record(record, prompt_tokens(record));
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
@@ -148,6 +167,7 @@ impl RequestStatsWindow {
         let sums = &mut self.counts;
         let counts = &other.counts;
         sums.requests += counts.requests;
+        sums.answers.merge(&counts.answers);
         sums.failed += counts.failed;
         sums.refused += counts.refused;
         sums.client_disconnects += counts.client_disconnects;
@@ -161,6 +181,8 @@ impl RequestStatsWindow {
             &mut sums.backend_client_errors,
             &counts.backend_client_errors,
         );
+        add_reasons(&mut self.refused, &other.refused);
+        add_reasons(&mut self.rejected, &other.rejected);
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
@@ -233,6 +255,8 @@ impl RequestStatsWindow {
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
+            refused_by_reason: by_name(&self.refused),
+            rejected_by_reason: by_name(&self.rejected),
             ttft: quantiles(&self.ttft),
             first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
@@ -241,6 +265,35 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
+}
+
+fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {
+    for (reason, count) in counts {
+        *sums.entry(reason).or_default() += count;
+    }
+}
+
+fn by_name(counts: &HashMap<&'static str, u64>) -> BTreeMap<String, u64> {
+    counts
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), *count))
+        .collect()
+}
+
+fn count_answer(counts: &mut AnswerCounts, answer: Answer) {
+    let class = match answer {
+        Answer::Good => &mut counts.good,
+        Answer::Failed => &mut counts.failed,
+        Answer::Empty => &mut counts.empty,
+        Answer::Truncated => &mut counts.truncated,
+        Answer::ClientTimeout => &mut counts.client_timeout,
+        Answer::Refused => &mut counts.refused,
+        Answer::Rejected => &mut counts.rejected,
+        Answer::Late => &mut counts.late,
+        Answer::Cancelled => &mut counts.cancelled,
+    };
+    *class += 1;
+    counts.total += u64::from(answer != Answer::Cancelled);
 }
 
 fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u64>) {

@@ -2,6 +2,7 @@
 //! the order in which chat templates place them.
 
 use crate::json::JsonValue;
+use crate::json::members::{visit_elements, visit_members};
 use memchr::{memchr, memmem};
 use std::ops::Range;
 
@@ -48,6 +49,28 @@ impl PromptSpans {
             .filter(|part| !part.is_empty())
     }
 
+    /// The prompt as far as all turns of a conversation begin with it and other conversations do not: the first
+    /// message of the user, or the whole prompt if it has no such message.
+    #[must_use]
+    pub fn opening(&self, body: &[u8]) -> Self {
+        for part in [PromptPart::Messages, PromptPart::Input] {
+            let span = self.span(part);
+            let messages = body.get(span.clone()).unwrap_or_default();
+            let mut first = None;
+            visit_elements(messages, |message| {
+                if first.is_none() && is_of_user(&messages[message.clone()]) {
+                    first = Some(message);
+                }
+            });
+            if let Some(first) = first {
+                let mut opening = Self::default();
+                opening.spans[part as usize] = span.start + first.start..span.start + first.end;
+                return opening;
+            }
+        }
+        self.clone()
+    }
+
     /// The byte range of each part, in prompt order.
     pub(super) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         self.spans.clone().into_iter()
@@ -57,6 +80,17 @@ impl PromptSpans {
     pub(super) fn span(&self, part: PromptPart) -> Range<usize> {
         self.spans[part as usize].clone()
     }
+}
+
+/// Whether a message has the role `user`.
+fn is_of_user(message: &[u8]) -> bool {
+    let mut is_user = false;
+    visit_members(message, |member| {
+        if &message[member.name] == b"role" {
+            is_user = &message[member.value] == b"\"user\"";
+        }
+    });
+    is_user
 }
 
 /// Numbers of the bytes in a request body that can become the prompt of a model. The gateway estimates the
@@ -172,6 +206,39 @@ mod tests {
             r#"[{"role":"user","content":"a ] \" b"}]"#,
         ];
         assert_eq!(parts(body), expected);
+    }
+
+    #[test]
+    fn all_turns_of_a_conversation_open_alike() {
+        let opening = |body: &str| {
+            let fields = RequestFields::parse(body.as_bytes()).unwrap();
+            let opening = fields.prompt.opening(body.as_bytes());
+            let parts = opening.parts(body.as_bytes());
+            parts
+                .map(|part| str::from_utf8(part).unwrap())
+                .collect::<String>()
+        };
+        let asked = r#"{"role":"user","content":"\"role\": [a]"}"#;
+        for field in ["messages", "input"] {
+            for body in [
+                format!(r#"{{"system":"b","tools":[],"{field}":[{asked}]}}"#),
+                format!(r#"{{"{field}":[{{"role":"system","content":"x"}}, {asked} ,{asked}]}}"#),
+                format!(r#"{{"{field}":[{asked},{{"role":"assistant"}},{{"role":"user"}}]}}"#),
+            ] {
+                assert_eq!(opening(&body), asked, "{body}");
+            }
+        }
+        for (body, whole) in [
+            (r#"{"prompt":"a b"}"#, r#""a b""#),
+            (r#"{"input":"a b"}"#, r#""a b""#),
+            (
+                r#"{"messages":["a",{"role":1},3]}"#,
+                r#"["a",{"role":1},3]"#,
+            ),
+            ("{}", ""),
+        ] {
+            assert_eq!(opening(body), whole);
+        }
     }
 
     #[test]

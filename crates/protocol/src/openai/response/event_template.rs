@@ -36,20 +36,18 @@ struct RecordedDelta {
 const MAX_TEMPLATE_BYTES: usize = 1_024;
 
 impl EventTemplate {
-    /// Whether the data equals that of the template except for the text, which must not be empty.
-    pub(super) fn is_match(&self, data: &[u8]) -> bool {
-        if self.recorded.is_none() {
-            return false;
-        }
+    /// The text of the data if the data equals that of the template except for the text. The text is not empty.
+    pub(super) fn matched_text<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        self.recorded.as_ref()?;
         let before = &self.data[..self.text.start];
         let after = &self.data[self.text.end..];
         let text = data
             .strip_prefix(before)
             .and_then(|suffix| suffix.strip_suffix(after));
-        text.is_some_and(|text| !text.is_empty() && is_string_content(text))
+        text.filter(|text| !text.is_empty() && is_string_content(text))
     }
 
-    /// The content of an event whose data [matches](Self::is_match) the template. `None`: the event
+    /// The content of an event whose data [matches](Self::matched_text) the template. `None`: the event
     /// has another type than the template.
     pub(super) fn delta_for(&self, event_type: &str) -> Option<Delta> {
         let recorded = self

@@ -1,6 +1,7 @@
 //! The content of responses: one [`Delta`](super::Delta) for each event.
 
 mod phrase_matcher;
+mod text_variety;
 mod usage;
 
 mod event_template;
@@ -14,4 +15,5 @@ mod response_reader;
 
 pub use phrase_matcher::PhraseMatcher;
 pub use response_reader::ResponseReader;
+pub use text_variety::TextVariety;
 pub use usage::{MAX_TOKEN_COUNT, read_usage};

@@ -5,6 +5,7 @@ use super::delta_builder::DeltaBuilder;
 use super::event_template::EventTemplate;
 use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
+use super::text_variety::TextVariety;
 use crate::json::{JsonScanner, JsonValue};
 use crate::openai::shapes::{
     self, ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseSchema,
@@ -32,6 +33,8 @@ pub struct ResponseReader {
     has_answer: bool,
     /// Whether an event had text instead of JSON.
     has_text_event: bool,
+    /// The first texts of the events that match a template.
+    variety: TextVariety,
 }
 
 /// How the data of the current event is processed.
@@ -64,6 +67,7 @@ impl ResponseReader {
             has_output: false,
             has_answer: false,
             has_text_event: false,
+            variety: TextVariety::default(),
         }
     }
 
@@ -88,16 +92,15 @@ impl ResponseReader {
 
     /// Reads the next piece of the data of an event, or of a complete response.
     pub fn data(&mut self, piece: &[u8]) {
+        if self.event_state == EventState::MatchingDone(0)
+            && let Some(template) = &self.template
+            && let Some(text) = template.matched_text(piece)
+        {
+            self.variety.add(text);
+            self.event_state = EventState::MatchingTemplate;
+            return;
+        }
         match self.event_state {
-            EventState::MatchingDone(0)
-                if self
-                    .template
-                    .as_ref()
-                    .is_some_and(|template| template.is_match(piece)) =>
-            {
-                self.event_state = EventState::MatchingTemplate;
-                return;
-            }
             EventState::MatchingDone(matched) => {
                 // White space has no meaning around `[DONE]` and between the tokens of JSON.
                 let trimmed = piece.trim_ascii();
@@ -163,6 +166,11 @@ impl ResponseReader {
             self.add_usage(&mut delta);
         }
         delta
+    }
+
+    /// How varied the first texts of the stream are.
+    pub fn text_variety(&self) -> TextVariety {
+        self.variety
     }
 
     /// Whether nothing but white space has arrived since the end of the last event.

@@ -65,6 +65,11 @@ impl Exchange {
             .as_ref()
             .and_then(|backend| backend.fingerprint());
         observer.remove_injected_usage(&record.options, fingerprint);
+        if status == OK
+            && let Some(name) = &record.options.response_model
+        {
+            observer.rename_model(name);
+        }
         let is_tunnel = status == SWITCHING_PROTOCOLS;
         let tunnel = if is_tunnel {
             forwarded_bytes.clone()

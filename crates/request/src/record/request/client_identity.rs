@@ -15,6 +15,14 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
+    /// The beginning of the names of keys that stand for tokens. A name in the key file does not begin with it.
+    pub const TOKEN_KEY_PREFIX: char = '_';
+
+    /// Whether a token proved the identity, and not a key of the key file.
+    pub fn is_of_token(&self) -> bool {
+        self.key.starts_with(Self::TOKEN_KEY_PREFIX)
+    }
+
     /// The label value of the tenant: its name, or [`ModelLabel::OTHER`].
     pub fn tenant_label(&self) -> &str {
         if self.is_tenant_label {

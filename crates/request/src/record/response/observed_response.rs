@@ -11,7 +11,9 @@ use tokenweir_protocol::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
     FixedBucketHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
-use tokenweir_protocol::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
+use tokenweir_protocol::openai::{
+    EngineTimes, FinishReason, InBandError, TextExcerpt, TextVariety, Usage,
+};
 
 /// The observations of one response.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,6 +47,8 @@ pub struct ObservedResponse {
     pub chunk_transit: ChunkTransitHistogram,
     /// The times of the chunks with output.
     pub chunk_timings: ChunkTimings,
+    /// How varied the first texts of a stream are.
+    pub text_variety: TextVariety,
     /// Whether there was output other than reasoning.
     pub has_answer: bool,
     /// Whether the response contains a configured refusal phrase.

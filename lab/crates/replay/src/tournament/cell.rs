@@ -2,7 +2,7 @@
 
 use crate::engines::engine_presets::EnginePreset;
 use crate::results::LatencyObjectives;
-use crate::workload::TrafficShape;
+use crate::workload::{Traffic, TrafficShape};
 use serde::Serialize;
 use tokenweir_protocol::named_enum;
 use tokenweir_sim::engine::EngineSpec;
@@ -26,7 +26,7 @@ named_enum! {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
     /// The kind of traffic.
-    pub shape: TrafficShape,
+    pub shape: Traffic,
     /// The fleet of backends.
     pub fleet: FleetKind,
     /// The load as a share of the capacity of the fleet for this traffic.
@@ -64,29 +64,32 @@ impl FleetKind {
 }
 
 impl Cell {
-    /// Returns all cells (setups) of the tournament.
+    /// All cells (setups) of the tournament.
     pub fn all() -> Vec<Self> {
-        let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         // Mixed traffic is left out: its results are between those of agents and of chats.
         let shapes = TrafficShape::ALL
             .into_iter()
             .filter(|shape| *shape != TrafficShape::Mixed);
-        let setups = shapes.flat_map(fleets);
+        Self::of(shapes.map(Traffic::from))
+    }
+
+    /// The cells with this number of drawn traffics.
+    pub fn drawn(count: u32) -> Vec<Self> {
+        Self::of((0..count).map(Traffic::Drawn))
+    }
+
+    fn of(traffics: impl Iterator<Item = Traffic>) -> Vec<Self> {
+        let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         let cell = |(shape, fleet)| {
             LOADS
                 .into_iter()
                 .map(move |load| Self { shape, fleet, load })
         };
-        setups.flat_map(cell).collect()
+        traffics.flat_map(fleets).flat_map(cell).collect()
     }
 
     /// Name in results, such as `retrieval/equal/0.95`.
     pub fn name(&self) -> String {
-        format!(
-            "{}/{}/{}",
-            self.shape.as_str(),
-            self.fleet.as_str(),
-            self.load
-        )
+        format!("{}/{}/{}", self.shape, self.fleet.as_str(), self.load)
     }
 }

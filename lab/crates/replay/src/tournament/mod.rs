@@ -22,7 +22,7 @@ use super::results::mean_of;
 use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
-use super::workload::{self, TrafficShape};
+use super::workload::{self, Traffic};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -155,13 +155,13 @@ impl Tournament {
         setup
     }
 
-    fn traffic(&self, shape: TrafficShape, speed: f64, seed: u64) -> Vec<TraceRequest> {
+    fn traffic(&self, shape: Traffic, speed: f64, seed: u64) -> Vec<TraceRequest> {
         let requests = self.requests.max((self.seconds * speed) as usize);
         workload::generate(shape, requests, seed)
     }
 
     /// The greatest speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
-    fn capacity(&self, shape: TrafficShape, fleet: FleetKind) -> f64 {
+    fn capacity(&self, shape: Traffic, fleet: FleetKind) -> f64 {
         let alone = Self {
             gateways: 1,
             admission: None,
@@ -253,6 +253,7 @@ impl CellResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::TrafficShape;
     use tokenweir_protocol::clock;
 
     #[test]
@@ -273,7 +274,9 @@ mod tests {
         };
         let cells: Vec<Cell> = Cell::all()
             .into_iter()
-            .filter(|cell| (cell.shape, cell.fleet) == (TrafficShape::Chat, FleetKind::Unequal))
+            .filter(|cell| {
+                (cell.shape, cell.fleet) == (TrafficShape::Chat.into(), FleetKind::Unequal)
+            })
             .collect();
         let run = || tournament.run(&cells, &|| {});
         let first = run();

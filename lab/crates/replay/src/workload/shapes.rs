@@ -1,6 +1,6 @@
 //! The sessions of each kind of traffic.
 
-use super::{Generator, Lognormal, Segment, TrafficShape, TurnLengths};
+use super::{Generator, Lognormal, Segment, Traffic, TrafficShape, TurnLengths};
 use std::time::Duration;
 
 /// If the history of an agent has more tokens than this, the agent replaces the history by a summary.
@@ -12,7 +12,14 @@ const fn lognormal(median: f64, sigma: f64) -> Lognormal {
 
 impl Generator {
     /// Adds the requests of one session that starts at the time `at`.
-    pub(super) fn session(&mut self, shape: TrafficShape, at: Duration) {
+    pub(super) fn session(&mut self, traffic: Traffic, at: Duration) {
+        match traffic {
+            Traffic::Named(shape) => self.named(shape, at),
+            Traffic::Drawn(number) => self.drawn(number, at),
+        }
+    }
+
+    fn named(&mut self, shape: TrafficShape, at: Duration) {
         match shape {
             TrafficShape::Chat => {
                 self.single(at, &[], lognormal(1_020.0, 1.0), lognormal(129.0, 0.86));
@@ -36,7 +43,7 @@ impl Generator {
                 } else {
                     TrafficShape::Chat
                 };
-                self.session(part, at);
+                self.named(part, at);
             }
             TrafficShape::RankedDocuments => self.ranked_documents(at),
             TrafficShape::Tenants => {
@@ -59,7 +66,7 @@ impl Generator {
             output: lognormal(200.0, 0.8),
             pause: lognormal(12.0, 0.8),
         };
-        self.turn_taking(at, system, turns, lengths);
+        self.turn_taking(at, vec![system], turns, lengths);
     }
 
     fn agents(&mut self, at: Duration) {
@@ -70,7 +77,7 @@ impl Generator {
             output: lognormal(90.0, 0.9),
             pause: lognormal(3.0, 1.2),
         };
-        self.turn_taking(at, system, turns, lengths);
+        self.turn_taking(at, vec![system], turns, lengths);
     }
 
     fn fast_tools(&mut self, at: Duration) {
@@ -81,7 +88,7 @@ impl Generator {
             output: lognormal(70.0, 0.7),
             pause: lognormal(0.6, 0.7),
         };
-        self.turn_taking(at, system, turns, lengths);
+        self.turn_taking(at, vec![system], turns, lengths);
     }
 
     /// Adds the session of an agent. After about one of five turns, three sub-agents start at once with the

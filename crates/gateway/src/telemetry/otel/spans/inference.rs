@@ -138,6 +138,10 @@ fn add_request(
             last.map_or(DEFAULT_PROVIDER, |attempt| attempt.provider),
         )
         .put("gen_ai.request.model", text(record.model.name()))
+        .put_some(
+            "tokenweir.requested_model",
+            record.notes.requested_model().map(text),
+        )
         .put_some("gen_ai.request.stream", options.stream.then_some(true))
         .put_some("gen_ai.request.max_tokens", options.max_tokens.map(count))
         .put_some(

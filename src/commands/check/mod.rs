@@ -1,19 +1,30 @@
-//! `tokenweir check`: validates a configuration file and reports its mistakes.
+//! `tokenweir check`: validates a configuration file and reports its mistakes, or rewrites files of an earlier
+//! version.
+
+mod upgrade;
 
 use super::print_line;
-use super::{EXIT_USAGE, variable};
+use super::{EXIT_FAILURE, EXIT_USAGE, variable};
 use crate::app::check;
 use crate::config::CheckedFile;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `tokenweir check`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct CheckArgs {
-    /// The file to check.
-    pub file: PathBuf,
+    /// The files to check.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Show how configurations, rules and dashboards of version 0.1 change for this version, as a unified
+    /// diff.
+    #[arg(long, conflicts_with_all = ["kind", "print", "format"])]
+    pub upgrade: bool,
+    /// Write the changes of --upgrade into the files.
+    #[arg(long, requires = "upgrade")]
+    pub write: bool,
     /// Kind of the file.
     #[arg(long, value_enum, default_value_t)]
     pub kind: CheckedFile,
@@ -41,15 +52,29 @@ pub enum CheckFormat {
 
 const HELP: &str = "\
 Exit code: 0 the gateway can start with the file, 1 the file is valid and this machine lacks something \
-that it names, 2 invalid arguments, 64 the file has mistakes.";
+that it names, 2 invalid arguments, 64 the file has mistakes. Of several files, the highest code counts. \
+--upgrade: 0 the changed file is valid, 1 it is, and a person has to change what the messages name, 64 it has mistakes.";
 
 /// Runs `tokenweir check`.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    let code = |file: &PathBuf| {
+        if args.upgrade {
+            upgrade::run(file, args.write)
+        } else {
+            check_file(file, args)
+        }
+    };
+    let codes: Vec<u8> = args.files.iter().map(code).collect();
+    ExitCode::from(codes.into_iter().max().unwrap_or(0))
+}
+
+/// Checks one file and prints the result. Returns the exit code.
+fn check_file(file: &Path, args: &CheckArgs) -> u8 {
     let checked = match args.kind {
         CheckedFile::Config if args.syntax_only => CheckedFile::ConfigSyntax,
         kind => kind,
     };
-    let result = check::check(&args.file, checked, variable);
+    let result = check::check(file, checked, variable);
     let effective = if args.print {
         result.effective_yaml()
     } else {
@@ -65,11 +90,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
         (CheckFormat::Human, None) => eprintln!("{result}"),
     }
     if !result.is_valid() {
-        return ExitCode::from(EXIT_USAGE);
+        return EXIT_USAGE;
     }
-    if result.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if result.is_ok() { 0 } else { EXIT_FAILURE }
 }

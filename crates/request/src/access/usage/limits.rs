@@ -1,10 +1,12 @@
-//! Limits of a tenant or a key, and the rate limit headers of responses.
+//! Limits of a tenant, of a key or of a model of a tenant, and the rate limit headers of responses.
 
+use super::calendar::QuotaPeriod;
+use super::quota::{Quota, QuotaUnit};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Limits of a tenant or of a key. A field that is `None` sets no limit.
+/// Limits of a tenant, of a key or of a model of a tenant. A field that is `None` sets no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsageLimits {
@@ -14,11 +16,31 @@ pub struct UsageLimits {
     pub tokens_per_minute: Option<u32>,
     /// Requests that may be open at the same time.
     pub concurrency: Option<u32>,
+    /// Requests that may start per calendar day in UTC.
+    pub requests_per_day: Option<u64>,
+    /// Prompt and output tokens per calendar day in UTC.
+    pub tokens_per_day: Option<u64>,
+    /// Requests that may start per calendar month in UTC.
+    pub requests_per_month: Option<u64>,
+    /// Prompt and output tokens per calendar month in UTC.
+    pub tokens_per_month: Option<u64>,
 }
 
-/// Remaining quota of a request under the limits per minute. If both the tenant and the key have a limit of
-/// the same kind, its field has the lower of the two remaining quotas. `None`: neither the tenant nor the key
-/// has such a limit.
+/// Which limits are counted as quotas, and whether other gateways use them too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum QuotaScope {
+    /// Each gateway counts by itself: limits per day and per month are quotas.
+    #[default]
+    Gateway,
+    /// All gateways count together: all limits are quotas.
+    Shared,
+}
+
+/// Greatest limit. The store counts exactly up to 2^53.
+const MAX_LIMIT: u64 = 1_000_000_000_000_000;
+
+/// Remaining quota of a request. If several limits of a tenant, a key or a model count the same, its field has
+/// the lowest of the remaining quotas. `None`: there is no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
     /// Remaining quota of requests.
@@ -30,10 +52,10 @@ pub struct RateLimitStatus {
 /// Remaining quota of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingQuota {
-    /// The limit: requests or tokens per minute.
-    pub limit: u32,
+    /// The limit: requests or tokens per minute, day or month.
+    pub limit: u64,
     /// Requests or tokens that can be used now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Time until `remaining` equals `limit` again, if nothing is used until then.
     pub reset: Duration,
 }
@@ -51,11 +73,67 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
+// === impl UsageLimits ===
+
+impl UsageLimits {
+    /// The quotas that these limits set, of which nothing is used.
+    pub(super) fn quotas(&self, scope: QuotaScope) -> Vec<Quota> {
+        use QuotaPeriod::{Day, Minute, Month, Unbounded};
+        use QuotaUnit::{OpenRequests, Requests, Tokens};
+        let of_periods = [
+            (Requests, Day, self.requests_per_day),
+            (Tokens, Day, self.tokens_per_day),
+            (Requests, Month, self.requests_per_month),
+            (Tokens, Month, self.tokens_per_month),
+        ];
+        let of_minutes = [
+            (Requests, Minute, self.requests_per_minute),
+            (Tokens, Minute, self.tokens_per_minute),
+            (OpenRequests, Unbounded, self.concurrency),
+        ];
+        let of_minutes =
+            of_minutes.map(|(unit, period, limit)| (unit, period, limit.map(u64::from)));
+        let mut set = of_periods.to_vec();
+        if scope == QuotaScope::Shared {
+            set.extend(of_minutes);
+        }
+        let quotas = set.into_iter();
+        quotas
+            .filter_map(|(unit, period, limit)| Some(Quota::new(unit, period, limit?)))
+            .collect()
+    }
+
+    /// Returns the name of the first invalid limit and its problem.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let all = [
+            (
+                "requests_per_minute",
+                self.requests_per_minute.map(u64::from),
+            ),
+            ("tokens_per_minute", self.tokens_per_minute.map(u64::from)),
+            ("concurrency", self.concurrency.map(u64::from)),
+            ("requests_per_day", self.requests_per_day),
+            ("tokens_per_day", self.tokens_per_day),
+            ("requests_per_month", self.requests_per_month),
+            ("tokens_per_month", self.tokens_per_month),
+        ];
+        for (name, limit) in all {
+            if limit == Some(0) {
+                return Err((name, "a limit must be 1 or more; leave it out for no limit"));
+            }
+            if limit.is_some_and(|limit| limit > MAX_LIMIT) {
+                return Err((name, "a limit must be at most 10^15"));
+            }
+        }
+        Ok(())
+    }
+}
+
 // === impl RateLimitStatus ===
 
 impl RateLimitStatus {
     /// The lower remaining quota of `self` and `other`, for requests and for tokens.
-    pub(super) fn most_restrictive(self, other: Self) -> Self {
+    pub fn most_restrictive(self, other: Self) -> Self {
         Self {
             requests: RemainingQuota::lower_remaining(self.requests, other.requests),
             tokens: RemainingQuota::lower_remaining(self.tokens, other.tokens),

@@ -1,0 +1,146 @@
+//! What has changed in how engines were started: their weights, their context length, their KV cache, the version.
+
+use super::fleet::FleetBackend;
+use super::verdict::Change;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
+
+/// The known facts of each backend, and their changes.
+#[derive(Debug, Default)]
+pub(super) struct FactHistory {
+    known: HashMap<BackendId, HashMap<&'static str, String>>,
+    /// The changes of the last [`SHOWN_FOR`], the oldest first.
+    changes: Vec<FactChange>,
+}
+
+/// A fact of a backend that has changed.
+#[derive(Debug, Clone)]
+struct FactChange {
+    backend: BackendId,
+    name: &'static str,
+    before: String,
+    value: String,
+    at: Instant,
+}
+
+/// Time for which a change is shown.
+const SHOWN_FOR: Duration = Duration::from_mins(15);
+/// Maximum number of changes that are kept.
+const MAX_KEPT: usize = 256;
+
+impl FactHistory {
+    /// Takes the facts of all backends at `now`. Returns the changes, the newest first. A change that all backends
+    /// have is one.
+    pub(super) fn observe(&mut self, backends: &[FleetBackend], now: Instant) -> Vec<Change> {
+        self.known
+            .retain(|id, _| backends.iter().any(|backend| backend.id == *id));
+        self.changes.retain(|change| {
+            now.saturating_duration_since(change.at) < SHOWN_FOR
+                && backends.iter().any(|backend| backend.id == change.backend)
+        });
+        for backend in backends {
+            let known = self.known.entry(backend.id.clone()).or_default();
+            for (name, value) in &backend.facts {
+                let before = known.insert(name, value.clone());
+                let Some(before) = before.filter(|before| before != value) else {
+                    continue;
+                };
+                if self.changes.len() < MAX_KEPT {
+                    self.changes.push(FactChange {
+                        backend: backend.id.clone(),
+                        name,
+                        before,
+                        value: value.clone(),
+                        at: now,
+                    });
+                }
+            }
+        }
+        self.shown(backends.len(), now)
+    }
+
+    fn shown(&self, backends: usize, now: Instant) -> Vec<Change> {
+        let mut shown: Vec<Change> = Vec::new();
+        for change in self.changes.iter().rev() {
+            let same = self.changes.iter().filter(|other| change.is_same(other));
+            let is_common = backends > 1 && same.count() == backends;
+            let subject = if is_common {
+                "all backends"
+            } else {
+                change.backend.as_str()
+            };
+            let FactChange {
+                name,
+                before,
+                value,
+                at,
+                ..
+            } = change;
+            let words = format!("{subject}: {name} {value}, before {before}");
+            if shown.iter().any(|known| known.words == words) {
+                continue;
+            }
+            shown.push(Change {
+                words,
+                backend: if is_common {
+                    String::new()
+                } else {
+                    change.backend.to_string()
+                },
+                measure: (*name).into(),
+                factor: 1.0,
+                age_seconds: now.saturating_duration_since(*at).as_secs_f64(),
+            });
+        }
+        shown
+    }
+}
+
+impl FactChange {
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.before == other.before && self.value == other.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AttemptCounts;
+    use tokenweir_protocol::clock;
+    use tokenweir_routing::resilience::Availability;
+
+    fn fleet(lengths: &[u32]) -> Vec<FleetBackend> {
+        let backend = |(number, length): (usize, &u32)| FleetBackend {
+            id: BackendId::new(&format!("gpu-{number}")),
+            models: Vec::new(),
+            state: Availability::Available,
+            is_up: true,
+            reason: None,
+            drain: None,
+            attempts: AttemptCounts::default(),
+            restarts: 0,
+            engine_switches: 0,
+            facts: vec![("max_model_len", length.to_string())],
+        };
+        lengths.iter().enumerate().map(backend).collect()
+    }
+
+    fn words(changes: Vec<Change>) -> Vec<String> {
+        changes.into_iter().map(|change| change.words).collect()
+    }
+
+    #[test]
+    fn a_change_is_shown_for_15_minutes() {
+        let mut facts = FactHistory::default();
+        let start = clock::epoch();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(facts.observe(&fleet(&[8, 8]), at(0)), []);
+        let one = ["gpu-0: max_model_len 2, before 8"];
+        assert_eq!(words(facts.observe(&fleet(&[2, 8]), at(5))), one);
+        let all = ["all backends: max_model_len 2, before 8"];
+        assert_eq!(words(facts.observe(&fleet(&[2, 2]), at(10))), all);
+        assert_eq!(words(facts.observe(&fleet(&[2, 2]), at(904))), all);
+        assert_eq!(facts.observe(&fleet(&[2, 2]), at(911)), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! Names in the causes of verdicts in what a backend differs from its peers: its weights, its context length, its
+//! KV cache or the version of its engine.
+
+use super::observation::FleetBackend;
+use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
+
+/// Adds to the cause of each verdict about an engine in what its backend differs from all peers, which serve the
+/// same models.
+pub(crate) fn name_differences(verdicts: &mut [Verdict], backends: &[FleetBackend]) {
+    for verdict in verdicts {
+        let is_about_engine = verdict.scope == VerdictScope::Backend
+            && verdict.severity > VerdictSeverity::Info
+            && !verdict.is_about_state();
+        let own = backends
+            .iter()
+            .find(|backend| backend.id.as_str() == verdict.backend);
+        let Some(own) = own.filter(|own| is_about_engine && !own.models.is_empty()) else {
+            continue;
+        };
+        for clause in differences(own, backends) {
+            verdict.add_to_cause(&clause);
+        }
+    }
+}
+
+fn differences(own: &FleetBackend, backends: &[FleetBackend]) -> Vec<String> {
+    let peers: Vec<&FleetBackend> = backends
+        .iter()
+        .filter(|other| other.id != own.id && other.models == own.models)
+        .collect();
+    let of_fact = |(name, value): &(&'static str, String)| {
+        let mut values = peers.iter().filter_map(|peer| peer.fact(name));
+        let usual = values.next()?;
+        let is_common = values.all(|other| other == usual);
+        (is_common && usual != value)
+            .then(|| format!("its {name} is {value}, that of its peers {usual}"))
+    };
+    own.facts.iter().filter_map(of_fact).collect()
+}
+
+impl FleetBackend {
+    fn fact(&self, name: &str) -> Option<&str> {
+        let fact = self.facts.iter().find(|(known, _)| *known == name)?;
+        Some(&fact.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observation;
+    use super::*;
+    use tokenweir_routing::resilience::Availability;
+
+    fn backend(name: &str, root: &str) -> FleetBackend {
+        FleetBackend {
+            models: vec!["llama".into()],
+            facts: vec![("root", root.to_owned()), ("version", "0.11".to_owned())],
+            ..observation::tests::backend(name, Availability::Available)
+        }
+    }
+
+    fn cause(roots: &[&str]) -> String {
+        let backends: Vec<FleetBackend> = roots
+            .iter()
+            .enumerate()
+            .map(|(number, root)| backend(&format!("gpu-{number}"), root))
+            .collect();
+        let mut verdicts = [Verdict {
+            verdict: "unusual_responses".into(),
+            backend: "gpu-0".into(),
+            cause: Some("other answers".into()),
+            ..Verdict::default()
+        }];
+        name_differences(&mut verdicts, &backends);
+        verdicts[0].cause.as_deref().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn only_what_differs_from_all_peers_is_named() {
+        let expected = "other answers; its root is 8b, that of its peers 70b";
+        assert_eq!(cause(&["8b", "70b", "70b"]), expected);
+        for roots in [&["8b", "8b", "8b"][..], &["8b", "70b", "13b"], &["8b"]] {
+            assert_eq!(cause(roots), "other answers", "{roots:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The rule about a backend that is not one engine for this gateway alone: its URL leads to several engines, or
+//! other clients send it requests. The metrics of such a backend do not show the effect of this gateway, so
+//! this rule explains those that would recommend flags of the engine.
+
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
+use crate::history::{BackendHistory, EVERY, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::VerdictSeverity;
+use std::time::Duration;
+
+/// Minimum number of pages of another engine in five minutes.
+const MIN_SWITCHES: f64 = 2.0;
+/// Time within which the last page of another engine must have come.
+const SWITCH_WINDOW: Duration = Duration::from_secs(40);
+/// Time for which the requests of other clients must be in the engine. It is short, so that no flag of the engine is
+/// recommended before.
+const FOREIGN_WINDOW: Duration = Duration::from_secs(10);
+const FOREIGN_STEPS: usize = (FOREIGN_WINDOW.as_secs() / EVERY.as_secs()) as usize;
+/// Minimum number of requests of other clients.
+const MIN_FOREIGN: f64 = 3.0;
+/// Minimum share of other clients in the requests in the engine. Beside peers, it must be twice their share:
+/// a second gateway in front of the same backends has the same share everywhere.
+const FOREIGN_SHARE: f64 = 0.5;
+const FOREIGN_SHARE_WITHOUT_PEERS: f64 = 0.8;
+const MAX_SHARE_OF_PEERS: f64 = 0.5;
+
+const SEVERAL_ENGINES: &str = "several engines answer at its URL in turn: the URL is that of a load balancer or of a \
+                               Kubernetes Service";
+const OTHER_CLIENTS: &str = "other clients send it requests, not through this gateway: most of the requests in its engine are theirs";
+
+pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
+    name: "shared_backend",
+    severity: VerdictSeverity::Warning,
+    meaning: "The backend is not one engine for this gateway alone, so its metrics do not show what this \
+              gateway causes.",
+    evidence: "In five minutes two metrics pages, and in the last 40 s one, were those of another engine \
+               than the page before: the counters or the start time of an earlier engine returned. Or for \
+               10 s at least three requests, half of those in the engine and twice the share at the peers \
+               (80 % without peers), are not of this gateway; and requests wait in the engine, first tokens \
+               or tokens are late, or sequences are preempted.",
+    excluded: "",
+    remedy: "The flags of the engine are not the cause.",
+    disproof: "The backend has its own URL, and its log has only requests of this gateway.",
+    pages: false,
+    explained_by: &["blind"],
+    needs: &[StepSignal::Running, StepSignal::Waiting],
+    judge: judge_shared_backend,
+};
+
+#[expect(clippy::unnecessary_wraps, reason = "other rules lack metrics")]
+fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
+    let switches = |window: StepWindow<'_>| window.sum(StepSignal::EngineSwitches).unwrap_or(0.0);
+    if switches(evaluation.long_window()) >= MIN_SWITCHES
+        && switches(evaluation.history.window(SWITCH_WINDOW)) >= 1.0
+    {
+        let evidence = evaluation.evidence_for_all(&[WindowMeasure::InFlight]);
+        let remedy =
+            "Name each engine as a backend of its own, or use discovery (discovery.kubernetes).";
+        let rule_match = RuleMatch::new(3, evidence).because(SEVERAL_ENGINES);
+        return Ok(Some(rule_match.remedy(Some(remedy.to_owned()))));
+    }
+    let window = evaluation.history.window(FOREIGN_WINDOW);
+    // Without a gateway, all requests are those of other clients.
+    if !window.has_signal(StepSignal::InFlight) {
+        return Ok(None);
+    }
+    let foreign: Vec<f64> = window.foreign_requests().collect();
+    let is_lasting =
+        foreign.len() >= FOREIGN_STEPS && foreign.iter().all(|requests| *requests >= MIN_FOREIGN);
+    let share = foreign_share(evaluation.history).unwrap_or(0.0);
+    let least = foreign.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = foreign.iter().copied().fold(0.0, f64::max);
+    let is_lasting = is_lasting && has_other_clients(evaluation, most - least);
+    if !is_lasting || !is_unusual(share, evaluation) || !is_busy(evaluation) {
+        return Ok(None);
+    }
+    let measures = [
+        WindowMeasure::Running,
+        WindowMeasure::Waiting,
+        WindowMeasure::InFlight,
+    ];
+    let remedy = "Send the requests of the other clients through the gateway, a batch job with a low class \
+                  (admission.classes), or give them a backend of their own.";
+    let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&measures));
+    let rule_match = rule_match.because(OTHER_CLIENTS);
+    Ok(Some(rule_match.remedy(Some(remedy.to_owned()))))
+}
+
+/// The share of the requests in the engine that are not of this gateway. `None`: unknown, or there are none.
+fn foreign_share(history: &BackendHistory) -> Option<f64> {
+    let window = history.window(FOREIGN_WINDOW);
+    let in_engine = window.get(WindowMeasure::Running)? + window.get(WindowMeasure::Waiting)?;
+    if in_engine < 1.0 {
+        return None;
+    }
+    let own = window.get(WindowMeasure::InFlight)?;
+    Some(((in_engine - own) / in_engine).max(0.0))
+}
+
+fn is_unusual(share: f64, evaluation: &Evaluation<'_>) -> bool {
+    let mut shares: Vec<f64> = evaluation.peers().filter_map(foreign_share).collect();
+    shares.sort_by(f64::total_cmp);
+    match shares.get(shares.len() / 2) {
+        Some(of_peers) => share >= FOREIGN_SHARE && *of_peers <= MAX_SHARE_OF_PEERS * share,
+        None => share >= FOREIGN_SHARE_WITHOUT_PEERS,
+    }
+}
+
+/// Whether the requests in the engine delay each other.
+fn is_busy(evaluation: &Evaluation<'_>) -> bool {
+    let preemptions = evaluation.short_window().sum(StepSignal::Preemptions);
+    evaluation.has_queue()
+        || preemptions.is_some_and(|count| count >= 2.0)
+        || !evaluation.slow_start_evidence().is_empty()
+        || !evaluation.slow_inter_token_evidence().is_empty()
+}
+
+/// Whether other clients probably send requests directly to the backend. The requests of other clients end,
+/// so the engine processes more requests than this gateway sends, and the number of requests in the engine
+/// that are not from this gateway varies. The number of leaked requests is almost constant. `variation`:
+/// highest minus lowest number of requests in the engine that are not from this gateway.
+pub(super) fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
+    let window = evaluation.short_window();
+    let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);
+    let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
+    finished > 1.1 * own_finished + MIN_FOREIGN
+        || variation > 2.0 * MIN_FOREIGN + 0.1 * own_finished
+}

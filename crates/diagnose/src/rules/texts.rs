@@ -1,0 +1,312 @@
+//! The part of the rule `unusual_responses` about what engines write: an engine with damaged weights, or with
+//! another dtype or kernel than its peers, writes other texts for the same traffic.
+//!
+//! A mean is compared with that of the peers and with the past of the backend itself. Routing can send the
+//! requests of one application to one backend, so neither of the two alone shows a fault.
+
+use crate::evaluation::{Evaluation, RuleMatch, windows};
+use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::Evidence;
+use std::time::Duration;
+
+/// Minimum number of texts of the backend, and of all its peers together.
+const MIN_TEXTS: f64 = 12.0;
+const MIN_TEXTS_OF_PEERS: f64 = 60.0;
+/// Minimum difference of the means, in standard errors. By chance it occurs less than once in 10¹⁴ comparisons.
+const MIN_ERRORS: f64 = 8.0;
+/// If the mean length of prompts differs by more than this share from usual, the traffic has changed, and texts
+/// are not compared.
+const MAX_PROMPT_CHANGE: f64 = 0.25;
+
+/// A property of texts whose mean is compared.
+struct TextProperty {
+    measure: WindowMeasure,
+    sum: StepSignal,
+    squares: StepSignal,
+    count: StepSignal,
+    /// Minimum difference of the means, as a share of the mean of the peers and of the usual mean.
+    difference: f64,
+    cause: &'static str,
+}
+
+const PROPERTIES: [TextProperty; 3] = [
+    TextProperty {
+        measure: WindowMeasure::DistinctPieces,
+        sum: StepSignal::DistinctPieces,
+        squares: StepSignal::DistinctSquares,
+        count: StepSignal::Texts,
+        difference: 0.15,
+        cause: "its answers repeat themselves more or less than those of its peers and its own before: its \
+                engine or its model files",
+    },
+    TextProperty {
+        measure: WindowMeasure::PieceBytes,
+        sum: StepSignal::PieceBytes,
+        squares: StepSignal::PieceBytesSquares,
+        count: StepSignal::Texts,
+        difference: 0.25,
+        cause: "its tokens are longer or shorter than those of its peers and its own before: its engine or its \
+                model files",
+    },
+    // The square root makes the lengths of answers more regular.
+    TextProperty {
+        measure: WindowMeasure::AnswerLength,
+        sum: StepSignal::ServedRoots,
+        squares: StepSignal::ServedTokens,
+        count: StepSignal::Served,
+        difference: 0.4,
+        cause: "its answers are far longer or shorter than those of its peers and its own before: its engine or \
+                its model files",
+    },
+];
+
+/// The number of texts, and the mean and the variance of a property.
+struct Moments {
+    count: f64,
+    mean: f64,
+    variance: f64,
+}
+
+/// The match of the first property that shows a fault. `None`: none does.
+pub(super) fn judge_texts(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let prompts = evaluation.short_window().get(WindowMeasure::PromptTokens);
+    let usual = evaluation.history.usual(WindowMeasure::PromptTokens);
+    let has_usual_prompts = match (prompts, usual) {
+        (Some(prompts), Some(usual)) => (prompts - usual).abs() <= MAX_PROMPT_CHANGE * usual,
+        _ => true,
+    };
+    if !has_usual_prompts {
+        return None;
+    }
+    PROPERTIES
+        .iter()
+        .find_map(|property| property.judge(evaluation))
+}
+
+impl TextProperty {
+    fn judge(&self, evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+        let span = self.span(evaluation.history);
+        let window = evaluation.history.window(span);
+        let own = self.moments(&[window], MIN_TEXTS)?;
+        let peers = windows(evaluation.peers(), span);
+        let peers = self.moments(&peers, MIN_TEXTS_OF_PEERS)?;
+        let usual = evaluation.history.usual(self.measure)?;
+        let recent = evaluation.recent_window().get(self.measure);
+        let error = (own.variance / own.count + peers.variance / peers.count).sqrt();
+        let difference = own.mean - peers.mean;
+        let is_significant = difference.abs() >= MIN_ERRORS * error;
+        let departs = |value: f64| {
+            let from_peers = value - peers.mean;
+            let from_usual = value - usual;
+            from_peers.abs() >= self.difference * peers.mean
+                && from_usual.abs() >= self.difference * usual
+                && (from_peers > 0.0) == (from_usual > 0.0)
+        };
+        if !is_significant || !departs(own.mean) || recent.is_some_and(|recent| !departs(recent)) {
+            return None;
+        }
+        let unit = self.measure.unit();
+        let seconds = window.seconds();
+        let evidence = vec![
+            Evidence {
+                usual: Some(usual),
+                ..Evidence::new(self.measure.as_str(), own.mean, unit, seconds)
+            },
+            Evidence::new("of_others", peers.mean, unit, seconds),
+        ];
+        Some(RuleMatch::new(2, evidence).because(self.cause))
+    }
+
+    /// The window of a minute, or of five if a minute has too few texts.
+    fn span(&self, history: &BackendHistory) -> Duration {
+        let count = history.window(FAST).sum(self.count).unwrap_or(0.0);
+        if count >= MIN_TEXTS {
+            FAST
+        } else {
+            LONG_WINDOW
+        }
+    }
+
+    /// `None`: there are fewer than `least` texts.
+    fn moments(&self, windows: &[StepWindow<'_>], least: f64) -> Option<Moments> {
+        let sum = |signal| {
+            windows
+                .iter()
+                .filter_map(|window| window.sum(signal))
+                .sum::<f64>()
+        };
+        let count = sum(self.count);
+        if count < least {
+            return None;
+        }
+        let mean = sum(self.sum) / count;
+        let variance = (sum(self.squares) / count - mean * mean).max(0.0);
+        Some(Moments {
+            count,
+            mean,
+            variance,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations, Verdict,
+    };
+    use std::time::Instant;
+    use tokenweir_engine::address::BackendId;
+    use tokenweir_engine::dialect::EngineLoad;
+    use tokenweir_protocol::clock;
+
+    const BACKENDS: usize = 12;
+
+    /// How an engine writes: the mean and the spread of the number of different pieces among 32, and the mean
+    /// length of a piece in bytes.
+    #[derive(Clone, Copy)]
+    struct Style {
+        distinct: f64,
+        spread: f64,
+        bytes: f64,
+    }
+
+    const HEALTHY: Style = Style {
+        distinct: 24.0,
+        spread: 3.0,
+        bytes: 4.2,
+    };
+
+    struct Fleet {
+        diagnoser: Diagnoser,
+        now: Instant,
+        random: fastrand::Rng,
+    }
+
+    impl Fleet {
+        fn new() -> Self {
+            Self {
+                diagnoser: Diagnoser::default(),
+                now: clock::epoch(),
+                random: fastrand::Rng::with_seed(7),
+            }
+        }
+
+        /// A sum of uniform numbers with mean 0 and deviation 1.
+        fn noise(&mut self) -> f64 {
+            (0..12).map(|_| self.random.f64()).sum::<f64>() - 6.0
+        }
+
+        fn counts(&mut self, style: Style, streams: u64) -> BackendRequestCounts {
+            let mut counts = BackendRequestCounts {
+                finished: streams,
+                served: streams,
+                responses: streams,
+                texts: streams,
+                ..BackendRequestCounts::default()
+            };
+            for _ in 0..streams {
+                let distinct = (style.distinct + style.spread * self.noise())
+                    .round()
+                    .clamp(1.0, 32.0);
+                let bytes = (style.bytes + 0.5 * self.noise()).max(1.0);
+                let tokens = (200.0 + 60.0 * self.noise()).max(32.0);
+                counts.repetitive_texts += u64::from(distinct <= 8.0);
+                counts.distinct_pieces += distinct;
+                counts.distinct_squares += distinct * distinct;
+                counts.piece_bytes += bytes;
+                counts.piece_bytes_squares += bytes * bytes;
+                counts.served_tokens += tokens as u64;
+                counts.served_roots += tokens.sqrt();
+                counts.prompt_tokens += 500.0;
+            }
+            counts
+        }
+
+        /// Plays one step in which each backend ends so many streams in its style.
+        fn step(&mut self, streams: u64, styles: &[Style]) -> Vec<Verdict> {
+            self.now += EVERY;
+            let mut samples = Vec::new();
+            for (index, style) in styles.iter().enumerate() {
+                let gateway = GatewayObservations {
+                    weight: 1,
+                    counts: self.counts(*style, streams),
+                    ..GatewayObservations::default()
+                };
+                let page = EngineLoad {
+                    running: Some(1.0),
+                    waiting: Some(0.0),
+                    ..EngineLoad::default()
+                };
+                samples.push((
+                    BackendId::new(&format!("gpu-{index}")),
+                    DiagnosisSample {
+                        is_up: true,
+                        page: Some(page),
+                        gateway: Some(gateway),
+                        ..DiagnosisSample::at(self.now)
+                    },
+                ));
+            }
+            let mut verdicts = self.diagnoser.diagnose(samples, self.now).verdicts;
+            verdicts.retain(|verdict| verdict.verdict == "unusual_responses");
+            verdicts
+        }
+    }
+
+    fn named(verdicts: &[Verdict]) -> Vec<&str> {
+        verdicts.iter().map(|it| &*it.backend).collect()
+    }
+
+    #[test]
+    fn three_corrupted_of_twelve_are_named_soon() {
+        for corrupted in [
+            Style {
+                distinct: 1.0,
+                spread: 0.0,
+                bytes: 1.0,
+            },
+            Style {
+                distinct: 28.5,
+                spread: 1.5,
+                bytes: 6.5,
+            },
+        ] {
+            let mut fleet = Fleet::new();
+            for _ in 0..60 {
+                assert_eq!(fleet.step(1, &[HEALTHY; BACKENDS]), []);
+            }
+            let mut styles = [HEALTHY; BACKENDS];
+            styles[2] = corrupted;
+            styles[5] = corrupted;
+            styles[9] = corrupted;
+            let steps = 200 / BACKENDS;
+            let found = (0..steps).map(|_| fleet.step(1, &styles));
+            let last = found.last().unwrap_or_default();
+            assert_eq!(named(&last), ["gpu-2", "gpu-5", "gpu-9"]);
+        }
+    }
+
+    #[test]
+    fn none_of_a_million_healthy_streams_is_named() {
+        let mut fleet = Fleet::new();
+        let per_step = 40;
+        for step in 0..1_000_000 / (per_step * BACKENDS as u64) {
+            let found = fleet.step(per_step, &[HEALTHY; BACKENDS]);
+            assert_eq!(found, [], "{step}");
+        }
+    }
+
+    #[test]
+    fn other_traffic_at_one_backend_is_no_fault() {
+        let mut fleet = Fleet::new();
+        let mut styles = [HEALTHY; BACKENDS];
+        styles[0] = Style {
+            distinct: 16.0,
+            spread: 4.0,
+            bytes: 2.5,
+        };
+        for _ in 0..60 {
+            assert_eq!(fleet.step(20, &styles), [], "its own past is the same");
+        }
+    }
+}

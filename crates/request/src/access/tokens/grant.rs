@@ -1,0 +1,52 @@
+//! What a valid token grants, and why another one is refused.
+
+use crate::access::digest::KeyDigest;
+use crate::access::usage::UsageLimits;
+use crate::record::{LogPlace, NoteAttribute, NoteValue, RecordNote, Tier};
+use std::sync::Arc;
+
+/// Why a token is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenRefusal {
+    /// The class of the reason, for the log. The client does not learn it.
+    pub reason: &'static str,
+    /// Whether the gateway cannot check the token yet, so that a retry can succeed.
+    pub is_temporary: bool,
+}
+
+/// What a valid token grants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenGrant {
+    /// The digest of the token.
+    pub digest: KeyDigest,
+    /// Name of the tenant.
+    pub tenant: Arc<str>,
+    /// Name of the key that stands for the subject of the token. It begins with
+    /// [`ClientIdentity::TOKEN_KEY_PREFIX`](crate::record::ClientIdentity::TOKEN_KEY_PREFIX).
+    pub key: Arc<str>,
+    /// Tier of the requests. `None`: that of the tenant.
+    pub tier: Option<Tier>,
+    /// Models that the token names. Only those among them that the tenant may use are allowed. `None`: all
+    /// models of the tenant.
+    pub models: Option<Vec<String>>,
+    /// Limits of all tokens of the subject together. The limits of the tenant also apply.
+    pub limits: UsageLimits,
+}
+
+/// The class of the reason for which the token of a request was refused, in its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RefusedToken(pub &'static str);
+
+impl RecordNote for RefusedToken {
+    fn copy(&self) -> Box<dyn RecordNote> {
+        Box::new(*self)
+    }
+
+    fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
+        let field = NoteAttribute {
+            name: "token_refused",
+            value: NoteValue::Text(self.0),
+        };
+        (after == LogPlace::Attempts).then_some(field)
+    }
+}

@@ -1,0 +1,64 @@
+//! Limits and usage of the subjects of tokens. They outlive the tokens: a subject with a new token does not
+//! begin anew.
+
+use crate::access::usage::{QuotaRegistry, UsageLimiter, UsageLimits};
+use crate::record::ClientIdentity;
+use lru::LruCache;
+use std::sync::{Arc, Mutex};
+use tokenweir_protocol::mutex::lock;
+
+/// The limiters of subjects that have limits, by tenant and key.
+#[derive(Debug)]
+pub(in crate::access) struct SubjectLimiters(Mutex<LruCache<SubjectId, Arc<UsageLimiter>>>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SubjectId {
+    tenant: Box<str>,
+    key: Box<str>,
+}
+
+/// Greatest number of subjects. Beyond it, the one that was away for the longest time begins anew.
+const MAX_SUBJECTS: usize = 1 << 16;
+
+impl SubjectLimiters {
+    /// The limiter of a subject, with these limits from now on. `None`: there are no limits.
+    pub(in crate::access) fn limiter(
+        &self,
+        caller: &ClientIdentity,
+        limits: UsageLimits,
+        registry: &Arc<QuotaRegistry>,
+    ) -> Option<Arc<UsageLimiter>> {
+        if limits == UsageLimits::default() {
+            return None;
+        }
+        let name = format!("{}/token/{}", caller.tenant, caller.key);
+        let id = SubjectId::of(caller);
+        let mut limiters = lock(&self.0);
+        let limiter = UsageLimiter::new(name, limits, registry, limiters.get(&id));
+        limiters.put(id, limiter.clone());
+        if limiters.len() > MAX_SUBJECTS {
+            limiters.pop_lru();
+        }
+        Some(limiter)
+    }
+
+    /// The limiter of a subject. `None`: it has no limits.
+    pub(in crate::access) fn find(&self, caller: &ClientIdentity) -> Option<Arc<UsageLimiter>> {
+        lock(&self.0).get(&SubjectId::of(caller)).cloned()
+    }
+}
+
+impl SubjectId {
+    fn of(caller: &ClientIdentity) -> Self {
+        Self {
+            tenant: (*caller.tenant).into(),
+            key: (*caller.key).into(),
+        }
+    }
+}
+
+impl Default for SubjectLimiters {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::unbounded()))
+    }
+}

@@ -1,0 +1,193 @@
+//! Access of clients by signed tokens (JWT, RFC 7519) of issuers, as `OpenID` Connect describes them. A token
+//! stands for a key of a tenant of the key file.
+//!
+//! ```text
+//! request ─► verified tokens ─► token ─► issuer: keys ─► signature ─► claims ─► tenant, tier, models, limits
+//!                                           ▲
+//!              file, URL or discovery ──────┘ read in the background, never by a request
+//! ```
+//!
+//! `ring` checks the signatures: it is the cryptography that TLS has already. A library of its own for tokens
+//! would bring a second one, and reads the clock and coerces the types of claims itself.
+
+mod claims;
+mod issuer;
+mod refusal;
+pub mod rows;
+mod section;
+mod signature;
+mod token;
+mod verified;
+
+#[cfg(test)]
+mod tests;
+
+pub use claims::GrantContext;
+pub use issuer::{IssuerStatus, JwksFileError};
+pub use refusal::Refusal;
+pub use section::{JwtConfig, JwtIssuerConfig, Section};
+
+use claims::GrantRules;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use issuer::{Issuer, OutboundClient};
+use refusal::RefusalCounts;
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use token::Token;
+use tokenweir_net::supervise::SupervisedTask;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
+use tokenweir_request::access::{
+    ApiKey, ApiKeys, KeyDigest, TokenRefusal, TokenSource, presented_key,
+};
+use verified::{VerifiedToken, VerifiedTokens};
+
+/// Checks the tokens of the configured issuers.
+pub struct TokenVerifier {
+    issuers: Vec<TrustedIssuer>,
+    verified: Mutex<VerifiedTokens>,
+    refusals: RefusalCounts,
+    /// The tasks that read the keys of the issuers.
+    _tasks: Vec<SupervisedTask>,
+}
+
+/// An issuer, and what its tokens grant.
+struct TrustedIssuer {
+    issuer: Arc<Issuer>,
+    rules: GrantRules,
+}
+
+/// Greatest length of a token in bytes. A longer one is refused before it is hashed.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
+
+impl TokenVerifier {
+    /// Reads the files of keys and starts the tasks that read keys. `None`: no issuer is configured. Must be
+    /// called inside a Tokio runtime.
+    pub fn start(
+        config: &JwtConfig,
+        context: &GrantContext,
+    ) -> Result<Option<Arc<Self>>, JwksFileError> {
+        Self::start_with(config, context, &issuer::client())
+    }
+
+    fn start_with(
+        config: &JwtConfig,
+        context: &GrantContext,
+        client: &OutboundClient,
+    ) -> Result<Option<Arc<Self>>, JwksFileError> {
+        if config.issuers.is_empty() {
+            return Ok(None);
+        }
+        let mut issuers = Vec::new();
+        let mut tasks = Vec::new();
+        for settings in &config.issuers {
+            // The rules have checked the URLs.
+            let Ok(source) = settings.key_source() else {
+                continue;
+            };
+            let issuer = Issuer::open(&settings.issuer, source)?;
+            tasks.push(issuer.spawn(client.clone(), config.refresh_interval));
+            issuers.push(TrustedIssuer {
+                issuer,
+                rules: GrantRules::new(settings, context),
+            });
+        }
+        Ok(Some(Arc::new(Self {
+            issuers,
+            verified: Mutex::default(),
+            refusals: RefusalCounts::default(),
+            _tasks: tasks,
+        })))
+    }
+
+    /// The state of each issuer.
+    fn issuer_statuses(&self, now: Instant) -> Vec<IssuerStatus> {
+        self.issuers
+            .iter()
+            .map(|trusted| trusted.issuer.status(now))
+            .collect()
+    }
+
+    /// Sum of the versions of all keys. It changes whenever the keys of an issuer change.
+    fn key_version(&self) -> u64 {
+        self.issuers
+            .iter()
+            .map(|trusted| trusted.issuer.version())
+            .sum()
+    }
+
+    /// The key of a token that is not among the verified tokens.
+    fn verify(
+        &self,
+        text: &[u8],
+        digest: KeyDigest,
+        keys: &Arc<ApiKeys>,
+        now: u64,
+    ) -> Result<VerifiedToken, Refusal> {
+        let token = Token::parse(text)?;
+        let named = |trusted: &&TrustedIssuer| *trusted.issuer.name == *token.claims.iss;
+        let trusted = self.issuers.iter().find(named).ok_or(Refusal::Issuer)?;
+        let TrustedIssuer { issuer, rules } = trusted;
+        let checked = issuer.check_signature(&token, &rules.algorithms);
+        // Some issuers replace a key and keep its id.
+        if matches!(checked, Err(Refusal::UnknownKey | Refusal::Signature)) {
+            issuer.request_refresh(clock::now());
+        }
+        checked?;
+        rules.check_claims(&token.claims, now)?;
+        let grant = rules.grant(&token, digest, keys)?;
+        let key = keys.key_of_token(&grant).ok_or(Refusal::Tenant)?;
+        Ok(VerifiedToken {
+            key,
+            expires: token.claims.exp,
+        })
+    }
+
+    fn check(
+        &self,
+        text: &[u8],
+        keys: &Arc<ApiKeys>,
+        now: SystemTime,
+    ) -> Option<Result<Arc<ApiKey>, Refusal>> {
+        if memchr::memchr_iter(b'.', text).count() != 2 {
+            return None;
+        }
+        if text.len() > MAX_TOKEN_BYTES {
+            return token::begins_as_header(text).then_some(Err(Refusal::Malformed));
+        }
+        let digest = KeyDigest::from_key(text);
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Read before the keys are used: a token that was verified with older keys is not stored.
+        let version = self.key_version();
+        let found = lock(&self.verified).find(&digest, keys, version, now);
+        if found.is_some() {
+            return found.map(Ok);
+        }
+        if !token::begins_as_header(text) {
+            return None;
+        }
+        let verified = match self.verify(text, digest, keys, now) {
+            Ok(verified) => verified,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let key = verified.key.clone();
+        lock(&self.verified).insert(&digest, keys, version, verified);
+        Some(Ok(key))
+    }
+}
+
+impl TokenSource for TokenVerifier {
+    fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        keys: &Arc<ApiKeys>,
+        now: SystemTime,
+    ) -> Option<Result<Arc<ApiKey>, TokenRefusal>> {
+        let mut result = self.check(presented_key(headers)?, keys, now)?;
+        if headers.get_all(AUTHORIZATION).iter().count() > 1 {
+            result = Err(Refusal::Malformed);
+        }
+        Some(result.map_err(|refusal| self.refusals.count(refusal)))
+    }
+}

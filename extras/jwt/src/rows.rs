@@ -1,0 +1,63 @@
+//! Status and metrics of tokens.
+
+use crate::TokenVerifier;
+use crate::issuer::IssuerStatus;
+use crate::refusal::RefusalCounts;
+use serde::Serialize;
+use std::sync::Arc;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, or_nan};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+
+/// The state of tokens. The default is that of a gateway without issuers.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct JwtStatus {
+    /// The issuers.
+    pub issuers: Vec<IssuerStatus>,
+    /// Numbers of refused tokens, by reason.
+    #[serde(skip)]
+    refused: Vec<(&'static str, u64)>,
+}
+
+impl StatusBlock for JwtStatus {
+    const KEY: Option<&'static str> = Some("jwt");
+}
+
+/// The metrics of tokens.
+pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::counts(
+        "tokenweir_jwt_refused_total",
+        "Refused tokens of clients (jwt), by reason.",
+        &[MetricLabel::counted("reason", |status| match jwt(status) {
+            Some(jwt) => jwt.refused.clone(),
+            None => RefusalCounts::default().list(),
+        })],
+    ),
+    MetricDescriptor::value(
+        "tokenweir_jwt_keys_age_seconds",
+        "Time since the keys of an issuer of tokens were last read successfully, of the issuer with the oldest.",
+        |status| {
+            let issuers = jwt(status).into_iter().flat_map(|jwt| &jwt.issuers);
+            or_nan(
+                issuers
+                    .filter_map(|issuer| issuer.keys_age_seconds)
+                    .reduce(f64::max),
+            )
+        },
+    ),
+];
+
+fn jwt(status: &StatusSnapshot) -> Option<&JwtStatus> {
+    status.blocks.get()
+}
+
+/// Returns a function that adds the state of tokens. `None`: there are no issuers.
+pub fn status_source(verifier: Option<Arc<TokenVerifier>>) -> StatusSource {
+    Arc::new(move |status, now| {
+        if let Some(verifier) = &verifier {
+            status.blocks.add(JwtStatus {
+                issuers: verifier.issuer_statuses(now),
+                refused: verifier.refusals.list(),
+            });
+        }
+    })
+}

@@ -1,0 +1,108 @@
+//! The parts of a token: header, claims and signature (RFC 7515, compact serialization). Nothing here is trusted.
+
+use crate::refusal::Refusal;
+use crate::signature::Algorithm;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+/// A token whose parts could be read. Its signature is not checked.
+pub(super) struct Token<'a> {
+    pub(super) algorithm: Algorithm,
+    /// The id of its key. `None`: it names none.
+    pub(super) key_id: Option<String>,
+    pub(super) claims: Claims,
+    /// The claims as JSON, for claims with configured names.
+    pub(super) claims_json: Vec<u8>,
+    /// What is signed.
+    pub(super) message: &'a [u8],
+    pub(super) signature: Vec<u8>,
+}
+
+/// The claims with a fixed meaning. A claim of another type than here, or a repeated one, makes the token
+/// malformed. Times are seconds since 1970; fractions are refused.
+#[derive(Debug, Deserialize)]
+pub(super) struct Claims {
+    pub(super) iss: String,
+    pub(super) aud: Audience,
+    pub(super) exp: u64,
+    pub(super) nbf: Option<u64>,
+    pub(super) iat: Option<u64>,
+    pub(super) sub: Option<String>,
+    pub(super) azp: Option<String>,
+    pub(super) client_id: Option<String>,
+}
+
+/// The audiences of a token.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// The header. Members that bring a key (`jwk`, `jku`, `x5c`, `x5u`) are not read: keys come from the issuer
+/// only.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    typ: Option<String>,
+    /// Extensions that must be understood. None is.
+    crit: Option<IgnoredAny>,
+    /// A payload that is not encoded (RFC 7797).
+    b64: Option<IgnoredAny>,
+}
+
+/// The types of access tokens and identity tokens. Others, such as logout tokens, authenticate nobody.
+const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
+
+impl<'a> Token<'a> {
+    pub(super) fn parse(text: &'a [u8]) -> Result<Self, Refusal> {
+        let end = memchr::memrchr(b'.', text).ok_or(Refusal::Malformed)?;
+        let message = &text[..end];
+        let header_end = memchr::memchr(b'.', message).ok_or(Refusal::Malformed)?;
+        let header: Header = parse_json(&decode(&message[..header_end])?)?;
+        let claims_json = decode(&message[header_end + 1..])?;
+        let is_known_type = header
+            .typ
+            .is_none_or(|typ| TYPES.contains(&&*typ.to_ascii_lowercase()));
+        if !is_known_type || header.crit.is_some() || header.b64.is_some() {
+            return Err(Refusal::Malformed);
+        }
+        Ok(Self {
+            algorithm: Algorithm::parse(&header.alg).ok_or(Refusal::Algorithm)?,
+            key_id: header.kid,
+            claims: parse_json(&claims_json)?,
+            claims_json,
+            message,
+            signature: decode(&text[end + 1..])?,
+        })
+    }
+}
+
+impl Audience {
+    /// Whether one of the audiences is in the list.
+    pub(super) fn is_in(&self, list: &[String]) -> bool {
+        match self {
+            Self::One(audience) => list.contains(audience),
+            Self::Several(audiences) => audiences.iter().any(|audience| list.contains(audience)),
+        }
+    }
+}
+
+/// Whether the part before the first dot is the header of a token: the encoding of a JSON object.
+pub(super) fn begins_as_header(text: &[u8]) -> bool {
+    let end = memchr::memchr(b'.', text).unwrap_or(text.len());
+    let header = decode(&text[..end]).unwrap_or_default();
+    header.trim_ascii_start().starts_with(b"{")
+}
+
+fn decode(part: &[u8]) -> Result<Vec<u8>, Refusal> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::Malformed)
+}
+
+fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(json).map_err(|_| Refusal::Malformed)
+}

@@ -1,0 +1,297 @@
+//! What finished requests show about a version of a model, and whether it is worse than the others.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::named_enum;
+use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::slo::{Objective, ObjectiveResult};
+
+named_enum! {
+    /// In what a version is worse than the others.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault {
+        /// Requests fail.
+        Errors = "errors",
+        /// Requests do not meet an objective.
+        Objectives = "objectives",
+        /// Answers are empty.
+        EmptyAnswers = "empty_answers",
+    }
+}
+
+/// Number of requests, and of the bad ones among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) requests: u64,
+    pub(super) bad: u64,
+}
+
+/// What requests show, by fault. A request counts for a fault only if it could have had it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Evidence {
+    errors: Share,
+    objectives: Share,
+    empty_answers: Share,
+    /// A bit for each conversation with a bad request. Conversations can have the same bit.
+    bad_conversations: u64,
+}
+
+/// The evidence of the last minute.
+#[derive(Debug, Default)]
+pub(super) struct Window(VecDeque<Slice>);
+
+/// The evidence of a part of the window.
+#[derive(Debug)]
+struct Slice {
+    began: Instant,
+    evidence: Evidence,
+}
+
+/// Time over which versions are compared.
+const WINDOW: Duration = Duration::from_mins(1);
+/// Length of a slice.
+const SLICE: Duration = Duration::from_secs(5);
+/// Fewest requests of a version, and of all others together, that are compared.
+const MIN_REQUESTS: u64 = 20;
+/// Fewest conversations with bad requests: one client must not take out a version.
+const MIN_BAD_CONVERSATIONS: u32 = 5;
+/// Least difference of two shares of bad requests.
+const MIN_DIFFERENCE: f64 = 0.03;
+/// Least signed root of the likelihood ratio at which two shares differ, in standard deviations. Equal versions
+/// differ as much once in three million comparisons. With few bad requests the root is more exact than the test
+/// of two proportions, which would take out a version for 3 bad requests of 20.
+const MIN_DEVIATION: f64 = 5.0;
+
+impl Share {
+    fn one(is_bad: bool) -> Self {
+        Self {
+            requests: 1,
+            bad: u64::from(is_bad),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.bad += other.bad;
+    }
+
+    /// The share of bad requests. 0 without requests.
+    pub(super) fn ratio(self) -> f64 {
+        self.bad as f64 / self.requests.max(1) as f64
+    }
+
+    /// Whether the share is significantly greater than that of the others.
+    fn is_worse_than(self, others: Self) -> bool {
+        let fewest = self.requests.min(others.requests);
+        if fewest < MIN_REQUESTS || self.ratio() - others.ratio() < MIN_DIFFERENCE {
+            return false;
+        }
+        let mut both = self;
+        both.add(others);
+        let common = both.ratio();
+        let likelihood_ratio = 2.0 * (self.divergence(common) + others.divergence(common));
+        likelihood_ratio >= MIN_DEVIATION * MIN_DEVIATION
+    }
+
+    /// The logarithm of how much likelier the requests are with their own share than with the share `common`.
+    fn divergence(self, common: f64) -> f64 {
+        let good = self.requests - self.bad;
+        log_likelihood(self.bad, self.ratio(), common)
+            + log_likelihood(good, 1.0 - self.ratio(), 1.0 - common)
+    }
+}
+
+fn log_likelihood(count: u64, own: f64, common: f64) -> f64 {
+    if count == 0 {
+        return 0.0;
+    }
+    count as f64 * (own / common).ln()
+}
+
+impl Evidence {
+    /// What a finished request of a conversation shows.
+    pub(super) fn of(record: &RequestRecord, conversation: u64, objectives: &[Objective]) -> Self {
+        let mut evidence = Self::default();
+        let outcome = record.outcome;
+        let has_failed = outcome.is_backend_failure() || outcome == Outcome::Rejected;
+        if has_failed || outcome == Outcome::Ok {
+            evidence.errors = Share::one(has_failed);
+        }
+        for objective in objectives {
+            match objective.judge(record) {
+                ObjectiveResult::Bad => evidence.objectives = Share::one(true),
+                ObjectiveResult::Good => evidence.objectives.requests = 1,
+                ObjectiveResult::Excluded => {}
+            }
+        }
+        if let Some(end) = record.response_end() {
+            evidence.empty_answers = Share::one(end == ResponseEnd::Empty);
+        }
+        if Fault::ALL
+            .iter()
+            .any(|fault| evidence.share(*fault).bad > 0)
+        {
+            evidence.bad_conversations = 1 << (conversation % u64::from(u64::BITS));
+        }
+        evidence
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.errors.add(other.errors);
+        self.objectives.add(other.objectives);
+        self.empty_answers.add(other.empty_answers);
+        self.bad_conversations |= other.bad_conversations;
+    }
+
+    pub(super) fn share(&self, fault: Fault) -> Share {
+        match fault {
+            Fault::Errors => self.errors,
+            Fault::Objectives => self.objectives,
+            Fault::EmptyAnswers => self.empty_answers,
+        }
+    }
+
+    /// Whether there are bad requests.
+    pub(super) fn is_bad(&self) -> bool {
+        self.bad_conversations > 0
+    }
+
+    /// In what the version is worse than the others. `None`: in nothing.
+    pub(super) fn fault_against(&self, others: &Self) -> Option<Fault> {
+        if self.bad_conversations.count_ones() < MIN_BAD_CONVERSATIONS {
+            return None;
+        }
+        let is_worse = |fault: &Fault| self.share(*fault).is_worse_than(others.share(*fault));
+        Fault::ALL.into_iter().find(is_worse)
+    }
+}
+
+impl Window {
+    pub(super) fn add(&mut self, evidence: Evidence, now: Instant) {
+        match self.0.back_mut() {
+            Some(last) if now < last.began + SLICE => last.evidence.add(evidence),
+            _ => self.0.push_back(Slice {
+                began: now,
+                evidence,
+            }),
+        }
+    }
+
+    /// The evidence of the last minute. Forgets what is older.
+    pub(super) fn recent(&mut self, now: Instant) -> Evidence {
+        while self
+            .0
+            .front()
+            .is_some_and(|slice| now.saturating_duration_since(slice.began) >= WINDOW)
+        {
+            self.0.pop_front();
+        }
+        let mut sum = Evidence::default();
+        for slice in &self.0 {
+            sum.add(slice.evidence);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_request::record::fixtures::streamed;
+
+    fn share(bad: u64, requests: u64) -> Share {
+        Share { requests, bad }
+    }
+
+    #[test]
+    fn only_a_significant_difference_counts() {
+        for (own, others) in [
+            (share(20, 20), share(4, 400)),
+            (share(5, 20), share(0, 400)),
+            (share(10, 100), share(19, 1_900)),
+            (share(520, 1_000), share(400, 1_000)),
+        ] {
+            assert!(own.is_worse_than(others), "{own:?} {others:?}");
+            assert!(!others.is_worse_than(own), "{own:?} {others:?}");
+        }
+        for (own, others) in [
+            // 3 of 20 is chance, although the test of two proportions gives 4.8.
+            (share(3, 20), share(4, 400)),
+            (share(9, 50), share(48, 950)),
+            (share(19, 19), share(0, 1_000)),
+            (share(1_000, 1_000), share(0, 19)),
+            // Significant, and too small to act on.
+            (share(2_900, 100_000), share(0, 100_000)),
+            (share(50, 100), share(50, 100)),
+            (share(100, 100), share(100, 100)),
+            (share(0, 0), share(0, 0)),
+        ] {
+            assert!(!own.is_worse_than(others), "{own:?} {others:?}");
+        }
+    }
+
+    /// Two versions with the same share of bad requests, in many minutes of traffic.
+    #[test]
+    fn equal_versions_are_not_worse() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut draw = |requests: u64, ratio: f64| {
+            let bad = (0..requests).filter(|_| random.f64() < ratio).count();
+            share(bad as u64, requests)
+        };
+        for ratio in [0.001, 0.01, 0.05, 0.3] {
+            for _ in 0..2_000 {
+                let own = draw(50, ratio);
+                assert!(!own.is_worse_than(draw(950, ratio)), "{own:?} {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_shows_its_faults() {
+        let mut answered = streamed();
+        answered.observed.has_answer = true;
+        let shows = |outcome| {
+            let mut record = answered.clone();
+            record.outcome = outcome;
+            Evidence::of(&record, 7, &[])
+        };
+        assert_eq!(shows(Outcome::Ok).errors, share(0, 1));
+        for failed in [
+            Outcome::UpstreamError,
+            Outcome::Truncated,
+            Outcome::Rejected,
+        ] {
+            assert_eq!(shows(failed).errors, share(1, 1));
+        }
+        for other in [Outcome::ClientError, Outcome::Cancelled, Outcome::Shutdown] {
+            assert_eq!(shows(other), Evidence::default());
+        }
+        let mut empty = answered.clone();
+        empty.observed.has_answer = false;
+        let evidence = Evidence::of(&empty, 7, &[]);
+        assert_eq!(evidence.empty_answers, share(1, 1));
+        assert!(evidence.is_bad() && !shows(Outcome::Ok).is_bad());
+    }
+
+    #[test]
+    fn a_window_forgets_after_a_minute() {
+        let mut window = Window::default();
+        let start = tokenweir_protocol::clock::now();
+        let one = Evidence {
+            errors: share(1, 1),
+            ..Evidence::default()
+        };
+        for second in 0..120 {
+            let now = start + Duration::from_secs(second);
+            window.add(one, now);
+            let recent = window.recent(now).errors.requests;
+            assert!(
+                (55..=60).contains(&recent) || recent == second + 1,
+                "{recent}"
+            );
+        }
+        let later = start + Duration::from_mins(3);
+        assert_eq!(window.recent(later), Evidence::default());
+        assert!(window.0.is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! The option as a whole: the splits of the configuration, as an option of requests and as a sink of records.
+
+use super::evidence::Evidence;
+use super::note::SplitNote;
+use super::split::Split;
+use arc_swap::ArcSwap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::proxy::option::RequestOption;
+use tokenweir_gateway::proxy::{ProxyContext, ReadRequest, conversation_hash};
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_request::slo::Objective;
+
+/// The models whose requests are split over versions.
+#[derive(Debug, Default)]
+pub struct ModelSplits(ArcSwap<Configured>);
+
+/// The splits of a configuration, and their state.
+#[derive(Debug, Default)]
+struct Configured {
+    models: Vec<ModelConfig>,
+    objectives: Vec<Objective>,
+    /// By the name that clients use.
+    splits: HashMap<Arc<str>, Arc<Split>>,
+}
+
+impl ModelSplits {
+    /// Applies a configuration to new requests. If it has changed, versions that were taken out get requests again.
+    pub fn configure(&self, models: &[ModelConfig], objectives: &[Objective]) {
+        let present = self.0.load();
+        if present.models == models && present.objectives == objectives {
+            return;
+        }
+        let mut splits = HashMap::new();
+        for model in models.iter().filter(|model| !model.split.is_empty()) {
+            let is_guarded = model.guard.unwrap_or(!objectives.is_empty());
+            let split = Arc::new(Split::new(model, is_guarded));
+            splits.insert(split.name.clone(), split);
+        }
+        self.0.store(Arc::new(Configured {
+            models: models.to_vec(),
+            objectives: objectives.to_vec(),
+            splits,
+        }));
+    }
+
+    /// The splits, by the name that clients use.
+    pub(super) fn splits(&self) -> Vec<Arc<Split>> {
+        let mut splits: Vec<Arc<Split>> = self.0.load().splits.values().cloned().collect();
+        splits.sort_by(|one, other| one.name.cmp(&other.name));
+        splits
+    }
+}
+
+impl RequestOption for ModelSplits {
+    fn version(
+        &self,
+        context: &ProxyContext,
+        record: &mut RequestRecord,
+        request: &ReadRequest<'_>,
+        body: &[u8],
+    ) -> Option<Arc<str>> {
+        let name = request.fields.model.as_deref()?;
+        let split = self.0.load().splits.get(name)?.clone();
+        let conversation = conversation_hash(&context.settings, record, request, body);
+        let conversation = conversation.unwrap_or_else(|| fastrand::u64(..));
+        // Only the backend of the response that the request continues has this response.
+        let previous = context.state.stored_responses.previous_model(record);
+        let held = previous.and_then(|model| split.find(model.name()));
+        let routes = context.state.pool.routes();
+        let is_served = |name: &str| !routes.lookup(Some(name)).backends.is_empty();
+        let version = held.or_else(|| split.choose(conversation, is_served))?;
+        let version = version.name.clone();
+        record.notes.set(SplitNote {
+            split,
+            version: version.clone(),
+            conversation,
+        });
+        Some(version)
+    }
+}
+
+/// Compares the versions of a model by their finished requests.
+impl Sink for ModelSplits {
+    fn finished(&self, records: &[&RequestRecord]) {
+        let configured = self.0.load();
+        for record in records {
+            let Some(note) = record.notes.get::<SplitNote>() else {
+                continue;
+            };
+            if let Some(version) = note.split.find(&note.version) {
+                let objectives = &configured.objectives;
+                let evidence = Evidence::of(record, note.conversation, objectives);
+                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                note.split.count(version, evidence, ended);
+            }
+        }
+    }
+}

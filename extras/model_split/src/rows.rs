@@ -1,0 +1,112 @@
+//! Status and metrics of split models.
+
+use super::evidence::Fault;
+use super::model_splits::ModelSplits;
+use super::split::{Removal, Split, Version};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSource};
+
+/// The metrics of split models.
+pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+    "tokenweir_model_version_share_ratio",
+    "Share of the requests for a split model that the version gets. 0: its weight is 0, or the guard has taken it out.",
+    &[
+        MetricLabel::variable(
+            "split_model",
+            |_| Vec::new(),
+            || "a model of the configuration with `split`".to_owned(),
+        ),
+        MetricLabel::variable(
+            "version",
+            |_| Vec::new(),
+            || "a model of its `split`".to_owned(),
+        ),
+    ],
+    MetricSource::Status(|status, emit| {
+        let splits = status.blocks.get::<ModelSplitsStatus>();
+        for split in splits.iter().flat_map(|splits| &splits.0) {
+            for version in &split.versions {
+                emit(&[&split.model, &version.model], version.share);
+            }
+        }
+    }),
+)];
+
+/// The split models.
+#[derive(Debug, Serialize)]
+struct ModelSplitsStatus(Vec<SplitStatus>);
+
+#[derive(Debug, Serialize)]
+struct SplitStatus {
+    model: String,
+    /// Whether a bad version is taken out.
+    guard: bool,
+    versions: Vec<VersionStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct VersionStatus {
+    model: String,
+    weight: u32,
+    /// Share of the requests that the version gets.
+    share: f64,
+    /// Requests of the last minute that succeeded or failed.
+    recent_requests: u64,
+    /// Failed requests among them.
+    recent_errors: u64,
+    /// Why the version was taken out. `None`: it was not.
+    taken_out: Option<Removal>,
+}
+
+impl StatusBlock for ModelSplitsStatus {
+    const KEY: Option<&'static str> = Some("model_splits");
+}
+
+impl SplitStatus {
+    fn new(split: &Split, now: Instant) -> Self {
+        let serving = split.serving();
+        let weights: u64 = serving.map(|version| u64::from(version.weight)).sum();
+        let versions = split.versions.iter();
+        Self {
+            model: split.name.to_string(),
+            guard: split.is_guarded,
+            versions: versions
+                .map(|version| VersionStatus::new(version, weights, now))
+                .collect(),
+        }
+    }
+}
+
+impl VersionStatus {
+    /// `weights`: the sum of the weights of the versions that get requests.
+    fn new(version: &Version, weights: u64, now: Instant) -> Self {
+        let errors = version.recent(now).share(Fault::Errors);
+        let removal = version.removal.get().copied();
+        let share = match removal {
+            Some(_) => 0.0,
+            None => f64::from(version.weight) / weights as f64,
+        };
+        Self {
+            model: version.name.to_string(),
+            weight: version.weight,
+            share,
+            recent_requests: errors.requests,
+            recent_errors: errors.bad,
+            taken_out: removal,
+        }
+    }
+}
+
+/// Returns a function that adds the state of split models, if there are any.
+pub fn status_source(splits: Arc<ModelSplits>) -> StatusSource {
+    Arc::new(move |status, now| {
+        let splits = splits.splits();
+        if !splits.is_empty() {
+            let blocks = splits.iter().map(|split| SplitStatus::new(split, now));
+            status.blocks.add(ModelSplitsStatus(blocks.collect()));
+        }
+    })
+}

@@ -1,0 +1,188 @@
+//! Which quotas this gateway claims, and how much it may use while the server is away. It has no I/O and reads
+//! no clock: times are milliseconds since 1970.
+
+use crate::claims::{StoreAnswer, SubjectClaim};
+use std::sync::Arc;
+use tokenweir_request::access::{
+    Quota, QuotaRegistry, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
+};
+
+/// The grants of this gateway.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    registry: Arc<QuotaRegistry>,
+    /// The subjects that are in use or hold grants. Those whose last claims are oldest come first.
+    active: Vec<Arc<SubjectUsage>>,
+    /// Number of gateways, with this one, when the server last answered.
+    gateways: u64,
+    /// When the server last answered, or when the gateway started.
+    answered_at: u64,
+    /// `None`: the server has not answered yet.
+    has_data_since: Option<u64>,
+    is_settling: bool,
+}
+
+/// What the server of the exchange is for grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreState {
+    /// It has not answered since the gateway started.
+    Starting,
+    /// It answers claims.
+    Connected,
+    /// It answers, but grants nothing yet: it has lost its data or never had any.
+    Settling,
+    /// It does not answer.
+    Away,
+}
+
+/// Greatest number of claims at a time.
+const MAX_CLAIMS: usize = 1_000;
+/// Time without an answer after which the server is asked for one.
+const HEARTBEAT_MILLIS: u64 = 1_000;
+/// Time without an answer after which the server is away.
+const AWAY_MILLIS: u64 = 3_000;
+
+impl Grants {
+    /// A gateway that starts at `now` and knows of `gateways` gateways.
+    pub(crate) fn new(registry: Arc<QuotaRegistry>, gateways: u64, now: u64) -> Self {
+        let mut grants = Self {
+            registry,
+            active: Vec::new(),
+            gateways: gateways.max(1),
+            answered_at: now,
+            has_data_since: None,
+            is_settling: false,
+        };
+        grants.apply_rule(now);
+        grants
+    }
+
+    pub(crate) fn gateways(&self) -> u64 {
+        self.gateways
+    }
+
+    pub(crate) fn active_subjects(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Lets the next claims state what this gateway has used of all quotas.
+    pub(crate) fn restate<'a>(&mut self, subjects: impl Iterator<Item = &'a Arc<SubjectUsage>>) {
+        let inactive = subjects.filter(|subject| subject.restate());
+        self.active.extend(inactive.cloned());
+    }
+
+    /// Returns the claims that are due. `gateways`: their present number, with this one.
+    pub(crate) fn claims(&mut self, now: u64, gateways: u64) -> Vec<SubjectClaim> {
+        if self.state(now) != StoreState::Away {
+            self.gateways = gateways.max(1);
+        }
+        self.active.extend(self.registry.take_active());
+        let mut claims = Vec::new();
+        let mut visited = 0;
+        for subject in &self.active {
+            if claims.len() >= MAX_CLAIMS {
+                break;
+            }
+            visited += 1;
+            subject.with_quotas(|quotas| {
+                for quota in quotas {
+                    add_claims(&mut claims, subject, quota, now, self.gateways);
+                }
+            });
+        }
+        self.active.rotate_left(visited);
+        self.apply_rule(now);
+        claims
+    }
+
+    /// Whether to ask the server whether it still has its data, because it has not answered for a time.
+    pub(crate) fn needs_heartbeat(&self, now: u64) -> bool {
+        now.saturating_sub(self.answered_at) >= HEARTBEAT_MILLIS
+    }
+
+    /// Lets the next claims state what these claims stated, which the server did not answer.
+    pub(crate) fn fail(&mut self, claims: &[SubjectClaim], now: u64) {
+        self.restate(claims.iter().map(|claim| &claim.subject));
+        self.apply_rule(now);
+    }
+
+    /// Applies the answers of the server to `claims`, in their order. Returns whether the server has lost its data
+    /// since the last answers, so that all quotas must be stated again.
+    pub(crate) fn settle(
+        &mut self,
+        claims: &[SubjectClaim],
+        answers: &[StoreAnswer],
+        now: u64,
+    ) -> bool {
+        for (claim, answer) in claims.iter().zip(answers) {
+            if answer.is_settling {
+                continue;
+            }
+            claim.subject.with_quotas(|quotas| {
+                let is_same =
+                    |quota: &&mut Quota| quota.unit == claim.unit && quota.period == claim.period;
+                if let Some(quota) = quotas.iter_mut().find(is_same) {
+                    quota.settle(&claim.claim, &answer.quota);
+                }
+            });
+        }
+        self.active.retain(|subject| !subject.retire_if_idle());
+        self.answered_at = now;
+        self.is_settling = answers.iter().any(|answer| answer.is_settling);
+        let has_data_since = answers.iter().map(|answer| answer.has_data_since).max();
+        let known = std::mem::replace(&mut self.has_data_since, has_data_since);
+        self.apply_rule(now);
+        known.is_some() && known != has_data_since
+    }
+
+    /// What the server is at `now`.
+    pub(crate) fn state(&self, now: u64) -> StoreState {
+        if now.saturating_sub(self.answered_at) > AWAY_MILLIS {
+            StoreState::Away
+        } else if self.has_data_since.is_none() {
+            StoreState::Starting
+        } else if self.is_settling {
+            StoreState::Settling
+        } else {
+            StoreState::Connected
+        }
+    }
+
+    /// Sets how much this gateway may use without a grant.
+    pub(crate) fn apply_rule(&mut self, now: u64) {
+        let rule = match self.state(now) {
+            StoreState::Starting => SharingRule {
+                ungranted_divisor: None,
+                free_divisor: None,
+            },
+            StoreState::Connected => SharingRule {
+                ungranted_divisor: Some(UNGRANTED_DIVISOR * self.gateways),
+                free_divisor: None,
+            },
+            StoreState::Settling | StoreState::Away => SharingRule {
+                ungranted_divisor: Some(self.gateways),
+                free_divisor: Some(self.gateways),
+            },
+        };
+        self.registry.set_rule(rule);
+    }
+}
+
+fn add_claims(
+    claims: &mut Vec<SubjectClaim>,
+    subject: &Arc<SubjectUsage>,
+    quota: &mut Quota,
+    now: u64,
+    gateways: u64,
+) {
+    let current = quota.claim(now, gateways);
+    let next = quota.claim_next(now, gateways);
+    for claim in current.into_iter().chain(next) {
+        claims.push(SubjectClaim {
+            subject: subject.clone(),
+            unit: quota.unit,
+            period: quota.period,
+            claim,
+        });
+    }
+}

@@ -1,0 +1,30 @@
+//! Limits of tenants over all gateways and over restarts.
+//!
+//! ```text
+//! request ─► Quota (share of this gateway)    never waits
+//!              ▲ │
+//!    answers   │ ▼ claims, ten times a second
+//!          task of this option ─► script at the server of the exchange: one call for each claim
+//!                │
+//!                ▼ every 2 s, at shutdown
+//!              state file: what this gateway has used of quotas of days and months
+//! ```
+//!
+//! While the server is away, the last grants hold, and each gateway may use its part of what was granted to none.
+//! A claim states what the gateway has used, so a server that lost its data learns it again.
+
+mod claims;
+mod grants;
+pub mod rows;
+#[cfg(test)]
+mod script_tests;
+mod section;
+#[cfg(test)]
+mod simulation_tests;
+mod state_file;
+mod status;
+mod task;
+
+pub use section::{Section, SharedLimitsConfig};
+pub use status::SharedLimitsStatus;
+pub use task::SharedLimits;

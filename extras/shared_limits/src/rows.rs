@@ -1,0 +1,64 @@
+//! Status and metrics of limits over gateways and restarts.
+
+use crate::grants::StoreState;
+use crate::status::{SharedLimitsStatus, StoreStatus};
+use crate::task::SharedLimits;
+use std::sync::Arc;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+
+impl StatusBlock for SharedLimitsStatus {
+    const KEY: Option<&'static str> = Some("shared_limits");
+}
+
+/// The metrics of limits over gateways and restarts.
+pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::new(
+        "tokenweir_limit_store_state",
+        "1 for the state of the server with which gateways share limits. While it is away, the last grants hold.",
+        &[MetricLabel::fixed("state", || {
+            StoreState::ALL.map(StoreState::as_str).to_vec()
+        })],
+        MetricSource::Status(|status, emit| {
+            if let Some(store) = store(status) {
+                for state in StoreState::ALL.map(StoreState::as_str) {
+                    emit(&[state], f64::from(state == store.state));
+                }
+            }
+        }),
+    ),
+    MetricDescriptor::counts(
+        "tokenweir_limit_claims_total",
+        "Claims of parts of limits at the server of the exchange, by result.",
+        &[MetricLabel::counted("result", |status| {
+            let store = store(status).unwrap_or_default();
+            vec![
+                ("answered", store.answered_claims),
+                ("failed", store.failed_claims),
+            ]
+        })],
+    ),
+    MetricDescriptor::value(
+        "tokenweir_limit_file_errors_total",
+        "Times that the file of used limits (shared_limits.file) could not be read or written.",
+        |status| limits(status).map(|limits| limits.file_errors as f64),
+    ),
+];
+
+/// Returns a function that adds the state of limits. `None`: this gateway counts by itself and forgets it at a
+/// restart.
+pub fn status_source(limits: Option<Arc<SharedLimits>>) -> StatusSource {
+    Arc::new(move |status, _| {
+        if let Some(limits) = &limits {
+            status.blocks.add(limits.status());
+        }
+    })
+}
+
+fn limits(status: &StatusSnapshot) -> Option<&SharedLimitsStatus> {
+    status.blocks.get()
+}
+
+fn store(status: &StatusSnapshot) -> Option<StoreStatus> {
+    limits(status)?.store
+}

@@ -1,0 +1,92 @@
+//! The counters and the state of limits over gateways and restarts.
+
+use crate::grants::StoreState;
+use serde::Serialize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokenweir_protocol::mutex::lock;
+
+/// The state of limits over gateways and restarts, for metrics and status.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct SharedLimitsStatus {
+    /// How the gateways share limits. `None`: this gateway counts by itself.
+    pub store: Option<StoreStatus>,
+    /// Number of times that the file was written.
+    pub file_writes: u64,
+    /// Number of times that the file could not be read or written.
+    pub file_errors: u64,
+    /// The newest error of the file. `None`: there was none.
+    pub file_error: Option<String>,
+}
+
+/// How the gateways share limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct StoreStatus {
+    /// What the server of the exchange is: starting, connected, settling or away.
+    pub state: &'static str,
+    /// Number of gateways, with this one, when the server last answered.
+    pub gateways: u64,
+    /// Number of tenants, keys and models of tenants that hold grants or need some.
+    pub active_subjects: usize,
+    /// Claims that the server answered.
+    pub answered_claims: u64,
+    /// Claims that the server did not answer.
+    pub failed_claims: u64,
+    /// Number of times that the server was found without data.
+    pub lost_data: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) answered_claims: AtomicU64,
+    pub(crate) failed_claims: AtomicU64,
+    pub(crate) lost_data: AtomicU64,
+    pub(crate) file_writes: AtomicU64,
+    file_errors: AtomicU64,
+    file_error: Mutex<Option<String>>,
+    /// The state of the server, the number of gateways and that of active subjects. `None`: no server is used.
+    pub(crate) store: Mutex<Option<StoreStatus>>,
+}
+
+/// Adds `count` to a counter.
+pub(crate) fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+impl StoreState {
+    pub(crate) const ALL: [Self; 4] = [Self::Starting, Self::Connected, Self::Settling, Self::Away];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Connected => "connected",
+            Self::Settling => "settling",
+            Self::Away => "away",
+        }
+    }
+}
+
+impl Counters {
+    /// Counts an error of the file. Returns whether it is another one than before.
+    pub(crate) fn on_file_error(&self, error: &str) -> bool {
+        add(&self.file_errors, 1);
+        let previous = lock(&self.file_error).replace(error.to_owned());
+        previous.as_deref() != Some(error)
+    }
+
+    pub(crate) fn status(&self) -> SharedLimitsStatus {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let store = lock(&self.store).map(|store| StoreStatus {
+            answered_claims: count(&self.answered_claims),
+            failed_claims: count(&self.failed_claims),
+            lost_data: count(&self.lost_data),
+            ..store
+        });
+        SharedLimitsStatus {
+            store,
+            file_writes: count(&self.file_writes),
+            file_errors: count(&self.file_errors),
+            file_error: lock(&self.file_error).clone(),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The task that claims parts of limits and writes the file of used limits.
+
+use crate::claims::{self, SCRIPT, StoreAnswer, SubjectClaim};
+use crate::grants::Grants;
+use crate::section::SharedLimitsConfig;
+use crate::state_file::SavedUsage;
+use crate::status::{Counters, SharedLimitsStatus, StoreStatus, add};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_net::file_watcher::read_within_limit;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_peer_exchange::PeerExchange;
+use tokenweir_peer_exchange::messages::bus::{ScriptCall, ScriptRunner};
+use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Limits over all gateways and over restarts.
+pub struct SharedLimits {
+    access: Arc<AccessControl>,
+    /// `None`: a restart forgets what was used.
+    file: Option<PathBuf>,
+    /// The id of this gateway at the server.
+    gateway: String,
+    counters: Counters,
+    /// The task holds the lock while it runs.
+    state: Mutex<TaskState>,
+}
+
+#[derive(Debug)]
+struct TaskState {
+    /// `None`: this gateway counts by itself.
+    sharing: Option<Sharing>,
+    /// The last content of the file.
+    saved: SavedUsage,
+    saved_at: u64,
+}
+
+/// What the task needs to share limits with other gateways.
+#[derive(Debug)]
+struct Sharing {
+    exchange: Arc<PeerExchange>,
+    scripts: watch::Receiver<Option<ScriptRunner>>,
+    grants: Grants,
+}
+
+/// Time between two looks at what is due.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two writes of the file.
+const SAVE_MILLIS: u64 = 2_000;
+
+impl SharedLimits {
+    /// Restores what was used. `exchange`: the exchange with the gateways that count limits together, if they do.
+    /// `None`: limits are neither shared nor kept.
+    pub fn new(
+        config: &SharedLimitsConfig,
+        access: &Arc<AccessControl>,
+        exchange: Option<Arc<PeerExchange>>,
+    ) -> Option<Arc<Self>> {
+        if exchange.is_none() && config.file.is_none() {
+            return None;
+        }
+        let counters = Counters::default();
+        let mut saved = read_saved(config, &counters);
+        let now = now_millis();
+        if let Some(keys) = access.keys() {
+            saved.restore(keys.quota_subjects(), now);
+        }
+        let is_id = saved.gateway.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if saved.gateway.len() != 16 || !is_id {
+            saved.gateway = format!("{:016x}", fastrand::u64(..));
+        }
+        let sharing = exchange.map(|exchange| {
+            let mut scripts = exchange.scripts();
+            // The exchange may be connected already.
+            scripts.mark_changed();
+            Sharing {
+                scripts,
+                exchange,
+                grants: Grants::new(access.quotas.clone(), saved.gateways, now),
+            }
+        });
+        Some(Arc::new(Self {
+            access: access.clone(),
+            file: config.file.clone(),
+            gateway: saved.gateway.clone(),
+            counters,
+            state: Mutex::new(TaskState {
+                sharing,
+                saved,
+                saved_at: now,
+            }),
+        }))
+    }
+
+    /// Starts the task.
+    pub fn start(self: &Arc<Self>) -> SupervisedTask {
+        let limits = self.clone();
+        supervise::spawn(BackgroundTask::SharedLimits, move || {
+            let limits = limits.clone();
+            async move { limits.run().await }
+        })
+    }
+
+    /// Returns the state.
+    pub fn status(&self) -> SharedLimitsStatus {
+        self.counters.status()
+    }
+
+    async fn run(&self) {
+        let mut state = self.state.lock().await;
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Some(sharing) = &mut state.sharing {
+                self.claim_due(sharing).await;
+            }
+            let now = now_millis();
+            if now.saturating_sub(state.saved_at) >= SAVE_MILLIS {
+                state.saved_at = now;
+                self.save(&mut state).await;
+            }
+        }
+    }
+
+    /// Writes the file a last time. The task must have ended.
+    pub async fn shutdown(&self) {
+        let mut state = self.state.lock().await;
+        self.save(&mut state).await;
+    }
+
+    /// Claims what is due.
+    async fn claim_due(&self, sharing: &mut Sharing) {
+        let grants = &mut sharing.grants;
+        if sharing.scripts.has_changed().unwrap_or(false) {
+            // The server may be another one, with older data.
+            self.restate(grants);
+        }
+        let scripts = sharing.scripts.borrow_and_update().clone();
+        if let Some(scripts) = scripts {
+            let peers = sharing.exchange.status(clock::now()).peers as u64;
+            let claims = grants.claims(now_millis(), peers + 1);
+            self.send(&sharing.exchange, scripts, grants, &claims).await;
+        }
+        let now = now_millis();
+        grants.apply_rule(now);
+        let state = grants.state(now).as_str();
+        let mut store = lock(&self.counters.store);
+        if store.is_none_or(|store| store.state != state) {
+            tracing::info!(
+                state,
+                "state of the server with which gateways share limits"
+            );
+        }
+        *store = Some(StoreStatus {
+            state,
+            gateways: grants.gateways(),
+            active_subjects: grants.active_subjects(),
+            ..StoreStatus::default()
+        });
+    }
+
+    /// Sends claims to the server and applies its answers.
+    async fn send(
+        &self,
+        exchange: &PeerExchange,
+        mut scripts: ScriptRunner,
+        grants: &mut Grants,
+        claims: &[SubjectClaim],
+    ) {
+        let gateway = &self.gateway;
+        let calls = claims
+            .iter()
+            .map(|claim| claim.call(&exchange.key, gateway));
+        let mut calls: Vec<ScriptCall> = calls.collect();
+        let now = now_millis();
+        if calls.is_empty() {
+            if !grants.needs_heartbeat(now) {
+                return;
+            }
+            calls.push(claims::heartbeat(&exchange.key, gateway, now / 1_000));
+        }
+        let results = scripts.run(SCRIPT, &calls).await;
+        let results = results.unwrap_or_default();
+        let answers = results
+            .iter()
+            .filter_map(|result| StoreAnswer::from_result(result));
+        let answers: Vec<StoreAnswer> = answers.collect();
+        if answers.len() != calls.len() {
+            add(&self.counters.failed_claims, calls.len());
+            grants.fail(claims, now_millis());
+            return;
+        }
+        add(&self.counters.answered_claims, calls.len());
+        if grants.settle(claims, &answers, now_millis()) {
+            add(&self.counters.lost_data, 1);
+            tracing::warn!(
+                "the server of the exchange has lost the used limits: they are stated again"
+            );
+            self.restate(grants);
+        }
+    }
+
+    fn restate(&self, grants: &mut Grants) {
+        if let Some(keys) = self.access.keys() {
+            grants.restate(keys.quota_subjects());
+        }
+    }
+
+    /// Writes the file, if there is one and its content has changed.
+    async fn save(&self, state: &mut TaskState) {
+        let (Some(file), Some(keys)) = (&self.file, self.access.keys()) else {
+            return;
+        };
+        let gateways = state
+            .sharing
+            .as_ref()
+            .map_or(1, |sharing| sharing.grants.gateways());
+        let usage = SavedUsage {
+            gateway: self.gateway.clone(),
+            gateways,
+            quotas: SavedUsage::collect(keys.quota_subjects()),
+        };
+        if usage == state.saved {
+            return;
+        }
+        state.saved = usage.clone();
+        let path = file.clone();
+        let written = read_within_limit(move || usage.write(&path)).await;
+        let problem = match written {
+            Some(Ok(())) => {
+                add(&self.counters.file_writes, 1);
+                return;
+            }
+            Some(Err(error)) => error.to_string(),
+            None => "the file system does not respond".to_owned(),
+        };
+        state.saved = SavedUsage::default();
+        if self.counters.on_file_error(&problem) {
+            let file = file.display();
+            tracing::warn!(%file, error = problem, "cannot write the used limits");
+        }
+    }
+}
+
+/// Reads the file. What cannot be read is counted and begins at 0.
+fn read_saved(config: &SharedLimitsConfig, counters: &Counters) -> SavedUsage {
+    let Some(file) = &config.file else {
+        return SavedUsage::default();
+    };
+    match SavedUsage::read(file) {
+        Ok(saved) => saved.unwrap_or_default(),
+        Err(error) => {
+            counters.on_file_error(&error.to_string());
+            let file = file.display();
+            tracing::warn!(%file, %error, "cannot read the used limits: they begin at 0");
+            SavedUsage::default()
+        }
+    }
+}
+
+/// The milliseconds since 1970.
+fn now_millis() -> u64 {
+    let since = clock::wall_time().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

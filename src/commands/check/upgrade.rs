@@ -1,0 +1,70 @@
+//! `tokenweir check --upgrade`: rewrites configurations, rules and dashboards of an earlier version.
+
+use crate::app::extras;
+use crate::commands::{EXIT_FAILURE, EXIT_USAGE, print_line};
+use crate::config::{Config, QueriedMetric, UpgradeNote, UpgradedFile, UpgradedKind, upgrade_file};
+use std::fs;
+use std::path::Path;
+
+/// Shows how a file changes, and writes it if `is_written`. Returns the exit code.
+pub(super) fn run(file: &Path, is_written: bool) -> u8 {
+    let upgraded = match upgrade_file(file) {
+        Ok(upgraded) => upgraded,
+        Err(error) => {
+            eprintln!("{error}");
+            return EXIT_USAGE;
+        }
+    };
+    let mut notes = upgraded.notes.clone();
+    notes.extend(unknown_metrics(&upgraded.metrics, &notes));
+    for note in &notes {
+        eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
+    }
+    // A file with mistakes can have a secret in a wrong place, which its diff would show.
+    if has_mistakes(&upgraded, file) {
+        return EXIT_USAGE;
+    }
+    let diff = upgraded.lines.diff(&file.display().to_string());
+    if !diff.is_empty() {
+        print_line(diff.trim_end());
+    }
+    if is_written
+        && upgraded.lines.is_changed()
+        && let Err(error) = fs::write(file, upgraded.lines.text())
+    {
+        eprintln!("{}: cannot be written: {error}", file.display());
+        return EXIT_FAILURE;
+    }
+    if notes.is_empty() { 0 } else { EXIT_FAILURE }
+}
+
+/// Whether the changed file is a configuration with mistakes, which are printed.
+fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
+    if upgraded.kind != UpgradedKind::Configuration {
+        return false;
+    }
+    let Err(mistakes) = Config::parse_all(&upgraded.lines.text(), file) else {
+        return false;
+    };
+    for error in &mistakes.errors {
+        eprintln!("{error}");
+    }
+    eprintln!("{}: not valid after the changes", file.display());
+    true
+}
+
+/// The metrics of queries that the gateway does not have. `notes` names some of them already.
+fn unknown_metrics(metrics: &[QueriedMetric], notes: &[UpgradeNote]) -> Vec<UpgradeNote> {
+    let mut found = Vec::new();
+    for metric in metrics {
+        let is_known = extras::metric_rows().any(|row| row.name == metric.name);
+        let is_named = notes.iter().any(|note| note.line == metric.line);
+        if !is_known && !is_named {
+            found.push(UpgradeNote {
+                line: metric.line,
+                problem: format!("there is no metric `{}`", metric.name),
+            });
+        }
+    }
+    found
+}

@@ -1,0 +1,218 @@
+//! The names of earlier versions and what operators write in their place, from `config/renames.yaml`.
+
+use super::error::{ConfigError, ConfigLocation, ProblemKind};
+use super::yaml;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// The names that `config/renames.yaml` lists. It lists further ones for people only.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Renames {
+    pub(crate) metrics: Vec<RenamedMetric>,
+    pub(crate) words: Vec<RenamedWord>,
+    pub(crate) keys: Vec<RenamedKey>,
+}
+
+/// A metric of an earlier version.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RenamedMetric {
+    pub(crate) from: String,
+    /// The new name. `None`: no metric has its place.
+    pub(crate) to: Option<String>,
+    /// The label that selects this row, with its value. The new metric does not have the label.
+    #[serde(default)]
+    pub(crate) when: BTreeMap<String, String>,
+    /// New names of labels.
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    /// New values of a label, by the old name of the label.
+    #[serde(default)]
+    pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
+    /// What operators do if no metric has its place.
+    #[serde(default)]
+    pub(crate) help: String,
+}
+
+/// A text in rules and dashboards that is no metric.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RenamedWord {
+    pub(crate) from: String,
+    pub(crate) to: String,
+}
+
+/// A key of an earlier version.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RenamedKey {
+    /// The path of the key, with `[]` for each item of a list.
+    pub(crate) from: String,
+    /// The new path.
+    pub(crate) to: Option<String>,
+    /// The key and value that replace this key, by its value.
+    #[serde(default)]
+    pub(crate) values: BTreeMap<String, String>,
+    /// The sibling key whose value gets this value as its end, after a colon.
+    pub(crate) joins: Option<String>,
+    /// The value with which nothing has to be done.
+    pub(crate) default: Option<String>,
+    /// Whether the key stays, so that the file is refused: without it, data would be less protected.
+    #[serde(default)]
+    pub(crate) by_hand: bool,
+    /// What operators do if no key has its place.
+    help: Option<String>,
+}
+
+/// The last key of a path.
+pub(crate) fn last_key(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The path of the section that contains a key.
+pub(crate) fn section_of(path: &str) -> &str {
+    path.rsplit_once('.').map_or("", |(section, _)| section)
+}
+
+/// The path of an entry with `[]` in place of each index.
+pub(crate) fn without_indexes(path: &str) -> String {
+    let mut general = String::new();
+    for key in path.split('.') {
+        if key.bytes().all(|byte| byte.is_ascii_digit()) {
+            general.push_str("[]");
+            continue;
+        }
+        if !general.is_empty() {
+            general.push('.');
+        }
+        general.push_str(key);
+    }
+    general
+}
+
+/// Adds to the error about an unknown key what replaces a key of an earlier version.
+pub(crate) fn explain(error: ConfigError, text: &str) -> ConfigError {
+    let position = match error.location() {
+        Some(ConfigLocation::File(_, Some(position))) => *position,
+        _ => return error,
+    };
+    if error.kind() != ProblemKind::UnknownKey {
+        return error;
+    }
+    let entries = yaml::entries(text).unwrap_or_default();
+    let entry = yaml::entry_at(&entries, position, error.kind());
+    let Some(entry) = entry.and_then(|index| entries.get(index)) else {
+        return error;
+    };
+    match Renames::shipped().help(&without_indexes(&entry.path)) {
+        Some(help) => error.with_help(Some(&help)),
+        None => error,
+    }
+}
+
+// === impl Renames ===
+
+impl Renames {
+    /// The names of `config/renames.yaml`.
+    pub(crate) fn shipped() -> &'static Self {
+        static SHIPPED: LazyLock<Renames> = LazyLock::new(|| {
+            let text = include_str!("../../../config/renames.yaml");
+            let parsed = yaml::parse(text, Path::new("renames.yaml"));
+            // A test parses the file.
+            parsed.map(|(renames, _)| renames).unwrap_or_default()
+        });
+        &SHIPPED
+    }
+
+    /// The key of an earlier version with exactly this path.
+    pub(crate) fn key(&self, path: &str) -> Option<&RenamedKey> {
+        self.keys.iter().find(|key| key.from == path)
+    }
+
+    /// The path that an earlier path has now. Only its sections and its last key can differ.
+    pub(crate) fn current_path(&self, path: &str) -> String {
+        if let Some(to) = self.key(path).and_then(|key| key.to.as_ref()) {
+            return to.clone();
+        }
+        match path.rsplit_once('.') {
+            Some((section, key)) => {
+                // The section of an item is its list, and no list has another name.
+                format!("{}.{key}", self.current_path(section))
+            }
+            None => path.to_owned(),
+        }
+    }
+
+    /// The help for an unknown key. Its sections may have their earlier or their present names.
+    fn help(&self, path: &str) -> Option<String> {
+        let section = |key: &RenamedKey| self.current_path(section_of(&key.from));
+        let is_it = |key: &&RenamedKey| {
+            key.from == path
+                || last_key(&key.from) == last_key(path) && section(key) == section_of(path)
+        };
+        let key = self.keys.iter().find(is_it)?;
+        if let Some(help) = &key.help {
+            return Some(help.clone());
+        }
+        let to = key.to.as_deref()?;
+        if section_of(to) == section(key) {
+            return Some(format!("write `{}` in its place", last_key(to)));
+        }
+        Some(format!(
+            "write `{}` of `{}` in its place",
+            last_key(to),
+            section_of(to)
+        ))
+    }
+}
+
+// === impl RenamedKey ===
+
+impl RenamedKey {
+    /// What operators do in place of a key without a successor.
+    pub(crate) fn help(&self) -> &str {
+        self.help.as_deref().unwrap_or("remove it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_file_has_consistent_rows() {
+        let text = include_str!("../../../config/renames.yaml");
+        let (renames, _) = yaml::parse::<Renames>(text, Path::new("renames.yaml")).unwrap();
+        assert!(renames.metrics.len() > 30 && renames.keys.len() > 50);
+        for metric in &renames.metrics {
+            assert_ne!(metric.to.is_none(), metric.help.is_empty(), "{metric:?}");
+            let to = metric.to.as_ref();
+            let again = renames.metrics.iter().find(|other| Some(&other.from) == to);
+            assert!(
+                again.is_none_or(|other| other.from == metric.from),
+                "{metric:?}"
+            );
+        }
+        for key in &renames.keys {
+            let ways = [key.to.is_some(), key.help.is_some()];
+            assert!(ways.contains(&true), "{key:?}");
+            assert!(
+                key.to.as_ref().is_none_or(|to| renames.key(to).is_none()),
+                "{key:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn earlier_sections_have_present_paths() {
+        let renames = Renames::shipped();
+        for (earlier, present) in [
+            ("health.failures", "circuit_breaker.consecutive_failures"),
+            ("health.panic_threshold", "circuit_breaker.panic_threshold"),
+            ("models[].terms.idle", "models[].policy.idle"),
+            ("drain.delay", "drain.delay"),
+        ] {
+            assert_eq!(renames.current_path(earlier), present);
+        }
+        assert_eq!(without_indexes("models.0.terms.12.a"), "models[].terms[].a");
+    }
+}

@@ -1,0 +1,327 @@
+//! Rewrites the keys of a configuration. Each edit is inside one line, so comments and layout stay.
+
+use super::lines::{LineEdit, UpgradeNote};
+use crate::config::text::remaining::RemainingText;
+use crate::config::text::renames::{RenamedKey, Renames, last_key, section_of, without_indexes};
+use crate::config::text::yaml::{Entry, child_path};
+use serde_json::Value;
+use std::ops::Range;
+
+/// The section of the values of the Helm chart that has the configuration.
+const CHART_SECTION: &str = "config.";
+
+/// What becomes of an entry of the file.
+#[derive(Clone, Copy)]
+enum Action<'a> {
+    Keep,
+    /// The key gets another name.
+    Rename(&'a str),
+    /// This key and value replace the entry.
+    Replace(&'a str),
+    /// The entry moves to a path in another section.
+    Move(&'a str),
+    /// The value goes to the end of the value of this sibling.
+    Join(&'a str),
+    /// The entry goes. An operator does this in its place.
+    Remove(&'a str),
+}
+
+/// The keys of a configuration and their edits.
+pub(super) struct KeyRewriter<'a> {
+    renames: &'a Renames,
+    text: RemainingText<'a>,
+    lines: Vec<Vec<char>>,
+    entries: &'a [Entry],
+    values: &'a Value,
+    actions: Vec<Action<'a>>,
+    pub(super) edits: Vec<LineEdit>,
+    pub(super) notes: Vec<UpgradeNote>,
+}
+
+/// A value on one line.
+fn one_line(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether a value has no effect: it has no part, or its parts have the default.
+fn is_without_effect(value: &Value, default: Option<&str>) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.iter().all(|item| is_without_effect(item, default)),
+        Value::Object(keys) => keys.values().all(|value| is_without_effect(value, default)),
+        scalar => default == Some(&one_line(scalar)),
+    }
+}
+
+impl Action<'_> {
+    /// Whether the entry is no longer at its place.
+    const fn removes(&self) -> bool {
+        matches!(self, Self::Join(_) | Self::Move(_) | Self::Remove(_))
+    }
+}
+
+impl<'a> KeyRewriter<'a> {
+    pub(super) fn new(
+        text: &'a str,
+        entries: &'a [Entry],
+        values: &'a Value,
+        renames: &'a Renames,
+    ) -> Self {
+        Self {
+            renames,
+            text: RemainingText::new(text),
+            lines: text.lines().map(|line| line.chars().collect()).collect(),
+            entries,
+            values,
+            actions: Vec::new(),
+            edits: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Finds the edits and the notes.
+    pub(super) fn rewrite(mut self) -> Self {
+        self.actions = self.actions();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let action = self.action_of(index);
+            if let Action::Remove(help) = action {
+                self.note_help(entry, help);
+            }
+            if entry.parent.is_some_and(|parent| self.is_gone(parent)) {
+                continue;
+            }
+            match action {
+                Action::Keep => {}
+                Action::Rename(name) => self.rename(entry, name),
+                Action::Replace(text) => self.replace(entry, text),
+                Action::Join(sibling) => {
+                    self.join(entry, sibling);
+                    self.remove(index, "joined");
+                }
+                Action::Move(to) => self.remove(index, &format!("moved to `{to}`")),
+                Action::Remove(help) => self.remove(index, help),
+            }
+        }
+        // The new text comes after the comments of the last line.
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Action::Move(to) = self.action_of(index) {
+                self.append(entry, to);
+            }
+        }
+        self
+    }
+
+    /// What becomes of each entry. A section of which nothing is left goes, too.
+    fn actions(&self) -> Vec<Action<'a>> {
+        let entries = self.entries.iter();
+        let mut actions: Vec<Action<'a>> = entries.map(|entry| self.action(entry)).collect();
+        for index in (1..self.entries.len()).rev() {
+            let children = self.children(index);
+            let mut actions_of_children =
+                children.filter_map(|child| actions.get(child)).peekable();
+            let has_children = actions_of_children.peek().is_some();
+            let is_empty = has_children && actions_of_children.all(Action::removes);
+            if let Some(action) = actions.get_mut(index).filter(|action| !action.removes())
+                && is_empty
+            {
+                *action = Action::Remove("no key of it is left");
+            }
+        }
+        actions
+    }
+
+    fn action(&self, entry: &Entry) -> Action<'a> {
+        let Some(key) = self.renamed_key(entry) else {
+            return Action::Keep;
+        };
+        let value = self.value(&entry.path);
+        if let Some(text) = key.values.get(&one_line(value)) {
+            return Action::Replace(text);
+        }
+        if let Some(sibling) = &key.joins {
+            return Action::Join(sibling);
+        }
+        let Some(to) = &key.to else {
+            let is_kept = key.by_hand && !is_without_effect(value, None);
+            return if is_kept {
+                Action::Keep
+            } else {
+                Action::Remove(key.help())
+            };
+        };
+        if section_of(to) == self.renames.current_path(section_of(&key.from)) {
+            return Action::Rename(last_key(to));
+        }
+        if value.is_null() {
+            return Action::Remove(key.help());
+        }
+        Action::Move(to)
+    }
+
+    fn action_of(&self, index: usize) -> Action<'a> {
+        self.actions.get(index).copied().unwrap_or(Action::Keep)
+    }
+
+    /// Whether an entry, or one that contains it, is no longer at its place.
+    fn is_gone(&self, index: usize) -> bool {
+        let parent = |index: &usize| self.entries.get(*index).and_then(|entry| entry.parent);
+        std::iter::successors(Some(index), parent).any(|above| self.action_of(above).removes())
+    }
+
+    /// The row of an entry. `None`: its key has its name still.
+    fn renamed_key(&self, entry: &Entry) -> Option<&'a RenamedKey> {
+        let path = without_indexes(&entry.path);
+        let path = path.strip_prefix(CHART_SECTION).unwrap_or(&path);
+        if entry.is_item {
+            None
+        } else {
+            self.renames.key(path)
+        }
+    }
+
+    fn children(&self, index: usize) -> impl Iterator<Item = usize> {
+        let entries = self.entries.iter().enumerate();
+        let children = entries.filter(move |(_, entry)| entry.parent == Some(index));
+        children.map(|(child, _)| child)
+    }
+
+    fn value(&self, path: &str) -> &'a Value {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        self.values.pointer(&pointer).unwrap_or(&Value::Null)
+    }
+
+    fn line(&self, line: usize) -> &[char] {
+        self.lines.get(line).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn edit(&mut self, line: usize, columns: Range<usize>, text: impl Into<String>) {
+        self.edits.push(LineEdit {
+            line,
+            columns,
+            text: text.into(),
+        });
+    }
+
+    fn note(&mut self, entry: &Entry, problem: &str) {
+        self.notes.push(UpgradeNote {
+            line: entry.start.line,
+            problem: format!("`{}`: {problem}", entry.path),
+        });
+    }
+
+    fn rename(&mut self, entry: &Entry, name: &str) {
+        let line = entry.start.line - 1;
+        let mut start = entry.start.column - 1;
+        // A key may be quoted.
+        if matches!(self.line(line).get(start), Some('"' | '\'')) {
+            start += 1;
+        }
+        let old = last_key(&entry.path);
+        self.edit(line, start..start + old.chars().count(), name);
+    }
+
+    fn replace(&mut self, entry: &Entry, text: &str) {
+        let end = entry.value.column - 1 + entry.value.len;
+        self.edit(entry.start.line - 1, entry.start.column - 1..end, text);
+    }
+
+    /// Puts the value behind the value of a sibling, after a colon.
+    fn join(&mut self, entry: &Entry, sibling: &str) {
+        let path = child_path(section_of(&entry.path), sibling);
+        let Some(target) = self.entries.iter().find(|entry| entry.path == path) else {
+            self.note(entry, "write it by hand");
+            return;
+        };
+        let line = target.value.line - 1;
+        let mut end = target.value.column - 1 + target.value.len;
+        if matches!(self.line(line).get(end - 1), Some('"' | '\'')) {
+            end -= 1;
+        }
+        let value = one_line(self.value(&entry.path));
+        self.edit(line, end..end, format!(":{value}"));
+    }
+
+    /// Writes an entry into a new section at the end of the file.
+    fn append(&mut self, entry: &Entry, to: &str) {
+        if entry.path.starts_with(CHART_SECTION) {
+            self.note(entry, &format!("move it to `{to}` by hand"));
+            return;
+        }
+        let last = self.lines.len() - 1;
+        let end = self.line(last).len();
+        let section = section_of(to);
+        let key = last_key(to);
+        // A value of JSON is a value of YAML.
+        let value = self.value(&entry.path);
+        self.edit(last, end..end, format!("\n{section}:\n  {key}: {value}"));
+    }
+
+    /// Notes what an operator does in place of an entry, unless its value has no effect.
+    fn note_help(&mut self, entry: &Entry, help: &str) {
+        let Some(key) = self.renamed_key(entry).filter(|key| key.to.is_none()) else {
+            return;
+        };
+        if !is_without_effect(self.value(&entry.path), key.default.as_deref()) {
+            self.note(entry, help);
+        }
+    }
+
+    /// Makes an entry a comment. Between brackets, where there are no comments, the entry is deleted.
+    fn remove(&mut self, index: usize, reason: &str) {
+        let range = self.text.range(self.entries, index);
+        let (first, column) = self.text.line_and_column(range.start);
+        if self.text.is_flow(self.entries, index) {
+            self.delete(index, range);
+            return;
+        }
+        let (last, end) = self.text.line_and_column(range.end);
+        let last = last + usize::from(end > 0);
+        for number in first..last.min(self.lines.len()) {
+            let line = self.line(number);
+            let length = line.len();
+            let indentation = line.iter().position(|c| *c != ' ').unwrap_or(length);
+            if number == first {
+                self.edit(number, column..column, "# ");
+                self.edit(number, length..length, format!("  # 0.2: {reason}"));
+            } else if line.get(indentation).is_some_and(|c| *c != '#') {
+                self.edit(number, indentation..indentation, "# ");
+            }
+        }
+    }
+
+    /// Deletes an entry between brackets with one of the commas beside it.
+    fn delete(&mut self, index: usize, range: Range<usize>) {
+        let (line, mut start) = self.text.line_and_column(range.start);
+        let (last_line, mut end) = self.text.line_and_column(range.end);
+        if line != last_line {
+            if let Some(entry) = self.entries.get(index) {
+                self.note(entry, "remove it by hand");
+            }
+            return;
+        }
+        let is_gap = |column: usize| matches!(self.line(line).get(column), Some(' ' | ','));
+        if self.is_followed(index) {
+            while self.line(line).get(end) == Some(&' ') {
+                end += 1;
+            }
+        } else {
+            while start > 0 && is_gap(start - 1) {
+                start -= 1;
+            }
+            while is_gap(end - 1) {
+                end -= 1;
+            }
+        }
+        self.edit(line, start..end, "");
+    }
+
+    /// Whether an entry after this one stays in their mapping or list.
+    fn is_followed(&self, index: usize) -> bool {
+        let parent = self.entries.get(index).and_then(|entry| entry.parent);
+        let mut siblings = parent.into_iter().flat_map(|parent| self.children(parent));
+        siblings.any(|other| other > index && !self.action_of(other).removes())
+    }
+}

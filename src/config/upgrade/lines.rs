@@ -1,0 +1,165 @@
+//! The lines of a file with their replacements, the difference as a unified diff, and notes about lines.
+
+use std::fmt::{self, Write};
+use std::ops::Range;
+
+/// Number of unchanged lines that the diff shows around a change.
+const CONTEXT: usize = 3;
+
+/// Something that a person has to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpgradeNote {
+    /// The line number, counted from 1.
+    pub line: usize,
+    /// What is there, and what to write in its place.
+    pub problem: String,
+}
+
+/// A replacement of characters of one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LineEdit {
+    /// The index of the line.
+    pub(super) line: usize,
+    /// The indexes of the replaced characters. If the range is empty, the text is inserted.
+    pub(super) columns: Range<usize>,
+    /// The new text. It may contain line breaks.
+    pub(super) text: String,
+}
+
+/// A file in which lines are replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EditedLines {
+    lines: Vec<EditedLine>,
+    /// Whether the last line has a line break.
+    is_ended: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct EditedLine {
+    old: String,
+    /// The lines in its place.
+    new: Vec<String>,
+}
+
+/// A part of the diff: the indexes of the first line and of the line after the last one.
+type Hunk = Range<usize>;
+
+impl EditedLine {
+    fn is_changed(&self) -> bool {
+        !matches!(self.new.as_slice(), [new] if *new == self.old)
+    }
+}
+
+// === impl EditedLines ===
+
+impl EditedLines {
+    /// `new` has the lines of `old`, which can differ.
+    pub(super) fn new(old: &str, new: &str) -> Self {
+        let lines = old.lines().zip(new.lines());
+        let line = |(old, new): (&str, &str)| EditedLine {
+            old: old.to_owned(),
+            new: vec![new.to_owned()],
+        };
+        Self {
+            lines: lines.map(line).collect(),
+            is_ended: old.ends_with('\n'),
+        }
+    }
+
+    /// Applies edits that do not overlap. Each line may have several.
+    pub(super) fn apply(&mut self, mut edits: Vec<LineEdit>) {
+        // From the end of a line to its start: the columns of the other edits stay valid.
+        edits.sort_by_key(|edit| (edit.line, edit.columns.start));
+        for edit in edits.into_iter().rev() {
+            let Some(line) = self.lines.get_mut(edit.line) else {
+                continue;
+            };
+            let chars: Vec<char> = line.new.join("\n").chars().collect();
+            let before = chars.iter().take(edit.columns.start);
+            let after = chars.iter().skip(edit.columns.end);
+            let text: String = before
+                .copied()
+                .chain(edit.text.chars())
+                .chain(after.copied())
+                .collect();
+            line.new = text.split('\n').map(str::to_owned).collect();
+        }
+    }
+
+    /// The new text.
+    pub fn text(&self) -> String {
+        let lines: Vec<&str> = self
+            .lines
+            .iter()
+            .flat_map(|line| &line.new)
+            .map(String::as_str)
+            .collect();
+        let end = if self.is_ended { "\n" } else { "" };
+        lines.join("\n") + end
+    }
+
+    /// Whether a line is replaced.
+    pub fn is_changed(&self) -> bool {
+        self.lines.iter().any(EditedLine::is_changed)
+    }
+
+    /// The changed lines with their surroundings. Neighbouring changes share a part of the diff.
+    fn hunks(&self) -> Vec<Hunk> {
+        let mut hunks: Vec<Hunk> = Vec::new();
+        for (index, line) in self.lines.iter().enumerate() {
+            if !line.is_changed() {
+                continue;
+            }
+            let start = index.saturating_sub(CONTEXT);
+            let end = (index + 1 + CONTEXT).min(self.lines.len());
+            match hunks.last_mut() {
+                Some(last) if start <= last.end => last.end = end,
+                _ => hunks.push(start..end),
+            }
+        }
+        hunks
+    }
+
+    /// The difference between the old and the new text in the unified format. It is empty if there is none.
+    pub fn diff(&self, file: &str) -> String {
+        let mut diff = String::new();
+        if self.is_changed() {
+            // Writing to a string cannot fail.
+            let _ = self.write_diff(&mut diff, file);
+        }
+        diff
+    }
+
+    fn write_diff(&self, diff: &mut String, file: &str) -> fmt::Result {
+        writeln!(diff, "--- {file}\n+++ {file}")?;
+        let mut new_start = 1;
+        let mut seen = 0;
+        for hunk in self.hunks() {
+            let new_lines = |lines: Range<usize>| -> usize {
+                let lines = self.lines.get(lines).unwrap_or_default();
+                lines.iter().map(|line| line.new.len()).sum()
+            };
+            new_start += new_lines(seen..hunk.start);
+            let added = new_lines(hunk.clone());
+            writeln!(
+                diff,
+                "@@ -{},{} +{new_start},{added} @@",
+                hunk.start + 1,
+                hunk.len()
+            )?;
+            new_start += added;
+            seen = hunk.end;
+            for line in self.lines.get(hunk).unwrap_or_default() {
+                if !line.is_changed() {
+                    writeln!(diff, " {}", line.old)?;
+                    continue;
+                }
+                writeln!(diff, "-{}", line.old)?;
+                for new in &line.new {
+                    writeln!(diff, "+{new}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

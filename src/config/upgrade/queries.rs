@@ -1,0 +1,190 @@
+//! Rewrites the names of metrics and labels in queries, wherever they are in a text. The number of lines stays.
+
+use super::lines::UpgradeNote;
+use crate::config::text::renames::{RenamedMetric, Renames};
+use regex::{Captures, Regex};
+use std::collections::BTreeMap;
+
+/// A metric of the gateway, with its selector.
+const METRIC: &str = r"\b(tokenweir_[a-z0-9_]+)((?:\{(?:[^{}]|\$\{\w+\})*\})?)";
+/// A matcher of a selector. In JSON, a backslash is before each quotation mark.
+const MATCHER: &str = r#"(\w+)(=~|!~|!=|=)(\\?["'])(.*?)(\\?["'],?)"#;
+/// A list of labels in a query, and a label in a text.
+const LABELS: &str = r"\b(?:by|without|on|ignoring|group_left|group_right|label_values)\s*\([^()]*\)|\$labels\.\w+|\{\{\s*\w+";
+
+/// A metric of the gateway in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueriedMetric {
+    /// The line number, counted from 1.
+    pub line: usize,
+    /// The name, without the end of a histogram's series.
+    pub name: String,
+}
+
+/// Rewrites texts with the renames of metrics and labels.
+pub(super) struct QueryRewriter<'a> {
+    renames: &'a Renames,
+    metric: Regex,
+    matcher: Regex,
+    labels: Regex,
+    word: Regex,
+    pub(super) notes: Vec<UpgradeNote>,
+}
+
+fn group<'a>(captures: &Captures<'a>, index: usize) -> &'a str {
+    captures.get(index).map_or("", |found| found.as_str())
+}
+
+/// The name of a histogram from the name of one of its series.
+fn base_name(series: &str) -> &str {
+    let ends = ["_bucket", "_sum", "_count"];
+    let stripped = ends.iter().find_map(|end| series.strip_suffix(end));
+    stripped.unwrap_or(series)
+}
+
+fn line_of(text: &str, index: usize) -> usize {
+    text.get(..index).unwrap_or_default().matches('\n').count() + 1
+}
+
+impl<'a> QueryRewriter<'a> {
+    /// Compiles the patterns. `None` never occurs, because they are constants.
+    pub(super) fn new(renames: &'a Renames) -> Option<Self> {
+        Some(Self {
+            renames,
+            metric: Regex::new(METRIC).ok()?,
+            matcher: Regex::new(MATCHER).ok()?,
+            labels: Regex::new(LABELS).ok()?,
+            word: Regex::new(r"\w+").ok()?,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Rewrites a text in parts, such as one for each rule: `starts` are their first bytes. A label has another name
+    /// in the part that names its metric.
+    pub(super) fn rewrite(&mut self, text: &str, starts: &[usize]) -> String {
+        let mut rewritten = String::new();
+        let ends = starts.iter().copied().chain([text.len()]);
+        let mut start = 0;
+        for end in ends {
+            let part = text.get(start..end).unwrap_or_default();
+            let first_line = line_of(text, start);
+            rewritten.push_str(&self.rewrite_part(part, first_line));
+            start = end.max(start);
+        }
+        rewritten
+    }
+
+    fn rewrite_part(&mut self, part: &str, first_line: usize) -> String {
+        let mut labels: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut problems = Vec::new();
+        let metrics = self.metric.replace_all(part, |found: &Captures<'_>| {
+            let whole = found.get(0).map_or(0..0, |whole| whole.range());
+            match self.renamed(group(found, 1), group(found, 2)) {
+                Ok(Some(renamed)) => {
+                    let renames = renamed.row.labels.iter();
+                    labels.extend(renames.map(|(from, to)| (from.as_str(), to.as_str())));
+                    return renamed.text;
+                }
+                Ok(None) => {}
+                Err(problem) => problems.push(UpgradeNote {
+                    line: first_line + line_of(part, whole.start) - 1,
+                    problem,
+                }),
+            }
+            part.get(whole).unwrap_or_default().to_owned()
+        });
+        let name = |word: &Captures<'_>| {
+            let word = group(word, 0);
+            labels.get(word).copied().unwrap_or(word).to_owned()
+        };
+        let list = |found: &Captures<'_>| self.word.replace_all(group(found, 0), name).into_owned();
+        let rewritten = self.labels.replace_all(&metrics, list).into_owned();
+        self.notes.extend(problems);
+        rewritten
+    }
+
+    /// The metric of a series with its selector as this version has them. `None`: they have their names still. The error
+    /// is what a person has to do.
+    fn renamed(&self, series: &str, selector: &str) -> Result<Option<Renamed<'a>>, String> {
+        let name = base_name(series);
+        let is_it = |row: &&RenamedMetric| row.from == series || row.from == name;
+        let rows: Vec<&RenamedMetric> = self.renames.metrics.iter().filter(is_it).collect();
+        let has = |label: &String, value: &String| {
+            let is_it = |found: Captures<'_>| {
+                group(&found, 1) == label && group(&found, 2) == "=" && group(&found, 4) == value
+            };
+            self.matcher.captures_iter(selector).any(is_it)
+        };
+        let selected =
+            |row: &&&RenamedMetric| row.when.iter().all(|(label, value)| has(label, value));
+        let Some(row) = rows.iter().find(selected) else {
+            let Some(label) = rows.first().and_then(|row| row.when.keys().next()) else {
+                return Ok(None);
+            };
+            let names: Vec<&str> = rows.iter().filter_map(|row| row.to.as_deref()).collect();
+            let names = names.join(", ");
+            return Err(format!(
+                "`{series}` is a metric for each `{label}` now: write {names}"
+            ));
+        };
+        let Some(to) = &row.to else {
+            return Err(format!("`{series}` is gone: {}", row.help));
+        };
+        let end = series.get(row.from.len()..).unwrap_or_default();
+        let text = format!("{to}{end}{}", self.renamed_selector(selector, row));
+        Ok(Some(Renamed { text, row }))
+    }
+
+    fn renamed_selector(&self, selector: &str, row: &RenamedMetric) -> String {
+        let matcher = |found: &Captures<'_>| {
+            let label = group(found, 1);
+            if row.when.contains_key(label) {
+                return String::new();
+            }
+            let values = row.values.get(label);
+            let new = |old: &str| {
+                values
+                    .and_then(|values| values.get(old))
+                    .map_or(old, String::as_str)
+                    .to_owned()
+            };
+            let value: Vec<String> = group(found, 4).split('|').map(new).collect();
+            let label = row.labels.get(label).map_or(label, String::as_str);
+            let value = value.join("|");
+            [
+                label,
+                group(found, 2),
+                group(found, 3),
+                &value,
+                group(found, 5),
+            ]
+            .concat()
+        };
+        let renamed = self.matcher.replace_all(selector, matcher);
+        let renamed = if row.when.is_empty() {
+            renamed.into_owned()
+        } else {
+            renamed.replace(",}", "}")
+        };
+        if renamed == "{}" {
+            String::new()
+        } else {
+            renamed
+        }
+    }
+
+    /// The metrics of the gateway in a text.
+    pub(super) fn metrics(&self, text: &str) -> Vec<QueriedMetric> {
+        let metric = |found: Captures<'_>| QueriedMetric {
+            line: line_of(text, found.get(0).map_or(0, |whole| whole.start())),
+            name: base_name(group(&found, 1)).to_owned(),
+        };
+        self.metric.captures_iter(text).map(metric).collect()
+    }
+}
+
+/// A series with its selector as this version has them.
+struct Renamed<'a> {
+    text: String,
+    row: &'a RenamedMetric,
+}
