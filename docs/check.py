@@ -129,7 +129,10 @@ def engines():
     lines = [line.split("\t") for line in read(RESULTS).splitlines()]
     lines.insert(1, ["---"] * len(lines[0]))
     rows = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    return GENERATED.sub(lambda head: f"{head[1]}\n{rows}\n", read(ENGINES))
+    page, count = GENERATED.subn(lambda head: f"{head[1]}\n{rows}\n", read(ENGINES))
+    if count != 1:
+        sys.exit(f"{ENGINES} has no place for the table")
+    return page
 
 
 def check_derived(schema):

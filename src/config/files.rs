@@ -10,8 +10,8 @@ use super::text::file;
 use super::text::redaction::ExcerptRedaction;
 use super::text::yaml::{self, Outline};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::{fs, io, thread};
+use std::path::Path;
+use std::{fs, io};
 use tokenweir_net::file_watcher::files_of;
 use tokenweir_request::access::KeyFile;
 use tokenweir_settings::{RuleViolation, violation_at};
@@ -42,10 +42,9 @@ pub enum CheckedFile {
 pub fn load_keys(path: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     let files =
         files_of(path).map_err(|error| ConfigError::unreadable(path, &error.to_string()))?;
-    let mut parts = Vec::new();
-    for chunk in files.chunks(PARSER_THREADS) {
-        parts.extend(load_parts(chunk, tiers)?);
-    }
+    // One after the other: the allocator would keep memory of each thread that parses.
+    let parts = files.iter().map(|file| load_part(file, tiers));
+    let parts = parts.collect::<Result<_, _>>()?;
     let merged = KeyFile::merged(parts).and_then(|keys| {
         // Each part is valid, so that only values of different parts can contradict each other.
         if files.len() > 1 {
@@ -56,28 +55,10 @@ pub fn load_keys(path: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigErro
     merged.map_err(|violation| ConfigError::new(&violation.problem).in_file(path))
 }
 
-/// Number of keys files that are parsed at a time. The allocator keeps some memory of each thread.
-const PARSER_THREADS: usize = 2;
-
-/// Loads keys files, each in a thread.
-fn load_parts(files: &[PathBuf], tiers: &TiersConfig) -> Result<Vec<KeyFile>, ConfigError> {
-    let load = |file: &Path| {
-        let text = file::read(file).map_err(ConfigError::without_quotes)?;
-        let part = parse_keys(&text, file, Some(tiers));
-        part.map_err(|mistake| mistake.error.with_redacted_line(&text))
-    };
-    if let [file] = files {
-        return Ok(vec![load(file)?]);
-    }
-    thread::scope(|scope| {
-        let threads = files.iter().map(|file| scope.spawn(move || load(file)));
-        let threads: Vec<_> = threads.collect();
-        let parts = threads.into_iter().map(|thread| {
-            let loaded = thread.join();
-            loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        parts.collect()
-    })
+fn load_part(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
+    let text = file::read(file).map_err(ConfigError::without_quotes)?;
+    let part = parse_keys(&text, file, Some(tiers));
+    part.map_err(|mistake| mistake.error.with_redacted_line(&text))
 }
 
 /// Like [`load_keys`], but without a configuration, so tenants may have any tier. Returns all mistakes.
