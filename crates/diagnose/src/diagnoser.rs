@@ -165,22 +165,26 @@ impl Diagnoser {
 
     /// Adds the share of backends that are slower than usual, and the strongest changes.
     fn add_changes(&mut self, diagnosis: &mut Diagnosis, now: Instant) {
-        let backends = 0..self.backends.len();
-        let evaluations: Vec<Evaluation<'_>> = backends
-            .map(|index| self.evaluation(index))
-            .filter(|evaluation| evaluation.history.is_up())
-            .collect();
+        let mut up: Vec<usize> = (0..self.backends.len()).collect();
+        up.retain(|index| self.evaluation(*index).history.is_up());
+        let evaluations: Vec<Evaluation<'_>> =
+            up.iter().map(|index| self.evaluation(*index)).collect();
         diagnosis.slower_share = slower_share(&evaluations);
-        let count = evaluations.len();
         let early = self.early_changes();
-        let changed = [diagnosis.anomalies.clone(), early].concat();
+        let mut changed = [diagnosis.anomalies.clone(), early].concat();
+        let is_up = |name: &str| {
+            let mut ids = up.iter().map(|index| self.backends[*index].id.as_str());
+            ids.any(|id| id == name)
+        };
+        // A mean of clocks that differ can be below zero, which is no time.
+        changed.retain(|change| is_up(&change.backend) && change.value >= 0.0);
         let is_harmful = diagnosis.slower_share >= HARMFUL_SLOWER_SHARE;
         self.slower_since = if is_harmful {
             self.slower_since.or(Some(now))
         } else {
             None
         };
-        diagnosis.changes = self.changes.strongest(&changed, count, now);
+        diagnosis.changes = self.changes.strongest(&changed, up.len(), now);
     }
 
     /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The earlier steps
