@@ -16,6 +16,19 @@ pub fn measure_names() -> impl Iterator<Item = &'static str> {
         .map(WindowMeasure::as_str)
 }
 
+impl Anomaly {
+    /// The anomaly of a measure of a backend.
+    pub(super) fn of(backend: &str, measure: WindowMeasure, value: f64, usual: f64) -> Self {
+        Self {
+            backend: backend.to_owned(),
+            measure: measure.as_str().into(),
+            value,
+            unit: measure.unit().into(),
+            usual,
+        }
+    }
+}
+
 /// The measures of a backend that are far from their usual values, in the direction that can harm
 /// requests.
 pub(super) fn anomalies<'a>(
@@ -30,18 +43,7 @@ pub(super) fn anomalies<'a>(
         let has_risen = z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median;
         let has_fallen = z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median;
         // A change that cannot harm requests, such as an empty queue, is no anomaly.
-        let is_adverse = match measure.adverse_change() {
-            AdverseChange::Rise => has_risen,
-            AdverseChange::Fall => has_fallen,
-            AdverseChange::Either => has_risen || has_fallen,
-            AdverseChange::None => false,
-        };
-        is_adverse.then(|| Anomaly {
-            backend: backend.to_owned(),
-            measure: measure.as_str().into(),
-            value,
-            unit: measure.unit().into(),
-            usual: median,
-        })
+        let is_adverse = measure.adverse_change().includes(has_risen, has_fallen);
+        is_adverse.then(|| Anomaly::of(backend, measure, value, median))
     })
 }

@@ -2,7 +2,7 @@
 //! change, so at most one measure of each kind is chosen, and a cause is preferred to its consequences.
 
 use super::evaluation::Evaluation;
-use super::history::{AdverseChange, WindowMeasure};
+use super::history::WindowMeasure;
 use super::verdict::{Anomaly, Change};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -71,7 +71,7 @@ fn is_slower(evaluation: &Evaluation<'_>) -> bool {
     ];
     measures.into_iter().all(|measure| {
         evaluation.has_risen(measure, SLOWER_FACTOR)
-            || early_change(evaluation, measure).is_some_and(|found| found.value > found.usual)
+            || early_change("", evaluation, measure).is_some_and(|found| found.value > found.usual)
     })
 }
 
@@ -87,34 +87,22 @@ fn has_usual_load(evaluation: &Evaluation<'_>, rate: f64) -> bool {
 /// too short for anomalies.
 pub(super) fn early_changes(backend: &str, evaluation: &Evaluation<'_>) -> Vec<Anomaly> {
     let measures = WindowMeasure::ALL.into_iter();
-    let found = measures.filter_map(|measure| early_change(evaluation, measure));
-    found
-        .map(|found| Anomaly {
-            backend: backend.to_owned(),
-            ..found
-        })
-        .collect()
+    let found = measures.filter_map(|measure| early_change(backend, evaluation, measure));
+    found.collect()
 }
 
-fn early_change(evaluation: &Evaluation<'_>, measure: WindowMeasure) -> Option<Anomaly> {
+fn early_change(
+    backend: &str,
+    evaluation: &Evaluation<'_>,
+    measure: WindowMeasure,
+) -> Option<Anomaly> {
     let usual = evaluation.history.early_value(measure)?;
     let value = evaluation.short_window().get(measure)?;
     let least = EARLY_DEVIATIONS * measure.min_deviation();
     let has_risen = value >= EARLY_FACTOR * usual && value - usual >= least;
     let has_fallen = value * EARLY_FACTOR <= usual && usual - value >= least;
-    let is_adverse = match measure.adverse_change() {
-        AdverseChange::Rise => has_risen,
-        AdverseChange::Fall => has_fallen,
-        AdverseChange::Either => has_risen || has_fallen,
-        AdverseChange::None => false,
-    };
-    is_adverse.then(|| Anomaly {
-        backend: String::new(),
-        measure: measure.as_str().into(),
-        value,
-        unit: measure.unit().into(),
-        usual,
-    })
+    let is_adverse = measure.adverse_change().includes(has_risen, has_fallen);
+    is_adverse.then(|| Anomaly::of(backend, measure, value, usual))
 }
 
 impl ChangeTimes {
@@ -295,16 +283,6 @@ mod tests {
     use std::time::Duration;
     use tokenweir_protocol::clock;
 
-    fn anomaly(backend: &str, measure: WindowMeasure, value: f64, usual: f64) -> Anomaly {
-        Anomaly {
-            backend: backend.to_owned(),
-            measure: measure.as_str().into(),
-            value,
-            unit: measure.unit().into(),
-            usual,
-        }
-    }
-
     fn words_of(anomalies: &[Anomaly], backends: usize) -> Vec<String> {
         let changes = ChangeTimes::default().strongest(anomalies, backends, clock::epoch());
         changes.into_iter().map(|change| change.words).collect()
@@ -314,15 +292,20 @@ mod tests {
     fn a_common_change_is_named_once() {
         let mut anomalies = Vec::new();
         for backend in ["gpu-0", "gpu-1", "gpu-2"] {
-            anomalies.push(anomaly(
+            anomalies.push(Anomaly::of(
                 backend,
                 WindowMeasure::EngineInterToken,
                 0.04,
                 0.01,
             ));
-            anomalies.push(anomaly(backend, WindowMeasure::GapP99, 0.05, 0.012));
-            anomalies.push(anomaly(backend, WindowMeasure::InFlight, 9.0, 3.0));
-            anomalies.push(anomaly(backend, WindowMeasure::RequestSeconds, 1.5, 0.5));
+            anomalies.push(Anomaly::of(backend, WindowMeasure::GapP99, 0.05, 0.012));
+            anomalies.push(Anomaly::of(backend, WindowMeasure::InFlight, 9.0, 3.0));
+            anomalies.push(Anomaly::of(
+                backend,
+                WindowMeasure::RequestSeconds,
+                1.5,
+                0.5,
+            ));
         }
         let expected = [
             "all backends: time between tokens 40 ms, usually 10 ms",
@@ -334,9 +317,9 @@ mod tests {
     #[test]
     fn a_cause_comes_before_its_consequences() {
         let anomalies = [
-            anomaly("gpu-0", WindowMeasure::EngineInterToken, 0.03, 0.01),
-            anomaly("gpu-0", WindowMeasure::DraftAcceptance, 0.05, 0.75),
-            anomaly("gpu-0", WindowMeasure::Running, 9.0, 1.0),
+            Anomaly::of("gpu-0", WindowMeasure::EngineInterToken, 0.03, 0.01),
+            Anomaly::of("gpu-0", WindowMeasure::DraftAcceptance, 0.05, 0.75),
+            Anomaly::of("gpu-0", WindowMeasure::Running, 9.0, 1.0),
         ];
         let expected = [
             "gpu-0: acceptance of draft tokens 5 %, usually 75 %",
@@ -348,7 +331,7 @@ mod tests {
     #[test]
     fn the_age_counts_from_the_first_sight() {
         let mut times = ChangeTimes::default();
-        let found = [anomaly("gpu-0", WindowMeasure::Ttft, 1.0, 0.1)];
+        let found = [Anomaly::of("gpu-0", WindowMeasure::Ttft, 1.0, 0.1)];
         let start = clock::epoch();
         assert!(times.strongest(&found, 1, start)[0].age_seconds.abs() < 1e-9);
         let later = times.strongest(&found, 1, start + Duration::from_secs(30));

@@ -57,6 +57,18 @@ pub(crate) enum AdverseChange {
     None,
 }
 
+impl AdverseChange {
+    /// Whether a value that has risen or fallen can harm requests.
+    pub(crate) const fn includes(self, has_risen: bool, has_fallen: bool) -> bool {
+        match self {
+            Self::Rise => has_risen,
+            Self::Fall => has_fallen,
+            Self::Either => has_risen || has_fallen,
+            Self::None => false,
+        }
+    }
+}
+
 /// Number of measures of a window.
 pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 /// Minimum number of observations in a window for a mean.
