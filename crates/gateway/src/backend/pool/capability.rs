@@ -85,16 +85,11 @@ impl PoolSnapshot {
             ..
         } = *search;
         let needs = self.needs(up, route, requirements, now);
-        if requirements.longer_than.is_some() {
-            let waits = tried.is_empty() && !is_sample;
-            if waits && !up.iter().any(|position| needs.exceeds_refused(*position)) {
-                // The request has waited for a longer backend, and has no attempt any more whose error the
-                // client could get.
-                if self.awaits(route, up, &needs, search) {
-                    up.clear();
-                }
-                return needs.retain_nearest(up, &self.backends);
-            }
+        // A request that has waited for a longer backend has no attempt any more whose error the client could get.
+        // Without such a backend, it is like any other request that no backend seems able to serve.
+        let has_waited = tried.is_empty() && !is_sample;
+        let is_longer = |position: &usize| needs.exceeds_refused(*position);
+        if requirements.longer_than.is_some() && (!has_waited || up.iter().any(is_longer)) {
             return retain_longer(up, route, requirements, is_sample);
         }
         let is_able = |position: &usize| needs.are_met_by(&self.backends[*position], *position);

@@ -23,11 +23,11 @@ enum ClientKey {
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {
-    /// Counts an ended request.
-    pub(super) fn record(&mut self, record: &RequestRecord) {
+    /// Counts an ended request. `prompt_tokens`: its prompt tokens, or 0 if no backend got it.
+    pub(super) fn record(&mut self, record: &RequestRecord, prompt_tokens: u64) {
         let counts = ClientSummary {
             requests: 1,
-            prompt_tokens: prompt_tokens(record),
+            prompt_tokens,
             output_tokens: record.output_tokens().unwrap_or_default(),
             refused: u64::from(is_refused(record)),
             rejected: u64::from(
@@ -155,10 +155,10 @@ mod tests {
         record.caller = None;
         for number in 0..10_000_u32 {
             record.client = IpAddr::V4(Ipv4Addr::from(number));
-            counts.record(&record);
+            counts.record(&record, prompt_tokens(&record));
             if number % 100 == 0 {
                 record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
-                (0..5).for_each(|_| counts.record(&record));
+                (0..5).for_each(|_| counts.record(&record, prompt_tokens(&record)));
             }
         }
         assert_eq!(counts.0.len(), MAX_CLIENTS);
@@ -183,7 +183,7 @@ mod tests {
         }));
         for last in 1..4 {
             record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-            counts.record(&record);
+            counts.record(&record, prompt_tokens(&record));
         }
         let clients: Vec<ClientSummary> = counts.summaries().collect();
         assert_eq!(clients.len(), 1);

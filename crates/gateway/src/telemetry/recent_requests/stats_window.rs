@@ -104,8 +104,9 @@ impl RequestStatsWindow {
             Outcome::Rejected => counts.refused += 1,
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
-        self.clients.record(record);
-        self.groups.record(record, prompt_tokens(record));
+        let prompt_tokens = prompt_tokens(record);
+        self.clients.record(record, prompt_tokens);
+        self.groups.record(record, prompt_tokens);
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
