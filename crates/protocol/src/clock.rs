@@ -3,7 +3,7 @@
 //! waiting.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The current time of the monotonic clock.
 pub fn now() -> Instant {
@@ -36,6 +36,16 @@ pub fn wall_time() -> SystemTime {
         reason = "this is the function that others must call"
     )]
     SystemTime::now()
+}
+
+/// The wall-clock time since the Unix epoch. 0 before it.
+pub fn unix_time() -> Duration {
+    wall_time().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The milliseconds since the Unix epoch.
+pub fn unix_millis() -> u64 {
+    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The CPU time that the current thread has used. Always 0 on systems other than Linux.

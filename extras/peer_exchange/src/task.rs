@@ -9,7 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, BackendDriver};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
@@ -126,7 +126,7 @@ impl PeerExchange {
                 }
                 _ = heartbeat.tick() => {}
             }
-            let message = batch.take(now_millis());
+            let message = batch.take(clock::unix_millis());
             let Some(sealed) = sealer.seal(&message) else {
                 continue;
             };
@@ -161,7 +161,9 @@ impl PeerExchange {
             if self.counters.set_connection(Ok(())) {
                 tracing::info!("connected to the message bus of the gateways");
             }
-            let received = self.receiver().receive(&bytes, clock::now(), now_millis());
+            let received = self
+                .receiver()
+                .receive(&bytes, clock::now(), clock::unix_millis());
             match received {
                 Ok(ReceivedMessage::Own) => {}
                 Ok(ReceivedMessage::Peer(peer, message)) => {
@@ -212,14 +214,6 @@ impl BackendsByHash {
             self.listed = backends;
         }
     }
-}
-
-/// The current time in milliseconds since 1970.
-fn now_millis() -> u64 {
-    let since_epoch = clock::wall_time()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

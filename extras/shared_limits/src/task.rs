@@ -7,7 +7,7 @@ use crate::state_file::SavedUsage;
 use crate::status::{Counters, SharedLimitsStatus, StoreStatus, add};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::read_within_limit;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
@@ -65,7 +65,7 @@ impl SharedLimits {
         }
         let counters = Counters::default();
         let mut saved = read_saved(config, &counters);
-        let now = now_millis();
+        let now = clock::unix_millis();
         if let Some(keys) = access.keys() {
             saved.restore(keys.quota_subjects(), now);
         }
@@ -119,7 +119,7 @@ impl SharedLimits {
             if let Some(sharing) = &mut state.sharing {
                 self.claim_due(sharing).await;
             }
-            let now = now_millis();
+            let now = clock::unix_millis();
             if now.saturating_sub(state.saved_at) >= SAVE_MILLIS {
                 state.saved_at = now;
                 self.save(&mut state).await;
@@ -143,10 +143,10 @@ impl SharedLimits {
         let scripts = sharing.scripts.borrow_and_update().clone();
         if let Some(scripts) = scripts {
             let peers = sharing.exchange.status(clock::now()).peers as u64;
-            let claims = grants.claims(now_millis(), peers + 1);
+            let claims = grants.claims(clock::unix_millis(), peers + 1);
             self.send(&sharing.exchange, scripts, grants, &claims).await;
         }
-        let now = now_millis();
+        let now = clock::unix_millis();
         grants.apply_rule(now);
         let state = grants.state(now).as_str();
         let mut store = lock(&self.counters.store);
@@ -177,7 +177,7 @@ impl SharedLimits {
             .iter()
             .map(|claim| claim.call(&exchange.key, gateway));
         let mut calls: Vec<ScriptCall> = calls.collect();
-        let now = now_millis();
+        let now = clock::unix_millis();
         if calls.is_empty() {
             if !grants.needs_heartbeat(now) {
                 return;
@@ -192,11 +192,11 @@ impl SharedLimits {
         let answers: Vec<StoreAnswer> = answers.collect();
         if answers.len() != calls.len() {
             add(&self.counters.failed_claims, calls.len());
-            grants.fail(claims, now_millis());
+            grants.fail(claims, clock::unix_millis());
             return;
         }
         add(&self.counters.answered_claims, calls.len());
-        if grants.settle(claims, &answers, now_millis()) {
+        if grants.settle(claims, &answers, clock::unix_millis()) {
             add(&self.counters.lost_data, 1);
             tracing::warn!(
                 "the server of the exchange has lost the used limits: they are stated again"
@@ -261,10 +261,4 @@ fn read_saved(config: &SharedLimitsConfig, counters: &Counters) -> SavedUsage {
             SavedUsage::default()
         }
     }
-}
-
-/// The milliseconds since 1970.
-fn now_millis() -> u64 {
-    let since = clock::wall_time().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

@@ -8,7 +8,7 @@ use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
@@ -217,10 +217,8 @@ impl DiagnosisTask {
             .status_sources
             .iter()
             .for_each(|fill| fill(&mut status, now));
-        let unix_time = clock::wall_time()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let remaining = |expiry: f64| expiry - unix_time.as_secs_f64();
+        let unix_time = clock::unix_time().as_secs_f64();
+        let remaining = |expiry: f64| expiry - unix_time;
         let certificates = TlsPeer::ALL.into_iter().zip(status.certificates.expire);
         let certificates =
             certificates.filter_map(|(peer, expiry)| Some((peer.as_str(), remaining(expiry?))));

@@ -7,7 +7,7 @@ use super::{HealthChecker, scrape_interval};
 use crate::backend::facets::BackendFacet;
 use crate::backend::state::FrontEnd;
 use crate::backend::{Backend, Health, LoadSample};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad};
 use tokenweir_engine::engine_metrics::{self, EngineMetricSet, ScrapeError};
 use tokenweir_protocol::clock;
@@ -104,8 +104,7 @@ impl HealthChecker {
     ) {
         let origin = previous.map_or(PageOrigin::Same, |previous| {
             let since = scraped_at.saturating_duration_since(previous.scraped_at);
-            let wall = clock::wall_time().duration_since(UNIX_EPOCH);
-            let wall_seconds = wall.unwrap_or_default().as_secs_f64();
+            let wall_seconds = clock::unix_time().as_secs_f64();
             self.engine_identity
                 .observe(load, &previous.load, since, wall_seconds, scraped_at)
         });

@@ -9,7 +9,7 @@ use crate::observe::AdmissionPermit;
 use crate::record::RequestRecord;
 use std::iter;
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
@@ -76,7 +76,7 @@ pub(in crate::access) fn count(
 ) -> (RateLimitStatus, Result<(), GatewayError>) {
     let key_has_quotas = limiters.key.is_some_and(|key| key.has_quotas);
     let has_quotas = limiters.group.has_quotas || key_has_quotas;
-    let unix_millis = if has_quotas { unix_millis() } else { 0 };
+    let unix_millis = if has_quotas { clock::unix_millis() } else { 0 };
     // No deadlock: the usage of the tenant is always locked before that of the key.
     let mut group = limiters.group.lock();
     let mut key = limiters.key.map(UsageLimiter::lock);
@@ -117,12 +117,6 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
         .max(1)
 }
 
-/// The milliseconds since 1970.
-fn unix_millis() -> u64 {
-    let since = clock::wall_time().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
-
 // === impl UsageLimiter ===
 
 impl UsageLimiter {
@@ -155,7 +149,11 @@ impl UsageLimiter {
 
     /// Adds the tokens of a request that has ended to the usage of the subject.
     pub(in crate::access) fn charge(&self, tokens: u64, now: Instant) {
-        let unix_millis = if self.has_quotas { unix_millis() } else { 0 };
+        let unix_millis = if self.has_quotas {
+            clock::unix_millis()
+        } else {
+            0
+        };
         let mut meter = lock(&self.subject.meter);
         meter.advance(&self.limits, now, unix_millis);
         meter.charge(&self.limits, tokens);
