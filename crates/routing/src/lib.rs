@@ -28,7 +28,7 @@ pub use estimation::{
     CachedSource, KnownPrefix, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS,
     PredictedLeg, PrefillCost, ReportedLoad, ReportedQueues, Reservation, TokenGapSum,
 };
-pub use hash::{mix, unit};
+pub use hash::{mix, rendezvous_score, unit};
 pub use imputation::impute_missing_estimates;
 pub use policies::kv_aware;
 pub use policy::{PANIC, Policy, PolicyKind, REASONS};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_routing::{mix, unit};
+use tokenweir_routing::rendezvous_score;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A model whose requests are split over versions.
@@ -138,18 +138,13 @@ impl Split {
     }
 }
 
-/// The version with the least draw. Each version draws from an exponential distribution with its weight as the
-/// rate, so the probability that its draw is the least is its share of the weights. Another version does not
-/// change the draw, so only the conversations of versions that lose a share move.
+/// The version with the highest score, so only the conversations of versions that lose a share move.
 fn nearest<'a>(
     versions: impl Iterator<Item = &'a Version>,
     conversation: u64,
 ) -> Option<&'a Version> {
-    let draw = |version: &Version| {
-        let uniform = 1.0 - unit(mix(conversation ^ version.hash));
-        -uniform.ln() / f64::from(version.weight)
-    };
-    versions.min_by(|one, other| draw(one).total_cmp(&draw(other)))
+    let score = |version: &Version| rendezvous_score(version.hash, conversation, version.weight);
+    versions.max_by(|one, other| score(one).total_cmp(&score(other)))
 }
 
 impl Version {
@@ -167,6 +162,7 @@ mod tests {
     use tokenweir_protocol::clock;
     use tokenweir_request::record::Outcome;
     use tokenweir_request::record::fixtures::streamed;
+    use tokenweir_routing::mix;
 
     const REQUESTS: u64 = 100_000;
 

@@ -1,14 +1,14 @@
 //! Policy `session`: the same backend for all requests of a session.
 //!
-//! It uses weighted rendezvous hashing (highest random weight, Thaler and Ravishankar 1996): a
-//! backend that is added or removed moves only its own sessions. A backend whose load is above the
+//! It uses [weighted rendezvous hashing](crate::rendezvous_score): a backend that is added or removed moves only
+//! its own sessions. A backend whose load is above the
 //! [bound](super::prefix_affinity) is passed over for the one with the next highest score. Requests
 //! without a session are routed by `least_requests`.
 
 use super::least_requests;
 use super::prefix_affinity::bound;
 use super::selection::load;
-use crate::{Candidate, PolicyChoice, RoutingRequest, mix, unit};
+use crate::{Candidate, PolicyChoice, RoutingRequest, rendezvous_score};
 
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let Some(session) = request.session else {
@@ -39,15 +39,10 @@ pub(super) fn highest_scored(
         .iter()
         .enumerate()
         .filter(|(_, candidate)| is_eligible(candidate));
-    let scores = eligible.map(|(index, candidate)| (index, score(candidate, session)));
+    let score =
+        |candidate: &Candidate| rendezvous_score(candidate.key, session, candidate.weight.max(1));
+    let scores = eligible.map(|(index, candidate)| (index, score(candidate)));
     scores
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
         .map(|(index, _)| index)
-}
-
-/// The score of a candidate: −weight ÷ ln(u), where u in `[0, 1)` is a hash of session and backend. With
-/// this score, each backend is first for a share of the sessions in proportion to its weight.
-fn score(candidate: &Candidate, session: u64) -> f64 {
-    let uniform = unit(mix(session ^ candidate.key));
-    -f64::from(candidate.weight.max(1)) / uniform.max(f64::MIN_POSITIVE).ln()
 }
