@@ -8,7 +8,11 @@ use tokenweir_protocol::mutex::lock;
 /// The idle connections to one backend, ordered from the least recently used to the most recently
 /// used. Clones share the pool.
 #[derive(Clone, Default)]
-pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
+#[expect(
+    clippy::vec_box,
+    reason = "a connection stays in its box while it is used"
+)]
+pub struct IdlePool(Arc<Mutex<Vec<Box<Connection>>>>);
 
 /// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
@@ -19,7 +23,7 @@ impl IdlePool {
     /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool
     /// has no such connection. Closes expired connections and connections that the backend has closed,
     /// in a background task. Must be called inside a Tokio runtime.
-    pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Connection> {
+    pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Box<Connection>> {
         let mut unusable = Vec::new();
         let reusable = loop {
             let mut list = lock(&self.0);
@@ -66,7 +70,7 @@ impl IdlePool {
     }
 
     /// Adds a connection whose last response has just ended.
-    pub fn put(&self, connection: Connection) {
+    pub fn put(&self, connection: Box<Connection>) {
         lock(&self.0).push(connection);
     }
 }
@@ -82,7 +86,11 @@ impl std::fmt::Debug for IdlePool {
 /// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After
 /// a burst of requests, hundreds of connections expire together, and each close costs the kernel as
 /// much time as the forwarding of a chunk, on the machines of gateway and backend.
-fn close_gradually(connections: Vec<Connection>) {
+#[expect(
+    clippy::vec_box,
+    reason = "a connection stays in its box while it is used"
+)]
+fn close_gradually(connections: Vec<Box<Connection>>) {
     if connections.is_empty() {
         return;
     }
@@ -116,7 +124,7 @@ pub(crate) mod tests {
     }
 
     /// A new connection, and the socket at its other end.
-    pub(crate) async fn connection_and_peer() -> (Connection, TcpStream) {
+    pub(crate) async fn connection_and_peer() -> (Box<Connection>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap())
             .await
