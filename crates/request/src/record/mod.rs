@@ -28,7 +28,7 @@ pub use request::{
     ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
     TextConsumers, Tier, TierResolver,
 };
-pub use request_record::RequestRecord;
+pub use request_record::{FinishedPhases, RequestRecord};
 pub use response::{
     ChunkGap, ChunkTimings, ObservedResponse, Outcome, RecordedObservations, ResponseBuckets,
     Termination, TerminationInitiator, TerminationReason, UninspectedReason, UsageEventOutcome,

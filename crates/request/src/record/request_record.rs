@@ -1,5 +1,6 @@
 //! The record of one request, and the figures that follow from its fields.
 
+use super::analysis::RequestPhases;
 use super::labels::ModelLabel;
 use super::notes::{RecordNote, RecordNotes};
 use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
@@ -15,7 +16,7 @@ use super::slow_cause::SlowCause;
 use super::span_ids::SpanIds;
 use super::timings::Timings;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::headers::RequestId;
@@ -110,7 +111,13 @@ pub struct RequestRecord {
     pub bytes_in: u64,
     /// Bytes of the response body.
     pub bytes_out: u64,
+    /// The phases, once they were asked for: several sinks read them.
+    pub phases: FinishedPhases,
 }
+
+/// The phases of a request that has ended. They are determined when they are first asked for.
+#[derive(Debug, Clone, Default)]
+pub struct FinishedPhases(OnceLock<Box<RequestPhases>>);
 
 /// Greatest number of tokens of one character. A character has at most four UTF-8 bytes, and each of
 /// its tokens has at least one of these bytes.
@@ -170,6 +177,7 @@ impl RequestRecord {
                 text_for: TextConsumers::default(),
                 bytes_in: 0,
                 bytes_out: 0,
+                phases: FinishedPhases::default(),
             },
         )
     }
@@ -283,6 +291,13 @@ impl RequestRecord {
             self.time_apart(),
         ];
         Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
+    }
+
+    /// The known phases of a request that has ended. Must not be called before its end, because the result is
+    /// kept.
+    pub fn phases(&self) -> &RequestPhases {
+        let determine = || Box::new(RequestPhases::from_record(self));
+        self.phases.0.get_or_init(determine)
     }
 
     /// Time in the attempts before the last one: each from sending the request to its failure.

@@ -94,7 +94,7 @@ pub(super) async fn forward<B: IncomingBody>(
         context,
         head,
         fields: &fields,
-        body: checked.body,
+        body: &checked.body,
         requirements: &requirements,
         deadlines: deadlines.attempt,
         backend_model: route.served_as.as_deref().or(requirements.model),

@@ -145,7 +145,7 @@ async fn forward(
         context,
         head,
         fields: &fields,
-        body,
+        body: &body,
         requirements: &requirements,
         deadlines: deadlines.attempt.without_client(),
         backend_model: model,

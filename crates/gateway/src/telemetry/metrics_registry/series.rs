@@ -6,11 +6,11 @@
 use super::exemplar::Exemplar;
 use crate::metric::{KnownLabelValues, MetricDescriptor};
 use crate::status::StatusSnapshot;
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
 pub(super) struct MetricFamily {
@@ -49,6 +49,7 @@ pub(super) struct SeriesWriter<'f> {
 #[derive(Default)]
 struct SeriesTable {
     series: HashTable<Series>,
+    hasher: DefaultHashBuilder,
     /// Number of series that were ever created, including removed series.
     created_count: usize,
 }
@@ -283,13 +284,14 @@ impl SeriesWriter<'_> {
         let SeriesTable {
             series,
             created_count,
+            hasher,
         } = &mut **table;
         let folded = family.folded_label;
         let exported = labels
             .iter()
             .enumerate()
             .map(move |(index, value)| if Some(index) == folded { "" } else { *value });
-        let labels_hash = hash_labels(exported.clone());
+        let labels_hash = hash_labels(hasher, exported.clone());
         let entry = series.entry(
             labels_hash,
             |series| series.labels_hash == labels_hash,
@@ -315,11 +317,12 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// Computes the hash of label values. The hash of each value is the seed of the hash of the next
-/// value. The values need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have
-/// different hashes.
-fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
-    labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
+/// Computes the hash of label values. The values need not be copied into one text, and `["ab", "c"]` and
+/// `["a", "bc"]` have different hashes, because each value changes the state of the hash as a whole.
+fn hash_labels<'l>(hasher: &DefaultHashBuilder, labels: impl Iterator<Item = &'l str>) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    labels.for_each(|label| hasher.write(label.as_bytes()));
+    hasher.finish()
 }
 
 /// Appends a label value or a help text to `output`, with the escapes that the exposition formats require:
