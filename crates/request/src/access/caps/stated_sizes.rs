@@ -16,8 +16,13 @@ const LIMIT_NAMES: [&str; 5] = [
 ];
 /// Names of the number of choices. `best_of`: the choices that old engines compute for one.
 const CHOICE_NAMES: [&str; 2] = ["n", "best_of"];
-/// Fields that a gateway sets. Their values of `null` and 0 count as not stated.
-const SET_NAMES: [&str; 3] = ["max_tokens", "max_output_tokens", "priority"];
+/// Fields that a gateway sets, and another name of one. Their values of `null` and 0 count as not stated.
+const SET_NAMES: [&str; 4] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "priority",
+];
 /// An object with the same names in requests to `/inference/v1/generate` and to SGLang's `/generate`.
 const PARAMETERS_NAME: &str = "sampling_params";
 /// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
@@ -34,6 +39,16 @@ pub(super) struct StatedSizes {
     pub(super) prompts: u64,
     /// Where the body has fields that the gateway sets.
     places: Vec<FieldPlace>,
+    /// Where the body has [`PARAMETERS_NAME`].
+    parameters: Option<Range<usize>>,
+}
+
+/// The object that has a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    Body,
+    /// The object [`PARAMETERS_NAME`]. Chat completions and other APIs ignore it.
+    Parameters,
 }
 
 /// A number in a body.
@@ -47,6 +62,8 @@ pub(super) struct StatedSize {
 #[derive(Debug)]
 struct FieldPlace {
     field: &'static str,
+    holder: Holder,
+    /// The position of the value in the body.
     value: Range<usize>,
 }
 
@@ -63,29 +80,42 @@ impl StatedSizes {
                 return;
             };
             if name == PARAMETERS_NAME {
-                sizes.read_parameters(value);
-                visit_elements(value, |element| sizes.read_parameters(&value[element]));
+                let start = member.value.start;
+                // Engines read the last one of several.
+                sizes.places.retain(|place| place.holder == Holder::Body);
+                sizes.read_parameters(value, start);
+                visit_elements(value, |element| {
+                    sizes.read_parameters(&value[element.clone()], start + element.start);
+                });
+                sizes.parameters = Some(member.value);
             } else if PROMPT_NAMES.contains(&&*name) {
                 sizes.prompts = sizes.prompts.max(count_prompts(value));
             } else {
                 sizes.read_number(&name, value);
-                let field = SET_NAMES.into_iter().find(|field| *field == name);
-                let places = field.map(|field| FieldPlace {
-                    field,
-                    value: member.value,
-                });
-                sizes.places.extend(places);
+                sizes.add_place(&name, Holder::Body, member.value);
             }
         });
         sizes
     }
 
-    fn read_parameters(&mut self, object: &[u8]) {
+    /// `start`: the position of the object in the body.
+    fn read_parameters(&mut self, object: &[u8], start: usize) {
         visit_members(object, |member| {
             if let Some(name) = decode_name(object, &member) {
+                let value = start + member.value.start..start + member.value.end;
                 self.read_number(&name, &object[member.value]);
+                self.add_place(&name, Holder::Parameters, value);
             }
         });
+    }
+
+    fn add_place(&mut self, name: &str, holder: Holder, value: Range<usize>) {
+        let field = SET_NAMES.into_iter().find(|field| *field == name);
+        self.places.extend(field.map(|field| FieldPlace {
+            field,
+            holder,
+            value,
+        }));
     }
 
     fn read_number(&mut self, name: &str, value: &[u8]) {
@@ -101,20 +131,54 @@ impl StatedSizes {
         }
     }
 
-    /// The edit that gives a field of the body this value. `None`: the body has no field, so no engine accepts
-    /// it.
-    pub(super) fn set(&self, body: &[u8], field: &str, value: &str) -> Option<Splice> {
-        if let Some(place) = self.places.iter().find(|place| place.field == field) {
+    /// The value of a field of the body. `None`: the body does not have the field. Engines read the last one of
+    /// several.
+    pub(super) fn value<'a>(
+        &self,
+        body: &'a [u8],
+        holder: Holder,
+        field: &str,
+    ) -> Option<&'a [u8]> {
+        let place = self.place(holder, field)?;
+        body.get(place.value.clone())
+    }
+
+    fn place(&self, holder: Holder, field: &str) -> Option<&FieldPlace> {
+        let mut places = self.places.iter().rev();
+        places.find(|place| place.field == field && place.holder == holder)
+    }
+
+    /// The edit that gives a field of the body this value. `None`: the holder has no field, or the body has no such
+    /// holder, so no engine accepts it.
+    pub(super) fn set(
+        &self,
+        body: &[u8],
+        holder: Holder,
+        field: &str,
+        value: &str,
+    ) -> Option<Splice> {
+        if let Some(place) = self.place(holder, field) {
             return Some(Splice::replace(place.value.clone(), value.to_owned()));
         }
-        let members = body
+        let start = match holder {
+            Holder::Body => 0,
+            Holder::Parameters => self.parameters.as_ref()?.start,
+        };
+        let object = body.get(start..)?;
+        let members = object
             .trim_ascii_start()
             .strip_prefix(b"{")?
             .trim_ascii_start();
-        if members.starts_with(b"}") {
+        let is_empty = members.starts_with(b"}");
+        if is_empty && holder == Holder::Body {
             return None;
         }
-        Splice::insert(body, &format!("\"{field}\":{value}"))
+        let at = body.len() - members.len();
+        let comma = if is_empty { "" } else { "," };
+        Some(Splice::replace(
+            at..at,
+            format!("\"{field}\":{value}{comma}"),
+        ))
     }
 }
 

@@ -23,12 +23,23 @@ fn check(
     priority: Option<i32>,
     body: &str,
 ) -> Result<String, &'static str> {
+    let route = (api == Api::Other).then_some(CHAT_BATCH);
+    check_at(route, api, caps, priority, body)
+}
+
+fn check_at(
+    route: Option<&'static str>,
+    api: Api,
+    caps: &RequestCaps,
+    priority: Option<i32>,
+    body: &str,
+) -> Result<String, &'static str> {
     let fields = RequestFields::parse(body.as_bytes()).unwrap();
     let request = CappedRequest {
         tenant: Some(caps),
         model: None,
         api: Some(api),
-        route: (api == Api::Other).then_some(CHAT_BATCH),
+        route,
         fields: &fields,
         prompt: PromptBytes::of_json(&fields.prompt, body.as_bytes()),
         body: body.as_bytes(),
@@ -239,12 +250,56 @@ fn a_missing_limit_becomes_the_default() {
         ),
         (Api::Messages, &with_default, r#"{"n":1}"#, r#"{"n":1}"#),
         (Api::Chat, &with_default, "{ }", "{ }"),
+        // Chat completions ignore this object.
+        (
+            Api::Chat,
+            &with_default,
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+            r#"{"max_tokens":50,"sampling_params":{"max_tokens":5}}"#,
+        ),
+        // The small default of engines does not apply to `null`.
+        (
+            Api::Completions,
+            &with_default,
+            r#"{"max_tokens":null}"#,
+            r#"{"max_tokens":50}"#,
+        ),
     ] {
         assert_eq!(
             check(api, caps, None, body).as_deref(),
             Ok(expected),
             "{body}"
         );
+    }
+}
+
+#[test]
+fn token_prompts_get_the_default_in_their_parameters() {
+    for (body, expected) in [
+        (
+            r#"{"max_tokens":5,"sampling_params": {"n":1}}"#,
+            r#"{"max_tokens":5,"sampling_params": {"max_tokens":100,"n":1}}"#,
+        ),
+        (
+            r#"{"sampling_params":{ }}"#,
+            r#"{"sampling_params":{ "max_tokens":100}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5,"max_tokens":null}}"#,
+            r#"{"sampling_params":{"max_tokens":5,"max_tokens":100}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5},"sampling_params":{"n":1}}"#,
+            r#"{"sampling_params":{"max_tokens":5},"sampling_params":{"max_tokens":100,"n":1}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+        ),
+        (r#"{"sampling_params":null}"#, r#"{"sampling_params":null}"#),
+    ] {
+        let checked = check_at(Some(GENERATE), Api::Completions, &caps(), None, body);
+        assert_eq!(checked.as_deref(), Ok(expected), "{body}");
     }
 }
 
