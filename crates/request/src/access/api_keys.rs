@@ -330,6 +330,17 @@ impl ApiKey {
         usage::count(self.limiters(), CountedAs::Repetition, now)
     }
 
+    /// Whether a limit of the key, of its tenant or of a model of the tenant counts tokens.
+    pub fn has_token_limit(&self) -> bool {
+        let tenant = &self.tenant;
+        let of_key = self.usage_limiter.as_ref();
+        let of_models = tenant.model_usage_limiters.iter();
+        let limiters = of_key.into_iter().chain([&tenant.usage_limiter]);
+        limiters
+            .chain(of_models.map(|model| &model.limiter))
+            .any(|limiter| limiter.counts_tokens())
+    }
+
     fn limiters(&self) -> Limiters<'_> {
         Limiters {
             group: &self.tenant.usage_limiter,

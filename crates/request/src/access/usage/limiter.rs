@@ -142,6 +142,11 @@ impl UsageLimiter {
         })
     }
 
+    /// Whether a limit counts tokens.
+    pub(in crate::access) fn counts_tokens(&self) -> bool {
+        self.limits.count_tokens()
+    }
+
     /// The subject, if it has quotas.
     pub(in crate::access) fn subject_with_quotas(&self) -> Option<&Arc<SubjectUsage>> {
         self.has_quotas.then_some(&self.subject)
