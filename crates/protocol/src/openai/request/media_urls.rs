@@ -10,6 +10,9 @@ const URL_NAMES: [&str; 5] = [
     "file_url",
     "server_url",
 ];
+/// Names of members of the body whose strings are URLs that engines fetch, in requests for decisions and for
+/// embeddings in the form of Cohere. In other places they have other values.
+const LIST_NAMES: [&str; 3] = ["images", "audio", "videos"];
 /// The name of a member that has a URL only in its member `url`.
 const SOURCE_NAME: &str = "source";
 const URL_NAME: &str = "url";
@@ -70,7 +73,7 @@ pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>))
                 let text = JsonText::new(&body[at..at + length], length);
                 at += length + 1;
                 if is_name(&body[at.min(body.len())..]) {
-                    next = place_of(text, open.last());
+                    next = place_of(text, &open);
                 } else {
                     if next == Place::Url {
                         visit(text);
@@ -97,12 +100,17 @@ fn is_name(after: &[u8]) -> bool {
     after.trim_ascii_start().first() == Some(&b':')
 }
 
-/// The place of the value of a member with this name in the object `open`.
-fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
+/// The place of the value of a member with this name in the last object of `open`.
+fn place_of(name: JsonText<'_>, open: &[Container]) -> Place {
     let Some(name) = name.decode() else {
         return Place::Other;
     };
-    let is_media = open.is_some_and(|container| container.place != Place::Other);
+    let is_media = open
+        .last()
+        .is_some_and(|container| container.place != Place::Other);
+    if open.len() == 1 && LIST_NAMES.contains(&&*name) {
+        return Place::Url;
+    }
     if URL_NAMES.contains(&&*name) || (is_media && name == URL_NAME) {
         Place::Url
     } else if name == SOURCE_NAME {
@@ -140,6 +148,9 @@ mod tests {
             r#"{"tools":[{"type":"mcp","server_url":"u"}]}"#,
             r#"{"\u0069mage_url":{"\u0075rl":"\u0075"}}"#,
             r#"{"image_url":{"detail":"low","url":"u"}}"#,
+            r#"{"model":"m","images":["u"]}"#,
+            r#"{"state":{"images":["n"]},"videos":["u"]}"#,
+            r#"{"audio":["u"],"messages":[{"audio":"n"}]}"#,
         ] {
             assert_eq!(urls(body), ["u"], "{body}");
         }
@@ -162,6 +173,7 @@ mod tests {
             r#"{"tools":[{"function":{"parameters":{"properties":{"url":{"type":"string"}}}}}]}"#,
             r#"{"source":"u","metadata":{"url":"u"}}"#,
             r#"{"image_url":null,"a":"u"}"#,
+            r#"{"audio":{"voice":"alloy","format":"mp3"},"modalities":["audio"]}"#,
             r#"{"image_url":1,"a":"u","b":["u"]}"#,
             r#"{"image_url":{"detail":"u"},"a":["u"]}"#,
             r#"{"source":{"data":"u","media_type":"u"},"url":"u"}"#,
