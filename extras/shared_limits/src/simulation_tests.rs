@@ -70,7 +70,8 @@ impl Store {
         let base = own.granted.max(claim.held).max(stated);
         stored.granted = stored.granted - own.granted + base;
         let lacks = claim.limit.saturating_sub(stored.granted) < claim.wanted.saturating_sub(base);
-        if lacks && now >= stored.swept + 10 {
+        let is_swept = (stored.swept..stored.swept + 10).contains(&now);
+        if lacks && !is_swept {
             for (name, share) in &mut stored.by_gateway {
                 if name != gateway && now > share.at + 30 {
                     let kept = if is_gauge { 0 } else { share.used };
@@ -82,7 +83,8 @@ impl Store {
             }
             stored.swept = now;
         }
-        let is_settling = now < self.has_data_since + 10;
+        let settles = self.has_data_since..self.has_data_since + 10;
+        let is_settling = settles.contains(&now);
         let free = if is_settling {
             0
         } else {
