@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::named_enum;
 use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
+use xxhash_rust::xxh3::xxh3_64;
 
 named_enum! {
     /// In what a version is worse than the others.
@@ -34,6 +35,9 @@ pub(super) struct Evidence {
     empty_answers: Share,
     /// A bit for each conversation with a bad request. Conversations can have the same bit.
     bad_conversations: u64,
+    /// A bit for each tenant, or address of a client without one, with a request, and with a bad one.
+    clients: u64,
+    bad_clients: u64,
 }
 
 /// The evidence of the last minute.
@@ -53,8 +57,11 @@ const WINDOW: Duration = Duration::from_mins(1);
 const SLICE: Duration = Duration::from_secs(5);
 /// Fewest requests of a version, and of all others together, that are compared.
 const MIN_REQUESTS: u64 = 20;
-/// Fewest conversations with bad requests: one client must not take out a version.
+/// Fewest conversations with bad requests.
 const MIN_BAD_CONVERSATIONS: u32 = 5;
+/// Fewest clients with bad requests, if the version has so many clients: clients name their conversations, and one
+/// client must not take out a version for all.
+const MIN_BAD_CLIENTS: u32 = 3;
 /// Least difference of two shares of bad requests.
 const MIN_DIFFERENCE: f64 = 0.03;
 /// Least signed root of the likelihood ratio at which two shares differ, in standard deviations. Equal versions
@@ -127,11 +134,13 @@ impl Evidence {
         if let Some(end) = record.response_end() {
             evidence.empty_answers = Share::one(end == ResponseEnd::Empty);
         }
+        evidence.clients = client_bit(record);
         if Fault::ALL
             .iter()
             .any(|fault| evidence.share(*fault).bad > 0)
         {
             evidence.bad_conversations = 1 << (conversation % u64::from(u64::BITS));
+            evidence.bad_clients = evidence.clients;
         }
         evidence
     }
@@ -141,6 +150,8 @@ impl Evidence {
         self.objectives.add(other.objectives);
         self.empty_answers.add(other.empty_answers);
         self.bad_conversations |= other.bad_conversations;
+        self.clients |= other.clients;
+        self.bad_clients |= other.bad_clients;
     }
 
     pub(super) fn share(&self, fault: Fault) -> Share {
@@ -158,12 +169,23 @@ impl Evidence {
 
     /// In what the version is worse than the others. `None`: in nothing.
     pub(super) fn fault_against(&self, others: &Self) -> Option<Fault> {
-        if self.bad_conversations.count_ones() < MIN_BAD_CONVERSATIONS {
+        let bad_clients = self.bad_clients.count_ones();
+        let is_of_few = bad_clients < self.clients.count_ones().min(MIN_BAD_CLIENTS);
+        if is_of_few || self.bad_conversations.count_ones() < MIN_BAD_CONVERSATIONS {
             return None;
         }
         let is_worse = |fault: &Fault| self.share(*fault).is_worse_than(others.share(*fault));
         Fault::ALL.into_iter().find(is_worse)
     }
+}
+
+/// A bit for the tenant of a request, or for the address of its client.
+fn client_bit(record: &RequestRecord) -> u64 {
+    let hash = match &record.caller {
+        Some(caller) => xxh3_64(caller.tenant.as_bytes()),
+        None => xxh3_64(record.client.to_string().as_bytes()),
+    };
+    1 << (hash % u64::from(u64::BITS))
 }
 
 impl Window {
@@ -264,7 +286,8 @@ mod tests {
             assert_eq!(shows(failed).errors, share(1, 1));
         }
         for other in [Outcome::ClientError, Outcome::Cancelled, Outcome::Shutdown] {
-            assert_eq!(shows(other), Evidence::default());
+            let evidence = shows(other);
+            assert_eq!((evidence.errors, evidence.is_bad()), (share(0, 0), false));
         }
         let mut empty = answered.clone();
         empty.observed.has_answer = false;

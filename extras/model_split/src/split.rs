@@ -347,6 +347,31 @@ mod tests {
         assert_eq!(split.serving().count(), 2);
     }
 
+    /// Each request is of another conversation: clients name them.
+    #[test]
+    fn one_of_several_clients_takes_no_version_out() {
+        let is_out = |bad_clients: u8, clients: u8| {
+            let split = split(&[50, 50]);
+            let now = clock::now();
+            for number in 0..2_000_u64 {
+                let client = (number % u64::from(clients)) as u8;
+                for version in &split.versions {
+                    let mut record = streamed();
+                    record.caller = None;
+                    record.client = [10, 0, 0, client].into();
+                    record.observed.has_answer = true;
+                    let is_bad = client < bad_clients && *version.name == *"v0";
+                    record.outcome = failing(is_bad);
+                    split.count(version, Evidence::of(&record, hash(number), &[]), now);
+                }
+            }
+            split.serving().count() == 1
+        };
+        assert!(is_out(1, 1), "there is only one client");
+        assert!(!is_out(1, 4) && !is_out(2, 4));
+        assert!(is_out(4, 4));
+    }
+
     #[test]
     fn without_a_guard_no_version_is_out() {
         let guarded = split(&[95, 5]);
