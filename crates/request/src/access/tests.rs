@@ -329,6 +329,18 @@ fn a_reload_keeps_usage_and_open_requests() {
         now,
     );
     assert!(empty.is_empty() && empty.open().count() == 0);
+    // A program removes a file of a folder and writes it again.
+    let back = ApiKeys::new(
+        &file,
+        &ApiKeys::new(
+            &KeyFile {
+                tenants: Vec::new(),
+            },
+            &empty,
+        ),
+    );
+    let new = find(&back, "sk-new").unwrap();
+    assert_eq!(rejection(new.enter(now)).unwrap().0, RateLimitKind::Tokens);
 }
 
 #[test]
