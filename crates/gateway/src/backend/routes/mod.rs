@@ -292,7 +292,8 @@ fn default_route(
     shared.route(label, 0..count, listed)
 }
 
-/// The caps of requests without a model name. Such a request must not escape the caps of the model that it gets.
+/// The caps of requests without a model name, which keep to those of all models that a backend could select: such a
+/// request must not escape the caps of the model that it gets.
 fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<RequestCaps>> {
     let is_default = |rule: &&RouteRule| {
         let first_names = groups.iter().filter_map(|group| group.models.first());
@@ -301,8 +302,8 @@ fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<
             .any(|id| id == rule.target())
     };
     let default = rules.iter().filter(is_default);
-    let mut caps = default.filter_map(|rule| rule.caps.clone());
-    caps.next()
+    let caps = default.filter_map(|rule| rule.caps.clone());
+    caps.reduce(|one, other| Arc::new(one.and(&other)))
 }
 
 // === impl ModelRoute, SharedLists, RouteRule ===

@@ -107,6 +107,28 @@ impl RequestCaps {
         }
         Ok(())
     }
+
+    /// Caps that allow what both allow.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+        let media_hosts = match (&self.media_hosts, &other.media_hosts) {
+            (one, other) if one == other => one.clone(),
+            (Some(one), Some(other)) => {
+                let common = one.iter().filter(|host| other.contains(host));
+                Some(common.cloned().collect())
+            }
+            // A list can have private hosts, which are not allowed without one.
+            _ => Some(Vec::new()),
+        };
+        Self {
+            max_tokens: lower(self.max_tokens, other.max_tokens),
+            default_max_tokens: lower(self.default_max_tokens, other.default_max_tokens),
+            n: lower(self.n, other.n),
+            prompt_tokens: lower(self.prompt_tokens, other.prompt_tokens),
+            media_hosts,
+        }
+    }
 }
 
 impl CappedRequest<'_> {

@@ -31,9 +31,9 @@ const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 /// The numbers in a body. A `null` is not stated.
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
-    /// The limits of output tokens.
+    /// The greatest limits of output tokens, by field.
     pub(super) max_tokens: Vec<StatedSize>,
-    /// The numbers of choices.
+    /// The greatest numbers of choices, by field.
     pub(super) choices: Vec<StatedSize>,
     /// Number of prompts in a list of prompts, else 1.
     pub(super) prompts: u64,
@@ -110,12 +110,17 @@ impl StatedSizes {
     }
 
     fn add_place(&mut self, name: &str, holder: Holder, value: Range<usize>) {
-        let field = SET_NAMES.into_iter().find(|field| *field == name);
-        self.places.extend(field.map(|field| FieldPlace {
+        let Some(field) = SET_NAMES.into_iter().find(|field| *field == name) else {
+            return;
+        };
+        // A body can have a field millions of times.
+        self.places
+            .retain(|place| place.field != field || place.holder != holder);
+        self.places.push(FieldPlace {
             field,
             holder,
             value,
-        }));
+        });
     }
 
     fn read_number(&mut self, name: &str, value: &[u8]) {
@@ -124,10 +129,10 @@ impl StatedSizes {
         }
         let count = members::count(value);
         if let Some(field) = LIMIT_NAMES.into_iter().find(|field| *field == name) {
-            self.max_tokens.push(StatedSize { field, count });
+            keep_worst(&mut self.max_tokens, StatedSize { field, count });
         }
         if let Some(field) = CHOICE_NAMES.into_iter().find(|field| *field == name) {
-            self.choices.push(StatedSize { field, count });
+            keep_worst(&mut self.choices, StatedSize { field, count });
         }
     }
 
@@ -144,7 +149,7 @@ impl StatedSizes {
     }
 
     fn place(&self, holder: Holder, field: &str) -> Option<&FieldPlace> {
-        let mut places = self.places.iter().rev();
+        let mut places = self.places.iter();
         places.find(|place| place.field == field && place.holder == holder)
     }
 
@@ -182,10 +187,21 @@ impl StatedSizes {
     }
 }
 
+/// Adds a size, or replaces that of the same field unless it is worse: no number, or a greater one.
+fn keep_worst(sizes: &mut Vec<StatedSize>, size: StatedSize) {
+    let known = sizes.iter_mut().find(|known| known.field == size.field);
+    match known {
+        None => sizes.push(size),
+        Some(known) if known.count.is_none() => {}
+        Some(known) if size.count.is_none() || size.count > known.count => *known = size,
+        Some(_) => {}
+    }
+}
+
 /// The name of a member without escapes. `None`: the name is not valid Unicode.
-fn decode_name(object: &[u8], member: &Member) -> Option<String> {
+fn decode_name<'a>(object: &'a [u8], member: &Member) -> Option<Cow<'a, str>> {
     let raw = &object[member.name.clone()];
-    JsonText::new(raw, raw.len()).decode().map(Cow::into_owned)
+    JsonText::new(raw, raw.len()).decode()
 }
 
 /// Number of prompts in a list of prompts. A list of token ids, or of messages, is one prompt.
