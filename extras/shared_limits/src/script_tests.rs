@@ -5,6 +5,7 @@ use crate::claims::{SCRIPT, StoreAnswer, SubjectClaim};
 use crate::simulation_tests::{Store, keys};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir_peer_exchange::messages::ExchangeKey;
@@ -85,7 +86,7 @@ async fn the_script_answers_as_the_simulated_store() {
         arguments: Vec::new(),
     };
     let set = "redis.call('SET', KEYS[1], 1) return { 1 }";
-    scripts.run(set, &[old.clone()]).await.unwrap();
+    scripts.run(set, slice::from_ref(&old)).await.unwrap();
     let mut store = Store::with_data_since(1);
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..40 {

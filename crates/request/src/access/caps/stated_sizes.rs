@@ -189,12 +189,12 @@ impl StatedSizes {
 
 /// Adds a size, or replaces that of the same field unless it is worse: no number, or a greater one.
 fn keep_worst(sizes: &mut Vec<StatedSize>, size: StatedSize) {
-    let known = sizes.iter_mut().find(|known| known.field == size.field);
-    match known {
-        None => sizes.push(size),
-        Some(known) if known.count.is_none() => {}
-        Some(known) if size.count.is_none() || size.count > known.count => *known = size,
-        Some(_) => {}
+    let Some(known) = sizes.iter_mut().find(|known| known.field == size.field) else {
+        return sizes.push(size);
+    };
+    let is_greater = size.count.is_none() || size.count > known.count;
+    if known.count.is_some() && is_greater {
+        *known = size;
     }
 }
 
