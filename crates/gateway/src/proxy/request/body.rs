@@ -368,10 +368,10 @@ mod tests {
         let three_chunks = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
         let result = read_chunks(three_chunks(), 2).await;
         assert_eq!(result, Err(GatewayError::BodyTooLarge { limit: 2 }));
-        let chunk_and_error = |kind: io::ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
-        let truncated = read_chunks(chunk_and_error(io::ErrorKind::UnexpectedEof), 9).await;
+        let chunk_and_error = |kind: ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
+        let truncated = read_chunks(chunk_and_error(ErrorKind::UnexpectedEof), 9).await;
         assert_eq!(truncated, Err(GatewayError::IncompleteBody));
-        let malformed = read_chunks(chunk_and_error(io::ErrorKind::InvalidInput), 9).await;
+        let malformed = read_chunks(chunk_and_error(ErrorKind::InvalidInput), 9).await;
         assert_eq!(malformed, Err(GatewayError::BadHead));
     }
 
