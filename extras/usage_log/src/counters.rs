@@ -1,5 +1,6 @@
 //! The numbers of records, gaps and acknowledged events. The file, the push and the metrics share them.
 
+use super::disk_sync::SyncQueue;
 use super::state_file::StateFile;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,6 +20,8 @@ pub(super) struct UsageCounters {
     /// Number of the last line that the disk has, and of the last line that the receiver has.
     pub(super) synced: AtomicU64,
     pub(super) acknowledged: AtomicU64,
+    /// What the disk may not have yet.
+    pub(super) sync_queue: SyncQueue,
     /// Why the receiver does not accept events. `None`: it accepts them.
     pub(super) push_error: Mutex<Option<String>>,
     /// The state file. Empty until this process owns the file.

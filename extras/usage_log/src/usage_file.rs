@@ -2,6 +2,7 @@
 //! also over restarts.
 
 use super::counters::UsageCounters;
+use super::disk_sync::{self, WrittenLines};
 use super::event::{EventContent, Gap, LINE_START, LineId, MAX_LINE_BYTES};
 use super::settings::UsageLogSettings;
 use super::state_file::StateFile;
@@ -112,7 +113,9 @@ impl UsageFile {
         for record in records {
             self.retry(|file| file.try_append(EventContent::Usage(record)));
         }
-        self.sync();
+        if let Err(lines) = self.counters.sync_queue.push(self.written_lines()) {
+            disk_sync::sync(&lines, &self.counters, &self.path);
+        }
     }
 
     /// Repeats a write until it succeeds.
@@ -163,11 +166,15 @@ impl UsageFile {
         Ok(())
     }
 
-    /// Waits until the disk has all lines. The push reads no further.
-    fn sync(&mut self) {
-        match self.file.sync() {
-            Ok(()) => self.counters.synced.store(self.last.sequence, Relaxed),
-            Err(error) => warn_unwritable(&self.path, &error),
+    /// Waits until the disk has all lines.
+    fn sync(&self) {
+        disk_sync::sync(&self.written_lines(), &self.counters, &self.path);
+    }
+
+    fn written_lines(&self) -> WrittenLines {
+        WrittenLines {
+            file: self.file.present(),
+            last: self.last.sequence,
         }
     }
 }
@@ -182,7 +189,7 @@ impl Drop for UsageFile {
     }
 }
 
-fn warn_unwritable(file: &Path, error: &io::Error) {
+pub(super) fn warn_unwritable(file: &Path, error: &io::Error) {
     tracing::error!(
         file = %file.display(),
         %error,
