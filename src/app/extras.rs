@@ -24,7 +24,7 @@ use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_diagnose::{Diagnosis, DiagnosisSample};
+use tokenweir_diagnose::{Diagnosis, DiagnosisSample, GatewayConditions};
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::metric::MetricDescriptor;
@@ -345,6 +345,10 @@ impl DiagnosisHooks for Extras {
             }
             sample.gpus = condition;
         }
+    }
+
+    fn complete_conditions(&self, gateway: &mut GatewayConditions) {
+        gateway.versions_taken_out = self.request.splits.taken_out();
     }
 
     /// Passes the diagnosis to the webhooks.

@@ -178,6 +178,7 @@ const USERS_OF_DIAGNOSIS: &[&str] = &[
     "diagnose",
     "doctor",
     "gpu",
+    "model_split",
     "operations",
     "tokenweir",
     "top",

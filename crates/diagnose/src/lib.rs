@@ -39,7 +39,7 @@ pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts, VersionTakenOut,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

@@ -1,6 +1,6 @@
 //! Status and metrics of split models.
 
-use super::evidence::Fault;
+use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
 use super::split::{Removal, Split, Version};
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl SplitStatus {
 impl VersionStatus {
     /// `weights`: the sum of the weights of the versions that get requests.
     fn new(version: &Version, weights: u64, now: Instant) -> Self {
-        let errors = version.recent(now).share(Fault::Errors);
+        let errors = version.evidence(SHOWN_SPAN, now).share(Fault::Errors);
         let removal = version.removal.get().copied();
         let share = match removal {
             Some(_) => 0.0,

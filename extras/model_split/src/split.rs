@@ -4,7 +4,8 @@ use super::evidence::{Evidence, Fault, Window};
 use serde::Serialize;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::rendezvous_score;
@@ -38,7 +39,7 @@ pub(super) struct Version {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Removal {
     pub(super) fault: Fault,
-    /// The share of bad requests in the minute before.
+    /// The share of bad requests in the compared time.
     share: f64,
     share_of_others: f64,
 }
@@ -93,10 +94,11 @@ impl Split {
         if !self.may_lose(version) {
             return;
         }
-        let own = version.recent(now);
+        let span = lock(&version.window).span(now);
+        let own = version.evidence(span, now);
         let mut others = Evidence::default();
         for other in self.serving().filter(|other| !ptr::eq(*other, version)) {
-            others.add(other.recent(now));
+            others.add(other.evidence(span, now));
         }
         if let Some(fault) = own.fault_against(&others) {
             let removal = Removal {
@@ -106,6 +108,20 @@ impl Split {
             };
             self.take_out(version, removal);
         }
+    }
+
+    /// The versions that were taken out.
+    pub(super) fn taken_out(&self) -> impl Iterator<Item = VersionTakenOut> {
+        self.versions.iter().filter_map(|version| {
+            let removal = version.removal.get()?;
+            Some(VersionTakenOut {
+                model: self.name.to_string(),
+                version: version.name.to_string(),
+                fault: removal.fault.as_str(),
+                share: removal.share,
+                share_of_others: removal.share_of_others,
+            })
+        })
     }
 
     /// Whether at most half of the weights would be out without a version that gets requests.
@@ -148,9 +164,9 @@ fn nearest<'a>(
 }
 
 impl Version {
-    /// The evidence of the last minute.
-    pub(super) fn recent(&self, now: Instant) -> Evidence {
-        lock(&self.window).recent(now)
+    /// The evidence of this time before `now`.
+    pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
+        lock(&self.window).evidence(span, now)
     }
 }
 
@@ -158,7 +174,6 @@ impl Version {
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use std::time::Duration;
     use tokenweir_protocol::clock;
     use tokenweir_request::record::Outcome;
     use tokenweir_request::record::fixtures::streamed;
@@ -254,17 +269,24 @@ mod tests {
     /// Sends 20 requests a second, each of another conversation, for some simulated seconds. Returns after how
     /// many of them a version was out. `None`: none was.
     fn run(split: &Split, seconds: u64, outcome: impl Fn(&str, u64) -> Outcome) -> Option<u64> {
+        run_at(split, Duration::from_millis(50), seconds * 20, outcome)
+    }
+
+    /// Like [`run`], with this time between two requests.
+    fn run_at(
+        split: &Split,
+        pause: Duration,
+        requests: u64,
+        outcome: impl Fn(&str, u64) -> Outcome,
+    ) -> Option<u64> {
         let start = clock::now();
-        for second in 0..seconds {
-            for number in 0..20 {
-                let conversation = second * 20 + number;
-                let version = split.choose(hash(conversation), |_| true).unwrap();
-                let failed = outcome(&version.name, conversation);
-                let now = start + Duration::from_secs(second);
-                count(split, version, conversation, failed, now);
-            }
+        for conversation in 0..requests {
+            let passed = pause * u32::try_from(conversation).unwrap();
+            let version = split.choose(hash(conversation), |_| true).unwrap();
+            let found = outcome(&version.name, conversation);
+            count(split, version, conversation, found, start + passed);
             if split.serving().count() < split.versions.len() {
-                return Some(second);
+                return Some(passed.as_secs());
             }
         }
         None
@@ -310,6 +332,37 @@ mod tests {
             failing(version == "v1" && number % 4 == 0)
         });
         assert!(out.is_some_and(|seconds| seconds < 60), "{out:?}");
+    }
+
+    #[test]
+    fn few_requests_an_hour_are_enough() {
+        for (pause, expected) in [(2, 60..200), (30, 600..3_600)] {
+            let split = split(&[50, 50]);
+            let pause = Duration::from_secs(pause);
+            let bad = |version: &str, _| failing(version == "v1");
+            let out = run_at(&split, pause, 1_000, bad).unwrap();
+            assert!(expected.contains(&out), "{pause:?}: {out}");
+        }
+    }
+
+    /// Versions that fail alike: now and then, and all requests of some minutes.
+    #[test]
+    fn slow_traffic_takes_no_equal_version_out() {
+        for weights in [[95, 5], [50, 50]] {
+            for pause in [1, 5, 30, 120] {
+                let out = run_at(
+                    &split(&weights),
+                    Duration::from_secs(pause),
+                    20_000,
+                    |_, number| {
+                        let minute = number * pause / 60;
+                        let is_outage = hash(minute).is_multiple_of(40);
+                        failing(is_outage || hash(number).is_multiple_of(33))
+                    },
+                );
+                assert_eq!(out, None, "{weights:?} {pause}");
+            }
+        }
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub(crate) trait DiagnosisHooks: Send + Sync {
         now: Instant,
     );
 
+    /// Sets what options know in the conditions of the gateway.
+    fn complete_conditions(&self, gateway: &mut GatewayConditions);
+
     /// Acts on a diagnosis. Does not wait.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
 }
@@ -226,7 +229,7 @@ impl DiagnosisTask {
         let access_log: AccessLogCounts = status.blocks.get_or_default();
         let streams = self.admin.proxy.open_streams.snapshot(0, now);
         let unread = streams.phases.get(&StreamPhase::WriteStalled);
-        GatewayConditions {
+        let mut conditions = GatewayConditions {
             reload_problem: self
                 .admin
                 .configuration
@@ -245,7 +248,10 @@ impl DiagnosisTask {
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
-        }
+            versions_taken_out: Vec::new(),
+        };
+        self.extras.complete_conditions(&mut conditions);
+        conditions
     }
 }
 

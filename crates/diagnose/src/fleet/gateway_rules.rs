@@ -2,7 +2,7 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::observation::{CertificateReloads, GatewayConditions};
+use super::observation::{CertificateReloads, GatewayConditions, VersionTakenOut};
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,21 @@ pub(super) static CONNECTIONS_REFUSED: VerdictDescription = VerdictDescription {
     pages: true,
 };
 
+pub(super) static VERSION_TAKEN_OUT: VerdictDescription = VerdictDescription {
+    name: "version_taken_out",
+    scope: VerdictScope::Gateway,
+    is_about_state: true,
+    severity: "warning",
+    meaning: "A version of a split model gets no requests, because it was worse than the others.",
+    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause has \
+               the version, the fault and both shares.",
+    excluded: "",
+    remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
+             get requests.",
+    disproof: "model_splits in /status has taken_out: null for the version.",
+    pages: false,
+};
+
 /// The rules about the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
@@ -186,6 +201,7 @@ impl GatewayRules {
         {
             matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning, None));
         }
+        matches.extend(version_taken_out(&gateway.versions_taken_out));
         let unread = gateway.unread_streams;
         let is_unread =
             unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * gateway.open_streams as f64;
@@ -231,6 +247,28 @@ impl CountGrowth {
         let age = self.grown_at.map(|at| now.saturating_duration_since(at));
         age.is_some_and(|age| age < hold)
     }
+}
+
+/// The verdict of [`VERSION_TAKEN_OUT`]. `None`: no version was taken out.
+fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
+    let first = versions.first()?;
+    let causes = versions.iter().map(|version| {
+        let fault = version.fault.replace('_', " ");
+        let share = 100.0 * version.share;
+        let others = 100.0 * version.share_of_others;
+        let VersionTakenOut { model, version, .. } = version;
+        format!("{version} of {model}: {fault} {share:.0} %, at the others {others:.0} %")
+    });
+    let cause = causes.collect::<Vec<_>>().join("; ");
+    let share = |measure, share| Evidence::new(measure, share, "ratio", 0.0);
+    let evidence = vec![
+        share("bad_share", first.share),
+        share("bad_share_of_others", first.share_of_others),
+    ];
+    Some(Verdict {
+        evidence,
+        ..VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning, Some(cause))
+    })
 }
 
 /// The evidence that `count` streams have the property `measure` at the time of the evaluation.
@@ -329,6 +367,24 @@ mod tests {
         };
         assert!(!is_named(0, 3), "these are old");
         assert!(is_named(0, 4) && is_named(0, 4) && !is_named(1, 4));
+    }
+
+    #[test]
+    fn a_version_that_was_taken_out_is_named() {
+        let gateway = GatewayConditions {
+            versions_taken_out: vec![VersionTakenOut {
+                model: "chat".to_owned(),
+                version: "chat-v2".to_owned(),
+                fault: "empty_answers",
+                share: 0.254,
+                share_of_others: 0.01,
+            }],
+            ..GatewayConditions::default()
+        };
+        let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
+        let expected =
+            "warning version_taken_out chat-v2 of chat: empty answers 25 %, at the others 1 %";
+        assert_eq!(named, [expected]);
     }
 
     #[test]

@@ -22,6 +22,6 @@ pub(crate) use differences::name_differences;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FleetBackend, FleetObservation, GatewayConditions, RecentCounts, VersionTakenOut,
 };
 pub use rules::FLEET_RULES;

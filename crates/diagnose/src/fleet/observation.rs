@@ -89,6 +89,23 @@ pub struct GatewayConditions {
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+    /// The versions of split models that get no requests, because they were worse than the others.
+    pub versions_taken_out: Vec<VersionTakenOut>,
+}
+
+/// A version of a split model that gets no requests, because it was worse than the others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VersionTakenOut {
+    /// The name of the split model.
+    pub model: String,
+    /// The name of the version.
+    pub version: String,
+    /// In what the version was worse, such as `empty_answers`.
+    pub fault: &'static str,
+    /// The share of bad requests of the version, from 0 to 1.
+    pub share: f64,
+    /// The share of bad requests of the others.
+    pub share_of_others: f64,
 }
 
 /// The CPU time that the process of the gateway gets, as far as known.

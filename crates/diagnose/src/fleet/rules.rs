@@ -4,7 +4,7 @@ use super::backend_failures::BACKEND_FAILING;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, LOG_LINES_LOST, RELOAD_FAILED, SLOW_CLIENTS,
-    SPANS_LOST,
+    SPANS_LOST, VERSION_TAKEN_OUT,
 };
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
@@ -117,7 +117,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 18] = [
+pub static FLEET_RULES: [&VerdictDescription; 19] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -131,6 +131,7 @@ pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &BACKEND_DRAINED,
     &CONNECTIONS_REFUSED,
     &GATEWAY_STARVED,
+    &VERSION_TAKEN_OUT,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
