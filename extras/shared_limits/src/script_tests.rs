@@ -45,7 +45,7 @@ fn random_claim(random: &mut fastrand::Rng) -> SubjectClaim {
     let units = [QuotaUnit::Requests, QuotaUnit::OpenRequests];
     let used = random.u64(0..400);
     SubjectClaim {
-        subject: keys.quota_subjects().next().unwrap().clone(),
+        subject: keys.quota_subjects().next().unwrap(),
         unit: units[random.usize(0..2)],
         period: QuotaPeriod::Day,
         claim: QuotaClaim {

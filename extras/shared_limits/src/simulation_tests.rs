@@ -4,6 +4,7 @@
 use crate::claims::{StoreAnswer, SubjectClaim};
 use crate::grants::Grants;
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 use tokenweir_request::access::{
     ApiKeys, KeyDigest, KeyEntry, KeyFile, QuotaAnswer, QuotaRegistry, QuotaScope, QuotaUnit,
@@ -145,7 +146,7 @@ impl Gateway {
     fn new(id: String, limits: UsageLimits, now: u64) -> Self {
         let registry = Arc::new(QuotaRegistry::new(QuotaScope::Shared));
         let keys = keys(limits, &registry);
-        let subject = keys.quota_subjects().next().unwrap().clone();
+        let subject = keys.quota_subjects().next().unwrap();
         Self {
             id,
             subject,
@@ -215,7 +216,7 @@ impl Gateway {
         }
         if !self.is_connected {
             self.is_connected = true;
-            self.grants.restate([&self.subject].into_iter());
+            self.grants.restate(iter::once(self.subject.clone()));
         }
         let claims = self.grants.claims(now, GATEWAYS as u64);
         if claims.is_empty() && !self.grants.needs_heartbeat(now) {
@@ -241,7 +242,7 @@ impl Gateway {
         } else if at > now {
             self.pending = Some((claims, answers, at));
         } else if !answers.is_empty() && self.grants.settle(&claims, &answers, now) {
-            self.grants.restate([&self.subject].into_iter());
+            self.grants.restate(iter::once(self.subject.clone()));
         }
     }
 }

@@ -67,7 +67,10 @@ impl SharedLimits {
         let mut saved = read_saved(config, &counters);
         let now = clock::unix_millis();
         if let Some(keys) = access.keys() {
-            saved.restore(keys.quota_subjects(), now);
+            access
+                .quotas
+                .awaited
+                .restore(&saved.quotas, keys.quota_subjects());
         }
         let is_id = saved.gateway.bytes().all(|byte| byte.is_ascii_hexdigit());
         if saved.gateway.len() != 16 || !is_id {
@@ -220,10 +223,12 @@ impl SharedLimits {
             .sharing
             .as_ref()
             .map_or(1, |sharing| sharing.grants.gateways());
+        let mut quotas = self.access.quotas.awaited.list();
+        quotas.extend(keys.quota_subjects().flat_map(|it| it.saved_quotas()));
         let usage = SavedUsage {
             gateway: self.gateway.clone(),
             gateways,
-            quotas: SavedUsage::collect(keys.quota_subjects()),
+            quotas,
         };
         if usage == state.saved {
             return;

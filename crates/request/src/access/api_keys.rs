@@ -211,7 +211,7 @@ impl ApiKeys {
         };
         Some(Arc::new(ApiKey {
             digest: grant.digest,
-            usage_limiter: self.subjects.limiter(&caller, grant.limits, &self.registry),
+            usage_limiter: self.subjects.limiter(&caller, grant, &self.registry),
             caller: Arc::new(caller),
             tenant: tenant.clone(),
             token: Some(Box::new(rights)),
@@ -270,7 +270,7 @@ impl ApiKeys {
     }
 
     /// The subjects of limits that have quotas.
-    pub fn quota_subjects(&self) -> impl Iterator<Item = &Arc<SubjectUsage>> {
+    pub fn quota_subjects(&self) -> impl Iterator<Item = Arc<SubjectUsage>> {
         let limiters = self.tenants.values().flat_map(|tenant| {
             let models = tenant.model_usage_limiters.iter();
             let models = models.map(|model| &model.limiter);
@@ -280,7 +280,8 @@ impl ApiKeys {
                 .chain(keys)
                 .chain(models)
         });
-        limiters.filter_map(|limiter| limiter.subject_with_quotas())
+        let of_keys = limiters.filter_map(|limiter| limiter.subject_with_quotas());
+        of_keys.cloned().chain(self.subjects.with_quotas())
     }
 }
 

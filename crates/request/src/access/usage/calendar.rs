@@ -1,12 +1,14 @@
 //! Calendar periods in UTC. All gateways number them equally.
 
+use serde::Deserialize;
 use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A period in UTC in which a quota can be used.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum QuotaPeriod {
         /// From second 0 to second 59.
         Minute = "minute",

@@ -134,6 +134,9 @@ impl UsageLimiter {
         let quotas = limits.quotas(registry.scope);
         let has_quotas = !quotas.is_empty();
         subject.set_quotas(quotas);
+        if has_quotas && previous.is_none() {
+            registry.awaited.restore_subject(&subject);
+        }
         Arc::new(Self {
             limits,
             subject,
