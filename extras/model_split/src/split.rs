@@ -1,7 +1,6 @@
 //! The versions of one model: which version a conversation gets, and which version the guard has taken out.
 
-use super::evidence::{Evidence, Fault, Window};
-use serde::Serialize;
+use super::evidence::{Evidence, Window};
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,16 +31,7 @@ pub(super) struct Version {
     hash: u64,
     window: Mutex<Window>,
     /// `None`: the version gets requests.
-    pub(super) removal: OnceLock<Removal>,
-}
-
-/// Why a version was taken out.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Removal {
-    pub(super) fault: Fault,
-    /// The share of bad requests in the compared time.
-    share: f64,
-    share_of_others: f64,
+    pub(super) removal: OnceLock<VersionTakenOut>,
 }
 
 impl Split {
@@ -101,27 +91,21 @@ impl Split {
             others.add(other.evidence(span, now));
         }
         if let Some(fault) = own.fault_against(&others) {
-            let removal = Removal {
-                fault,
+            let removal = VersionTakenOut {
+                model: self.name.clone(),
+                version: version.name.clone(),
+                fault: fault.as_str(),
                 share: own.share(fault).ratio(),
                 share_of_others: others.share(fault).ratio(),
             };
-            self.take_out(version, removal);
+            Self::take_out(version, removal);
         }
     }
 
     /// The versions that were taken out.
     pub(super) fn taken_out(&self) -> impl Iterator<Item = VersionTakenOut> {
-        self.versions.iter().filter_map(|version| {
-            let removal = version.removal.get()?;
-            Some(VersionTakenOut {
-                model: self.name.to_string(),
-                version: version.name.to_string(),
-                fault: removal.fault.as_str(),
-                share: removal.share,
-                share_of_others: removal.share_of_others,
-            })
-        })
+        let removals = self.versions.iter().map(|version| &version.removal);
+        removals.filter_map(OnceLock::get).cloned()
     }
 
     /// Whether at most half of the weights would be out without a version that gets requests.
@@ -139,18 +123,18 @@ impl Split {
         version.removal.get().is_none() && 2 * lost <= all
     }
 
-    fn take_out(&self, version: &Version, removal: Removal) {
-        if version.removal.set(removal).is_ok() {
-            tracing::warn!(
-                model = &*self.name,
-                version = &*version.name,
-                fault = removal.fault.as_str(),
-                share = removal.share,
-                share_of_others = removal.share_of_others,
-                "a version is worse than the others of its model: it gets no more requests until `models` \
-                 or `slos` changes"
-            );
-        }
+    fn take_out(version: &Version, removal: VersionTakenOut) {
+        tracing::warn!(
+            model = &*removal.model,
+            version = &*removal.version,
+            fault = removal.fault,
+            share = removal.share,
+            share_of_others = removal.share_of_others,
+            "a version is worse than the others of its model: it gets no more requests until `models` \
+             or `slos` changes"
+        );
+        // The comparison is locked, so no other removal is set.
+        let _ = version.removal.set(removal);
     }
 }
 
@@ -318,7 +302,7 @@ mod tests {
         });
         assert!(out.is_some_and(|seconds| seconds < 60), "{out:?}");
         let removal = split.find("v1").unwrap().removal.get().unwrap();
-        assert_eq!(removal.fault, Fault::Errors);
+        assert_eq!(removal.fault, "errors");
         assert!(removal.share > 0.9 && removal.share_of_others < 0.05);
         for (conversation, name) in (0..REQUESTS).zip(before) {
             assert_eq!(chosen(&split, conversation), "v0", "{name}");

@@ -68,7 +68,8 @@ impl UsageLog {
         let counters = Arc::<UsageCounters>::default();
         let queue = Arc::new(BatchQueue::new(Duration::ZERO, MAX_WAITING_RECORDS));
         let mut file = UsageFile::open(&settings, &counters, false)?;
-        let disk_sync = disk_sync::start(counters.clone(), settings.file.clone(), SHUTDOWN_TIMEOUT);
+        let disk = counters.disk.clone();
+        let disk_sync = disk.start(settings.file.clone(), SHUTDOWN_TIMEOUT);
         let push = settings.push.clone();
         let is_pushed = push.is_some();
         let push = push.map(|to| push::start(to, settings.file.clone(), counters.clone()));

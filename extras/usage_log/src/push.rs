@@ -49,7 +49,7 @@ impl UsagePush {
         }
         let mut reader = EventReader::new(&self.file, self.counters.acknowledged.load(Relaxed));
         loop {
-            let until = self.counters.synced.load(Relaxed);
+            let until = self.counters.disk.synced.load(Relaxed);
             let read = task::spawn_blocking(move || {
                 let batch = reader.read_batch(until);
                 (reader, batch)

@@ -205,8 +205,11 @@ fn events_are_read_in_order_across_rotations() {
     let mut read = 0;
     for _ in 0..40 {
         file.write(&records(100));
-        disk_sync::sync_waiting(&counters, &settings.file);
-        while let Some(batch) = reader.read_batch(counters.synced.load(Relaxed)).unwrap() {
+        counters.disk.sync_waiting(&settings.file);
+        while let Some(batch) = reader
+            .read_batch(counters.disk.synced.load(Relaxed))
+            .unwrap()
+        {
             let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();
             for event in &events {
                 read += 1;

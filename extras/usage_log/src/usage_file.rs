@@ -2,7 +2,7 @@
 //! also over restarts.
 
 use super::counters::UsageCounters;
-use super::disk_sync::{self, WrittenLines};
+use super::disk_sync::{WrittenLines, warn_unwritable};
 use super::event::{EventContent, Gap, LINE_START, LineId, MAX_LINE_BYTES};
 use super::settings::UsageLogSettings;
 use super::state_file::StateFile;
@@ -113,9 +113,7 @@ impl UsageFile {
         for record in records {
             self.retry(|file| file.try_append(EventContent::Usage(record)));
         }
-        if let Err(lines) = self.counters.sync_queue.push(self.written_lines()) {
-            disk_sync::sync(&lines, &self.counters, &self.path);
-        }
+        self.counters.disk.add(self.written_lines(), &self.path);
     }
 
     /// Repeats a write until it succeeds.
@@ -168,7 +166,7 @@ impl UsageFile {
 
     /// Waits until the disk has all lines.
     fn sync(&self) {
-        disk_sync::sync(&self.written_lines(), &self.counters, &self.path);
+        self.counters.disk.sync(&self.written_lines(), &self.path);
     }
 
     fn written_lines(&self) -> WrittenLines {
@@ -187,14 +185,6 @@ impl Drop for UsageFile {
             self.sync();
         }
     }
-}
-
-pub(super) fn warn_unwritable(file: &Path, error: &io::Error) {
-    tracing::error!(
-        file = %file.display(),
-        %error,
-        "the usage log cannot be written: its records wait in memory"
-    );
 }
 
 /// The end of a file.

@@ -373,8 +373,8 @@ mod tests {
     fn a_version_that_was_taken_out_is_named() {
         let gateway = GatewayConditions {
             versions_taken_out: vec![VersionTakenOut {
-                model: "chat".to_owned(),
-                version: "chat-v2".to_owned(),
+                model: "chat".into(),
+                version: "chat-v2".into(),
                 fault: "empty_answers",
                 share: 0.254,
                 share_of_others: 0.01,

@@ -94,12 +94,14 @@ pub struct GatewayConditions {
 }
 
 /// A version of a split model that gets no requests, because it was worse than the others.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VersionTakenOut {
     /// The name of the split model.
-    pub model: String,
+    #[serde(skip)]
+    pub model: Arc<str>,
     /// The name of the version.
-    pub version: String,
+    #[serde(skip)]
+    pub version: Arc<str>,
     /// In what the version was worse, such as `empty_answers`.
     pub fault: &'static str,
     /// The share of bad requests of the version, from 0 to 1.
