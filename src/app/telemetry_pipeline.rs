@@ -153,20 +153,14 @@ fn build_metrics(
     let Some(level) = config.metrics.level else {
         return Ok(None);
     };
-    let metrics = Prometheus::with_settings(MetricsSettings {
+    Ok(Some(Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level,
         semconv,
         tiers: config.tiers.names.clone(),
         buckets: config.histogram_buckets()?,
         objectives: config.slos.clone(),
-    });
-    let has_native = config.metrics.native_histograms;
-    Ok(Some(if has_native {
-        metrics.with_native_histograms()
-    } else {
-        metrics
-    }))
+    })))
 }
 
 // === impl TelemetryWorkers ===

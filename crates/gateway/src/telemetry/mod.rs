@@ -97,11 +97,8 @@ impl Telemetry {
 
     /// Returns the format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
-        let offers_protobuf = self
-            .prometheus
-            .as_ref()
-            .is_some_and(|it| it.offers_protobuf);
-        ExpositionFormat::accepted(accept, offers_protobuf)
+        let is_native = self.prometheus.as_ref().is_some_and(|it| it.is_native);
+        ExpositionFormat::accepted(accept, is_native)
     }
 
     /// Records the delay with which a timer of the async runtime fired, as a value of the

@@ -25,8 +25,6 @@ pub(super) struct MetricFamily {
     /// Index of the label that is left out: values that differ only in this label are added up in
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
-    /// Whether the values of the histogram are also counted in exponential buckets.
-    pub(super) has_exponential: bool,
     table: Mutex<SeriesTable>,
 }
 
@@ -127,7 +125,6 @@ impl MetricFamily {
             bucket_labels,
             label_order,
             folded_label,
-            has_exponential: false,
             table: Mutex::default(),
         }
     }
@@ -228,13 +225,13 @@ impl SeriesWriter<'_> {
             return;
         }
         let bucket = self.family.bounds.bucket_index(value);
-        let has_exponential = self.family.has_exponential;
+        let is_native = self.family.bounds.is_native();
         let point = self.get_or_create(labels);
         point.sum += value;
         if let Some(count) = point.counts.get_mut(bucket) {
             *count += 1;
             point.set_exemplar(bucket, value, exemplar);
-            if has_exponential {
+            if is_native {
                 point
                     .details
                     .get_or_insert_default()
