@@ -215,18 +215,11 @@ impl RouteTable {
         let unknown_model_route =
             shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
-        for (name, absent) in absent.take(MAX_ABSENT_MODELS) {
+        for (name, mut route) in absent.take(MAX_ABSENT_MODELS) {
             // Requests for a model that is no longer listed keep its label, if it has one.
-            let label = labels.label_for(&name);
-            let backends = unknown_model_route.backends.clone();
-            by_name.insert(
-                name,
-                ModelRoute {
-                    label,
-                    backends,
-                    ..absent
-                },
-            );
+            route.label = labels.label_for(&name);
+            route.backends = unknown_model_route.backends.clone();
+            by_name.insert(name, route);
         }
         Self {
             by_name,
