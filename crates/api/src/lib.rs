@@ -22,7 +22,7 @@ mod fleet_conditions;
 pub use answers::AnswerCounts;
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
-pub use clients::{ClientSummary, main_client, rank_clients};
+pub use clients::{ClientSummary, main_client, largest_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
 pub use groups::GroupSummary;

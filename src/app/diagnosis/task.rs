@@ -406,7 +406,7 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::rank_clients;
+    use tokenweir_api::largest_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
@@ -461,7 +461,7 @@ mod tests {
         };
         name_main_client(
             &mut diagnosis,
-            &rank_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
+            &largest_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
         );
         let causes: Vec<_> = diagnosis
             .verdicts

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_api::{
-    ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals, rank_clients,
+    ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals, largest_clients,
 };
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
@@ -122,7 +122,7 @@ impl RecentRequests {
         let mut counts = ClientCounts::default();
         self.for_each_window(first_index, |window| counts.merge(&window.clients));
         streams.visit_streams(|stream| counts.record_stream(stream));
-        rank_clients(counts.summaries().collect())
+        largest_clients(counts.summaries().collect())
     }
 
     /// Returns the counts of each model and of each tenant, of the requests that ended in the last minute and of
