@@ -271,20 +271,6 @@ fn the_path_of_a_request_names_no_option() {
 }
 
 #[test]
-fn option_sections_import_no_core_section() {
-    for (file, imported) in import_graph(&repository_root().join("src")).imports() {
-        if !file.starts_with("config/options/") {
-            continue;
-        }
-        for other in imported.keys() {
-            let is_lower =
-                other.starts_with("config/options/") || other.starts_with("config/backends/");
-            assert!(is_lower, "{file} imports {other}");
-        }
-    }
-}
-
-#[test]
 fn a_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();

@@ -4,6 +4,8 @@
 //! closed a pooled connection without a byte of a response ([`SendError::StaleConnection`]), and the
 //! backend closed a connection that it had accepted for the request, or within the response.
 
+pub mod receiver;
+
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
 pub use crate::connection::HttpClientTimeouts;

@@ -11,7 +11,7 @@ use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_net::client::HttpClient;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
 
 /// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
@@ -37,7 +37,7 @@ impl GpuMonitor {
             let scraped = exporter.clone();
             let settings = settings.clone();
             let client = client.clone();
-            let task = supervise::spawn(BackgroundTask::GpuScrape, move || {
+            let task = supervise::spawn(crate::TASK, move || {
                 scraped.clone().run(client.clone(), settings.clone())
             });
             (exporter, task)

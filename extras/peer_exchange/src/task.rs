@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, BackendDriver};
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
@@ -43,7 +43,7 @@ impl BackendDriver for ExchangeFacet {
         let exchange = self.0.clone();
         let pool = pool.clone();
         let run = move || run(exchange.clone(), pool.clone());
-        Some(supervise::spawn(BackgroundTask::PeerExchange, run))
+        Some(supervise::spawn(crate::TASK, run))
     }
 }
 

@@ -64,7 +64,7 @@ impl SessionAdmission {
         let gate = previous.unwrap_or_else(|| Arc::new(SessionGate::new(self.pool.clone())));
         let updated = gate.clone();
         let gateway_count = self.gateway_count.clone();
-        let task = supervise::spawn(BackgroundTask::Admission, move || {
+        let task = supervise::spawn(BackgroundTask::ADMISSION, move || {
             update_always(updated.clone(), settings, gateway_count.clone())
         });
         self.admission.set_gate(Some(gate.clone()));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::read_within_limit;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_peer_exchange::PeerExchange;
 use tokenweir_peer_exchange::messages::bus::{ScriptCall, ScriptRunner};
 use tokenweir_protocol::clock;
@@ -99,7 +99,7 @@ impl SharedLimits {
     /// Starts the task.
     pub fn start(self: &Arc<Self>) -> SupervisedTask {
         let limits = self.clone();
-        supervise::spawn(BackgroundTask::SharedLimits, move || {
+        supervise::spawn(crate::TASK, move || {
             let limits = limits.clone();
             async move { limits.run().await }
         })

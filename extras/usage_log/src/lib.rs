@@ -13,6 +13,7 @@ mod event;
 mod event_reader;
 mod push;
 pub mod rows;
+mod section;
 mod settings;
 mod state_file;
 mod usage_file;
@@ -22,6 +23,7 @@ mod usage_record;
 mod tests;
 
 pub use counters::UsageLogStatus;
+pub use section::{Section, UsageLogConfig};
 pub use settings::UsageLogSettings;
 
 use counters::UsageCounters;
@@ -35,6 +37,9 @@ use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
 use usage_file::UsageFile;
 use usage_record::UsageRecord;
+
+/// Writes the usage log or pushes its events.
+pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
 /// The sink of the usage log. It must get each record when its request ends, because a record that waits
 /// elsewhere is lost if the process is killed.
@@ -76,7 +81,7 @@ impl UsageLog {
             if records.is_empty() {
                 return;
             }
-            let written = supervise::catch_panic(BackgroundTask::UsageLog, || {
+            let written = supervise::catch_panic(TASK, || {
                 let open = || UsageFile::open_when_free(&settings, &thread_counters);
                 file.get_or_insert_with(open).write(&records);
             });

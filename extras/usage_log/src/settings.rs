@@ -1,7 +1,7 @@
 //! The settings of the usage log.
 
 use std::path::PathBuf;
-use tokenweir_webhooks::WebhookEndpoint;
+use tokenweir_net::client::receiver::Receiver;
 
 /// The settings of the usage log.
 #[derive(Debug, Clone)]
@@ -13,5 +13,5 @@ pub struct UsageLogSettings {
     /// The name of this gateway in the events.
     pub gateway: String,
     /// The receiver of the events. `None`: the events are in the file only.
-    pub push: Option<WebhookEndpoint>,
+    pub push: Option<Receiver>,
 }

@@ -79,7 +79,7 @@ const RULES_ABOUT_WORK: [&str; 5] = [
 impl DiagnosisTask {
     /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
-        supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
+        supervise::spawn(BackgroundTask::DIAGNOSIS, move || self.clone().run())
     }
 
     /// Samples and diagnoses the backends every [`EVERY`], until the future is dropped.

@@ -71,11 +71,12 @@ impl BackendOptions {
     pub fn facets(&self, config: &Config, entry: &BackendConfig) -> Vec<Box<dyn BackendFacet>> {
         let kv_events = entry.kv_events.clone().unwrap_or_default();
         let source = kv_events.resolve(&config.kv_events, &entry.url);
+        let cost = config.cost.of_backend(entry.gpus, entry.gpu_hour_price);
         let mut facets: Vec<Box<dyn BackendFacet>> = vec![
             Box::new(RankFacet::new(config.routing.data_parallel_ranks)),
             Box::new(SleepFacet::default()),
             Box::new(KvEventsFacet::new(source)),
-            Box::new(GpuFacet::default()),
+            Box::new(GpuFacet::new(cost)),
         ];
         if let Some(exchange) = &self.exchange {
             facets.push(Box::new(exchange.clone()));

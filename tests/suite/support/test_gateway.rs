@@ -39,7 +39,7 @@ use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
-use tokenweir_gateway::status::{BackendCost, StatusSource};
+use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::metrics_registry::{
@@ -395,6 +395,8 @@ fn option_config(setup: &Setup) -> Config {
         ..Config::default()
     };
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
+    config.cost.gpus = setup.gpus;
+    config.cost.gpu_hour_price = setup.gpu_hour_price;
     config
 }
 
@@ -413,7 +415,6 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         let settings = BackendSettings {
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
-            cost: BackendCost::new(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
@@ -615,6 +616,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),
+        tasks: extras::BACKGROUND_TASKS,
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {

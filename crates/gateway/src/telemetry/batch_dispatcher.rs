@@ -116,7 +116,7 @@ impl BatchDispatcher {
     /// all of them.
     fn dispatch(&self, records: &[&RequestRecord], is_low_load: bool) {
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(records));
+            supervise::catch_panic(BackgroundTask::RECORD_SINK, || sink.finished(records));
             if is_low_load {
                 thread::yield_now();
             }
@@ -128,7 +128,6 @@ impl BatchDispatcher {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use tokenweir_net::supervise::PanicCounts;
     use tokenweir_request::record::fixtures::streamed;
 
     /// A sink that collects the `bytes_out` of each record, which the tests use as a record number.
@@ -211,17 +210,14 @@ mod tests {
 
     #[test]
     fn a_panic_spares_the_other_sinks() {
-        let before = PanicCounts::snapshot().for_task(BackgroundTask::RecordSink);
+        let before = BackgroundTask::RECORD_SINK.panics();
         let numbers = Arc::new(RecordNumberCollector::default());
         let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(PanickingSink), numbers.clone()];
         let (dispatcher, guard) = BatchDispatcher::start(sinks);
         (1..=1_000).for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
         drop(guard);
         assert!(numbers.0.lock().unwrap().iter().copied().eq(1..=1_000));
-        assert_eq!(
-            PanicCounts::snapshot().for_task(BackgroundTask::RecordSink) - before,
-            10
-        );
+        assert_eq!(BackgroundTask::RECORD_SINK.panics() - before, 10);
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Telemetry {
     /// a reason. `None`: the trace is not sampled, or a sink panicked.
     fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         let find_reason = || self.all_sinks().find_map(|sink| sink.sample_reason(record));
-        supervise::catch_panic(BackgroundTask::RecordSink, find_reason).flatten()
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, find_reason).flatten()
     }
 
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
@@ -137,13 +137,13 @@ impl Telemetry {
 /// where a second panic would abort the process.
 impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        supervise::catch_panic(BackgroundTask::RecordSink, || {
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, || {
             self.all_sinks().for_each(|sink| sink.first_output(record));
         });
     }
 
     fn response_named(&self, record: &RequestRecord, id: &str) {
-        supervise::catch_panic(BackgroundTask::RecordSink, || {
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, || {
             self.sinks
                 .iter()
                 .for_each(|sink| sink.response_named(record, id));
@@ -153,7 +153,7 @@ impl RecordReceiver for Telemetry {
     fn finished(&self, mut record: Box<RequestRecord>) {
         record.sample_reason = self.determine_sample_reason(&record);
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
+            supervise::catch_panic(BackgroundTask::RECORD_SINK, || sink.finished(&[&record]));
         }
         if let Some(dispatcher) = &self.batch_dispatcher {
             dispatcher.enqueue(record);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_net::file_watcher::{self, FileWatcher};
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
@@ -111,7 +111,7 @@ impl Issuer {
         interval: Duration,
     ) -> SupervisedTask {
         let issuer = self.clone();
-        supervise::spawn(BackgroundTask::IssuerKeys, move || {
+        supervise::spawn(crate::TASK, move || {
             let issuer = issuer.clone();
             let client = client.clone();
             async move {
