@@ -194,11 +194,11 @@ pub(super) struct SecretSettings {
     webhooks: WebhookSettings,
 }
 
-/// The sinks of options that have been started.
+/// The sinks that have been started, each with its counts and its worker.
 #[derive(Default)]
-pub(super) struct ExtraSinks {
-    /// The sinks. They get records in batches.
-    pub(super) sinks: Vec<Arc<dyn Sink>>,
+pub(super) struct Sinks {
+    /// The sinks that get records in batches.
+    pub(super) batched: Vec<Arc<dyn Sink>>,
     /// The sinks that get each record when its request ends.
     pub(super) immediate: Vec<Arc<dyn Sink>>,
     /// The guards of their workers.
@@ -391,22 +391,21 @@ impl SecretSettings {
     }
 }
 
-// === impl ExtraSinks ===
+// === impl Sinks ===
 
-impl ExtraSinks {
-    /// Starts the configured sinks.
-    pub(super) fn start(
+impl Sinks {
+    /// Starts the configured sinks of options.
+    pub(super) fn add_options(
+        &mut self,
         config: &Config,
         request: &RequestExtras,
         env: impl Environment,
-    ) -> Result<Self, ApplicationError> {
-        let mut started = Self::default();
-        started.sinks.push(request.splits.clone());
-        started.add_trace_capture(config)?;
-        started.add_payload_log(config)?;
-        started.add_quality(config)?;
-        started.add_usage_log(config, env)?;
-        Ok(started)
+    ) -> Result<(), ApplicationError> {
+        self.batched.push(request.splits.clone());
+        self.add_trace_capture(config)?;
+        self.add_payload_log(config)?;
+        self.add_quality(config)?;
+        self.add_usage_log(config, env)
     }
 
     /// Returns the sampling of prompts and responses. `None`: no text is sampled.
@@ -509,7 +508,7 @@ impl ExtraSinks {
     /// Adds a sink and the guard of its worker. Returns the sink.
     fn add<S: Sink + 'static>(&mut self, sink: S, guard: impl Any + Send) -> Arc<S> {
         let sink = Arc::new(sink);
-        self.sinks.push(sink.clone());
+        self.batched.push(sink.clone());
         self.guards.push(Box::new(guard));
         sink
     }
