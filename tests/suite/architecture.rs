@@ -2,9 +2,10 @@
 //! no file is too long, and no folder has too many files.
 
 use crate::support::import_graph::ImportGraph;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::app::extras::BACKGROUND_TASKS;
 
 /// Maximum number of lines of a source file. Tests do not count.
 const MAX_LINES: usize = 520;
@@ -268,6 +269,27 @@ fn the_path_of_a_request_names_no_option() {
         let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
         assert_eq!(named, None, "{file} names an option");
     }
+}
+
+#[test]
+fn each_background_task_is_listed_once() {
+    let listed: BTreeSet<&str> = BACKGROUND_TASKS.iter().map(|task| task.as_str()).collect();
+    assert_eq!(listed.len(), BACKGROUND_TASKS.len());
+    let mut declared = 0;
+    for (name, sources) in crates() {
+        for (file, source) in sources {
+            let constructor = match (name.as_str(), file.as_str()) {
+                ("net", "supervise.rs") => "Self::new(\"",
+                _ => "BackgroundTask::new(\"",
+            };
+            for declaration in source.split(constructor).skip(1) {
+                let task = declaration.split('"').next().unwrap();
+                assert!(listed.contains(task), "{name}/{file} declares {task}");
+                declared += 1;
+            }
+        }
+    }
+    assert_eq!(declared, listed.len());
 }
 
 #[test]
