@@ -11,8 +11,11 @@ use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_net::client::HttpClient;
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
+
+/// Scrapes one GPU exporter.
+pub const TASK: BackgroundTask = BackgroundTask::new("gpu_scrape");
 
 /// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
@@ -37,7 +40,7 @@ impl GpuMonitor {
             let scraped = exporter.clone();
             let settings = settings.clone();
             let client = client.clone();
-            let task = supervise::spawn(crate::TASK, move || {
+            let task = supervise::spawn(TASK, move || {
                 scraped.clone().run(client.clone(), settings.clone())
             });
             (exporter, task)

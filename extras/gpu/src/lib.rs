@@ -20,12 +20,8 @@ mod gpu_monitor;
 pub use check::check;
 pub use facet::{BackendCost, GpuFacet};
 pub use gpu_monitor::GpuMonitor;
+pub use gpu_monitor::TASK;
 pub use gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 pub use page::{GpuBackend, GpuIndex, GpuPage, GpuRule};
 pub use section::{Cost, CostConfig, Section, check_price};
 pub use settings::{GpuExporter, GpuSettings};
-
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Scrapes one GPU exporter.
-pub const TASK: BackgroundTask = BackgroundTask::new("gpu_scrape");

@@ -23,6 +23,7 @@ mod verified;
 mod tests;
 
 pub use claims::GrantContext;
+pub use issuer::TASK;
 pub use issuer::{IssuerStatus, JwksFileError};
 pub use refusal::Refusal;
 pub use section::{JwtConfig, JwtIssuerConfig, Section};
@@ -35,16 +36,13 @@ use refusal::RefusalCounts;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use token::Token;
-use tokenweir_net::supervise::{BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::SupervisedTask;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::access::{
     ApiKey, ApiKeys, KeyDigest, TokenRefusal, TokenSource, presented_key,
 };
 use verified::{VerifiedToken, VerifiedTokens};
-
-/// Reads the keys of one issuer of tokens (`jwt`).
-pub const TASK: BackgroundTask = BackgroundTask::new("issuer_keys");
 
 /// Checks the tokens of the configured issuers.
 pub struct TokenVerifier {

@@ -17,12 +17,8 @@ pub use backend_cache::{BackendCache, CacheStatus};
 pub use facet::KvEventsFacet;
 pub use learning::{CacheKnowledge, LearningCounts};
 pub use receipt::KvEventsDriver;
+pub use settings::TASK;
 pub use settings::{KvEventSource, KvEventsSettings, Section};
-
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
-pub const TASK: BackgroundTask = BackgroundTask::new("kv_events");
 
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,4 @@ mod task;
 pub use exchange::{ExchangeFacet, PeerExchange};
 pub use section::{PeerExchangeConfig, PeerExchangeError, Section};
 pub use status::PeerExchangeStatus;
-
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
-pub const TASK: BackgroundTask = BackgroundTask::new("peer_exchange");
+pub use task::TASK;

@@ -12,10 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, BackendDriver};
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
+
+/// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
+pub const TASK: BackgroundTask = BackgroundTask::new("peer_exchange");
 
 /// Maximum time for which a decision waits for further decisions, to be sent in one message with them.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
@@ -43,7 +46,7 @@ impl BackendDriver for ExchangeFacet {
         let exchange = self.0.clone();
         let pool = pool.clone();
         let run = move || run(exchange.clone(), pool.clone());
-        Some(supervise::spawn(crate::TASK, run))
+        Some(supervise::spawn(TASK, run))
     }
 }
 

@@ -28,8 +28,4 @@ mod task;
 pub use section::{Section, SharedLimitsConfig};
 pub use status::SharedLimitsStatus;
 pub use task::SharedLimits;
-
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
-pub const TASK: BackgroundTask = BackgroundTask::new("shared_limits");
+pub use task::TASK;

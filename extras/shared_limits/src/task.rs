@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::read_within_limit;
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_peer_exchange::PeerExchange;
 use tokenweir_peer_exchange::messages::bus::{ScriptCall, ScriptRunner};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
+
+/// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
+pub const TASK: BackgroundTask = BackgroundTask::new("shared_limits");
 
 /// Limits over all gateways and over restarts.
 pub struct SharedLimits {
@@ -99,7 +102,7 @@ impl SharedLimits {
     /// Starts the task.
     pub fn start(self: &Arc<Self>) -> SupervisedTask {
         let limits = self.clone();
-        supervise::spawn(crate::TASK, move || {
+        supervise::spawn(TASK, move || {
             let limits = limits.clone();
             async move { limits.run().await }
         })

@@ -23,6 +23,7 @@ mod usage_record;
 mod tests;
 
 pub use counters::UsageLogStatus;
+pub use push::TASK;
 pub use section::{Section, UsageLogConfig};
 pub use settings::UsageLogSettings;
 
@@ -31,15 +32,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
 use usage_file::UsageFile;
 use usage_record::UsageRecord;
-
-/// Writes the usage log or pushes its events.
-pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
 /// The sink of the usage log. It must get each record when its request ends, because a record that waits
 /// elsewhere is lost if the process is killed.

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokenweir_net::client::receiver::{Receiver, ReceiverClient};
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
 use tokio::{task, time};
+
+/// Writes the usage log or pushes its events.
+pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
 /// The push to one receiver.
 struct UsagePush {
@@ -38,7 +41,7 @@ pub(super) fn start(
         file,
         counters,
     });
-    supervise::spawn(crate::TASK, move || push.clone().run())
+    supervise::spawn(TASK, move || push.clone().run())
 }
 
 impl UsagePush {

@@ -17,13 +17,9 @@ mod sender;
 mod notifier;
 
 pub use check::check;
+pub use notifier::TASK;
 pub use notifier::WebhookNotifier;
 pub use section::Section;
 pub use sender::WebhookStatus;
 pub use settings::{RetryTimes, WebhookSettings};
 pub use verdict_tracker::{BEGINS_AFTER, ENDS_AFTER};
-
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Sends messages to one webhook.
-pub const TASK: BackgroundTask = BackgroundTask::new("webhook");

@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::client::receiver::Receiver;
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
+
+/// Sends messages to one webhook.
+pub const TASK: BackgroundTask = BackgroundTask::new("webhook");
 
 /// Sends the start and the end of verdicts to all webhooks.
 #[derive(Default)]
@@ -49,7 +52,7 @@ impl WebhookNotifier {
             let state = state_of(&endpoint);
             let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
             let running = sender.clone();
-            let task = supervise::spawn(crate::TASK, move || running.clone().run());
+            let task = supervise::spawn(TASK, move || running.clone().run());
             (sender, task)
         };
         let senders = endpoints.into_iter().map(start).collect();

@@ -20,11 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_net::file_watcher::{self, FileWatcher};
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
+
+/// Reads the keys of one issuer of tokens (`jwt`).
+pub const TASK: BackgroundTask = BackgroundTask::new("issuer_keys");
 
 /// An issuer of tokens.
 pub(super) struct Issuer {
@@ -111,7 +114,7 @@ impl Issuer {
         interval: Duration,
     ) -> SupervisedTask {
         let issuer = self.clone();
-        supervise::spawn(crate::TASK, move || {
+        supervise::spawn(TASK, move || {
             let issuer = issuer.clone();
             let client = client.clone();
             async move {

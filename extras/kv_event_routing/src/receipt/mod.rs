@@ -61,7 +61,7 @@ impl BackendDriver for KvEventsDriver {
         let knowledge = self.0.clone();
         let context = context.clone();
         let run = move || run(backend.clone(), knowledge.clone(), context.clone());
-        Some(supervise::spawn(crate::TASK, run))
+        Some(supervise::spawn(crate::settings::TASK, run))
     }
 }
 
