@@ -347,6 +347,10 @@ impl DiagnosisHooks for Extras {
         }
     }
 
+    fn connected_gateways(&self, now: Instant) -> u64 {
+        self.backends.gateway_count()(now) - 1
+    }
+
     /// Passes the diagnosis to the webhooks.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         self.webhooks.update(diagnosis, now, wall_time);

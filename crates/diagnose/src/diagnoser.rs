@@ -10,7 +10,7 @@ use super::facts::FactHistory;
 use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
-use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
+use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence, name_other_gateways};
 use super::verdict::{
     Anomaly, Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule,
     Verdict, VerdictSeverity,
@@ -123,6 +123,11 @@ impl Diagnoser {
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
         name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        if fleet.gateway.connected_gateways == 0 {
+            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
+            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
+            name_other_gateways(&mut diagnosis.verdicts, &up);
+        }
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }

@@ -41,6 +41,9 @@ pub(crate) trait DiagnosisHooks: Send + Sync {
         now: Instant,
     );
 
+    /// Number of other gateways from which the exchange between gateways gets messages.
+    fn connected_gateways(&self, now: Instant) -> u64;
+
     /// Acts on a diagnosis. Does not wait.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
 }
@@ -245,6 +248,7 @@ impl DiagnosisTask {
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
+            connected_gateways: self.extras.connected_gateways(now),
         }
     }
 }

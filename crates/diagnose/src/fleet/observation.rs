@@ -89,6 +89,8 @@ pub struct GatewayConditions {
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+    /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
+    pub connected_gateways: u64,
 }
 
 /// The CPU time that the process of the gateway gets, as far as known.

@@ -22,6 +22,7 @@ use crate::verdict::{VerdictDescription, VerdictScope, VerdictSeverity};
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
+pub(crate) use shared::name_other_gateways;
 
 /// The load without which the condition of a rule cannot hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
