@@ -2,7 +2,7 @@
 //! `max_loras` adapters, and a sequence with another one waits until a slot is free, while later ones pass.
 
 use super::super::sequence::Sequence;
-use super::EngineSpec;
+use super::engine_spec::EngineSpec;
 use std::time::Duration;
 
 /// The adapters in the memory of the GPU, the least recently used first.

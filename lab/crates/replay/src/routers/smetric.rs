@@ -74,32 +74,10 @@ impl SMetricRouter {
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let prompt = f64::from(view.job.prompt_tokens);
-        let matched = self.sent.matched(view);
-        let hits = matched.into_iter();
-        let hits: Vec<f64> = hits
-            .map(|blocks| (blocks as f64 * view.job.block_tokens()).min(prompt))
-            .collect();
-        let works: Vec<f64> = hits.iter().map(|hit| work(prompt, prompt - hit)).collect();
-        let position = |index: usize| view.candidates[index].position;
-        let queued = |index: usize| self.backends[position(index)].pending + works[index];
-        let meets = |index: usize| {
-            let rate = self.backends[position(index)].rate();
-            rate.is_none_or(|rate| queued(index) / rate <= self.objective)
-        };
-        let previous = view.job.after.and_then(|number| self.texts.get(&number));
-        let negative: Vec<f64> = hits.iter().map(|hit| -hit).collect();
-        let holder = view.random_tie(&negative);
-        let stays = previous.is_some_and(|history| hits[holder] > HIT_SHARE * history)
-            && (meets(holder) || !(0..hits.len()).any(meets));
-        let cost = |index| queued(index) * f64::from(view.candidates[index].in_flight);
-        let costs: Vec<f64> = (0..hits.len()).map(cost).collect();
-        let chosen = if stays {
-            holder
-        } else {
-            view.random_tie(&costs)
-        };
-        let position = position(chosen);
-        let work = works[chosen];
+        let hits = self.hits(view);
+        let chosen = self.choose(view, &hits);
+        let position = view.candidates[chosen].position;
+        let work = work(prompt, prompt - hits[chosen]);
         self.backends[position].pending += work;
         self.pending
             .insert(view.number, PendingWork { position, work });
@@ -109,6 +87,33 @@ impl SMetricRouter {
         self.sent
             .send(&view.job.prompt.blocks, position, max_blocks);
         chosen
+    }
+
+    /// The tokens of the prompt that were sent to each candidate before.
+    fn hits(&self, view: &RoutingInput<'_>) -> Vec<f64> {
+        let prompt = f64::from(view.job.prompt_tokens);
+        let tokens = |blocks: usize| (blocks as f64 * view.job.block_tokens()).min(prompt);
+        self.sent.matched(view).into_iter().map(tokens).collect()
+    }
+
+    fn choose(&self, view: &RoutingInput<'_>, hits: &[f64]) -> usize {
+        let prompt = f64::from(view.job.prompt_tokens);
+        let backend = |index: usize| &self.backends[view.candidates[index].position];
+        let queued = |index: usize| backend(index).pending + work(prompt, prompt - hits[index]);
+        let meets = |index: usize| {
+            let rate = backend(index).rate();
+            rate.is_none_or(|rate| queued(index) / rate <= self.objective)
+        };
+        let previous = view.job.after.and_then(|number| self.texts.get(&number));
+        let missing: Vec<f64> = hits.iter().map(|hit| prompt - hit).collect();
+        let holder = view.random_tie(&missing);
+        let stays = previous.is_some_and(|history| hits[holder] > HIT_SHARE * history);
+        if stays && (meets(holder) || !(0..hits.len()).any(meets)) {
+            return holder;
+        }
+        let cost = |index| queued(index) * f64::from(view.candidates[index].in_flight);
+        let costs: Vec<f64> = (0..hits.len()).map(cost).collect();
+        view.random_tie(&costs)
     }
 
     pub(crate) fn on_first_output(&mut self, number: usize, ttft: f64) {

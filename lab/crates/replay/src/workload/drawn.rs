@@ -76,7 +76,7 @@ impl DrawnSessions {
             0
         };
         let adapters = between(4.0, 60.0) as u32;
-        let has_adapters = number >= FIRST_WITH_ADAPTERS && number % ADAPTERS_EVERY == 0;
+        let has_adapters = number >= FIRST_WITH_ADAPTERS && number.is_multiple_of(ADAPTERS_EVERY);
         Self {
             levels,
             turn,
