@@ -158,7 +158,10 @@ impl HttpClient {
                 let descriptor = self.descriptors.try_acquire();
                 let descriptor =
                     descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))?;
-                let stream = self.connect(request.uri().clone()).await?;
+                let started = clock::now();
+                let stream = self.connect(request.uri().clone()).await;
+                idle.on_connect(clock::now().saturating_duration_since(started));
+                let stream = stream?;
                 Connection::new(stream.into_inner(), descriptor)
             };
             let mut response = connection.send(request, stream, idle).await?;

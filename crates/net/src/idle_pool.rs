@@ -1,6 +1,7 @@
 //! The pool of idle connections to one backend.
 
 use crate::connection::{Connection, HttpClientTimeouts};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::mutex::lock;
@@ -8,7 +9,23 @@ use tokenweir_protocol::mutex::lock;
 /// The idle connections to one backend, ordered from the least recently used to the most recently
 /// used. Clones share the pool.
 #[derive(Clone, Default)]
-pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
+pub struct IdlePool(Arc<Pool>);
+
+#[derive(Default)]
+struct Pool {
+    idle: Mutex<Vec<Connection>>,
+    connects: AtomicU64,
+    connect_micros: AtomicU64,
+}
+
+/// The attempts to open a connection to one backend, successful or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ConnectCounts {
+    /// Number of attempts.
+    pub count: u64,
+    /// Sum of their times, in seconds: TCP, and TLS if it is used.
+    pub seconds: f64,
+}
 
 /// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
@@ -22,7 +39,7 @@ impl IdlePool {
     pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Connection> {
         let mut unusable = Vec::new();
         let reusable = loop {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             let Some(mut connection) = list.pop() else {
                 break None;
             };
@@ -46,7 +63,7 @@ impl IdlePool {
     /// Must be called inside a Tokio runtime.
     pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
         let expired = {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             // The list is ordered by the end of the last use.
             let count =
                 list.partition_point(|connection| connection.has_been_idle_for(idle_timeout, now));
@@ -59,22 +76,38 @@ impl IdlePool {
     /// empty.
     pub fn close_oldest(&self) -> bool {
         let oldest = {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             (!list.is_empty()).then(|| list.remove(0))
         };
         oldest.is_some()
     }
 
+    /// Counts an attempt to open a connection for a request.
+    pub(crate) fn on_connect(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.connects.fetch_add(1, Ordering::Relaxed);
+        self.0.connect_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// The attempts to open a connection since the last call.
+    pub fn take_connects(&self) -> ConnectCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        ConnectCounts {
+            count: take(&self.0.connects),
+            seconds: take(&self.0.connect_micros) as f64 / 1e6,
+        }
+    }
+
     /// Adds a connection whose last response has just ended.
     pub fn put(&self, connection: Connection) {
-        lock(&self.0).push(connection);
+        lock(&self.0.idle).push(connection);
     }
 }
 
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("IdlePool")
-            .field(&lock(&self.0).len())
+            .field(&lock(&self.0.idle).len())
             .finish()
     }
 }

@@ -180,6 +180,12 @@ impl RequestRecord {
         self.elapsed_since_accepted(self.timings.first_output)
     }
 
+    /// Time in which the client sent the body: request head read → body received. `None`: the body was not read,
+    /// or not completely.
+    pub fn upload_time(&self) -> Option<Duration> {
+        self.elapsed_since_accepted(self.timings.received)
+    }
+
     /// Time to first token as the backend sees it: request sent → first generated output. `None`:
     /// the response is not a stream, or it had no output.
     pub fn upstream_ttft(&self) -> Option<Duration> {

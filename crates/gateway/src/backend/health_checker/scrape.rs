@@ -33,9 +33,7 @@ impl HealthChecker {
         let load = self.metrics_page.fetch(&mut self.fetcher, read).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
-        self.context
-            .scrape_observer
-            .on_scrape(&self.backend, took, load.err());
+        self.note_page(took, load.err());
         let last_output = self.backend.load.last_output_at.get();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
         // The duration of a failed scrape does not show how long the backend renders the page.
@@ -76,6 +74,13 @@ impl HealthChecker {
             }
             Err(_) => ScrapeResult::Unreadable,
         }
+    }
+
+    /// Records how long a metrics page took, and why it cannot be read.
+    fn note_page(&self, took: Duration, error: Option<ScrapeError>) {
+        self.backend.load.on_page(took);
+        let observer = &self.context.scrape_observer;
+        observer.on_scrape(&self.backend, took, error);
     }
 
     /// Records which front end of vLLM wrote the metrics page: only the front end in Rust writes

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::media_urls::has_url_member;
 use tokenweir_protocol::openai::prompt::PromptBytes;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
@@ -119,6 +120,8 @@ fn read_fields(
         Some(Api::Audio) => PromptBytes::of_form(body),
         _ => PromptBytes::of_json(&fields.prompt, body),
     };
+    let has_media = record.options.prompt_bytes.media > 0 || has_url_member(body);
+    record.options.has_media = has_media;
     Ok(fields)
 }
 

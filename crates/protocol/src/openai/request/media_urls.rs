@@ -1,6 +1,7 @@
 //! Finds the places of a JSON body that name media or a server for the engine to connect to.
 
 use crate::json::{JsonText, find_string_end};
+use memchr::memchr_iter;
 
 /// Names of members whose strings, or whose member `url`, are URLs that engines fetch.
 const URL_NAMES: [&str; 5] = [
@@ -17,6 +18,19 @@ const URL_NAME: &str = "url";
 /// Greatest number of open objects and arrays: the recursion limit of Python, with which engines parse. Without a
 /// limit, a body of brackets would take twice its length again.
 const MAX_DEPTH: usize = 1_000;
+
+/// Number of bytes of a body that [`has_url_member`] searches.
+const MAX_SEARCHED_BYTES: usize = 64 << 10;
+/// The end of each of [`URL_NAMES`], without its underscore.
+const URL_NAME_END: &[u8] = b"url\"";
+
+/// Whether the beginning of a body probably has a member with one of [`URL_NAMES`]. The search is fast and not
+/// exact: it serves statistics.
+pub fn has_url_member(body: &[u8]) -> bool {
+    let searched = &body[..body.len().min(MAX_SEARCHED_BYTES)];
+    let is_end = |at: usize| searched[at + 1..].starts_with(URL_NAME_END);
+    memchr_iter(b'_', searched).any(is_end)
+}
 
 /// What the value of a member, or a bracket, has to do with media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +128,14 @@ fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
 
 #[cfg(test)]
 mod tests {
-    use super::visit_media_urls;
+    use super::{has_url_member, visit_media_urls};
+
+    #[test]
+    fn members_with_urls_are_found_fast() {
+        assert!(has_url_member(br#"{"type":"image_url","image_url":"u"}"#));
+        assert!(!has_url_member(br#"{"text":"an image_urls b_"}"#));
+        assert!(!has_url_member(b""));
+    }
 
     fn urls(body: &str) -> Vec<String> {
         let mut found = Vec::new();

@@ -20,6 +20,8 @@ pub struct RequestOptions {
     pub identity: RequestIdentity,
     /// The bytes of the body that can become the prompt. Zeros: they were not counted.
     pub prompt_bytes: PromptBytes,
+    /// Whether the prompt has media, or URLs of media.
+    pub has_media: bool,
     /// The name of the model in the response. `None`: the one that the backend writes.
     pub response_model: Option<Box<str>>,
     /// Whether the client forbids the backend to store the response.
