@@ -6,7 +6,7 @@ use super::backend_condition::BackendCondition;
 use super::backend_summary::BackendSummary;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use tokenweir_diagnose::{Verdict, VerdictSeverity};
+use tokenweir_diagnose::{Verdict, VerdictSeverity, is_critical_harm};
 
 /// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
 /// depends on the length of single prompts.
@@ -100,6 +100,9 @@ fn judge(
         let reason = format!("{} of its streams are stalled", backend.stalled);
         return (BackendCondition::Stalled, Some(reason));
     }
+    if let Some(reason) = failed_attempts(backend) {
+        return (BackendCondition::Failing, Some(reason));
+    }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
         Some(verdict) => (
             BackendCondition::Warning,
@@ -107,6 +110,29 @@ fn judge(
         ),
         None => (BackendCondition::Ok, None),
     }
+}
+
+/// Why a backend is failing although no verdict says so. `None`: few of its attempts fail.
+fn failed_attempts(backend: &BackendSummary) -> Option<String> {
+    let share = backend.failed_share.filter(|share| *share > 0.0)?;
+    let attempts = backend.failed_attempts as f64 / share;
+    if !is_critical_harm(backend.failed_attempts, attempts.round() as u64) {
+        return None;
+    }
+    let most = backend
+        .client_errors
+        .iter()
+        .max_by_key(|(_, count)| **count);
+    let status = most.map_or_else(String::new, |(status, _)| format!(": it answers {status}"));
+    let page = if backend.scrape_error.as_deref() == Some("status") {
+        ", and its metrics page answers with an error too: perhaps another server listens at its address"
+    } else {
+        ""
+    };
+    let percent = 100.0 * share;
+    Some(format!(
+        "{percent:.0} % of its attempts failed{status}{page}"
+    ))
 }
 
 /// The condition of a backend whose state is not `available`, and its reason.
@@ -260,6 +286,22 @@ mod tests {
     fn conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) -> Vec<BackendCondition> {
         set_conditions(backends, verdicts);
         backends.iter().map(|backend| backend.condition).collect()
+    }
+
+    #[test]
+    fn failed_attempts_without_a_verdict_are_named() {
+        let mut fleet = [backend("a", 0.05), backend("b", 0.05)];
+        fleet[1].failed_attempts = 24;
+        fleet[1].failed_share = Some(0.12);
+        fleet[1].client_errors = [(404, 24)].into();
+        fleet[1].facts.scrape_error = Some("status".to_owned());
+        let expected = [BackendCondition::Ok, BackendCondition::Failing];
+        assert_eq!(conditions(&mut fleet, &[]), expected);
+        let reason = "12 % of its attempts failed: it answers 404, and its metrics page answers with an error too: perhaps \
+                      another server listens at its address";
+        assert_eq!(fleet[1].condition_reason.as_deref(), Some(reason));
+        fleet[1].failed_attempts = 2;
+        assert_eq!(conditions(&mut fleet, &[]), [BackendCondition::Ok; 2]);
     }
 
     #[test]
