@@ -7,8 +7,8 @@ use super::changes::{ChangeTimes, early_changes, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::facts::FactHistory;
-use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
-use super::harm::is_critical_harm;
+use super::fleet::{FleetDiagnoser, FleetObservation, RecentCounts, name_differences};
+use super::harm::{is_critical_harm, is_share_above};
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
@@ -69,6 +69,9 @@ type RuleResults = [RuleResult; RULES.len()];
 
 /// Minimum number of samples in the short window for an evaluation: 30 seconds of samples.
 const MIN_EVALUATED_STEPS: usize = 6;
+/// Minimum number and share of harmed requests for which a change is named if no verdict is.
+const MIN_HARMED: u64 = 3;
+const UNEXPLAINED_SHARE: f64 = 0.01;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
 /// A condition has ended if `sum` ÷ `count` of its [`RequestEvidence`] since the last match is at most this
@@ -113,6 +116,12 @@ impl Diagnoser {
         now: Instant,
     ) -> Diagnosis {
         let verdicts = self.fleet.diagnose(fleet, now);
+        let mut samples = samples;
+        let gateways = samples
+            .iter_mut()
+            .filter_map(|(_, sample)| sample.gateway.as_mut());
+        let is_disturbed = self.fleet.is_disturbed(now);
+        gateways.for_each(|gateway| gateway.is_disturbed = is_disturbed);
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
         // The sort is stable, so verdicts about the fleet come first at the same severity.
@@ -123,6 +132,7 @@ impl Diagnoser {
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
         name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        diagnosis.has_unexplained_harm = has_unexplained_harm(&diagnosis.verdicts, fleet);
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }
@@ -295,6 +305,17 @@ impl Diagnoser {
             .anomalies
             .extend(anomaly::anomalies(id, &evaluation));
     }
+}
+
+/// Whether a significant share of the clients is harmed, and no verdict is more than a note.
+fn has_unexplained_harm(verdicts: &[Verdict], fleet: &FleetObservation) -> bool {
+    let is_explained = verdicts
+        .iter()
+        .any(|verdict| verdict.severity > VerdictSeverity::Info);
+    let RecentCounts {
+        harmed, requests, ..
+    } = fleet.counts;
+    !is_explained && harmed >= MIN_HARMED && is_share_above(harmed, requests, UNEXPLAINED_SHARE)
 }
 
 // === impl BackendDiagnosis ===
@@ -478,6 +499,8 @@ impl RuleState {
         let is_critical = is_critical && rule.is_about_requests();
         let severity = if is_critical {
             VerdictSeverity::Critical
+        } else if rule_match.is_minor {
+            VerdictSeverity::Warning
         } else {
             rule.severity
         };
@@ -488,7 +511,29 @@ impl RuleState {
             remedy,
             ..rule
                 .description()
-                .verdict(severity, rule_match.cause.map(str::to_owned))
+                .verdict(severity, rule_match.cause.as_deref().map(str::to_owned))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harm_without_a_verdict_is_unexplained() {
+        let mut fleet = FleetObservation::default();
+        fleet.counts.requests = 200;
+        fleet.counts.harmed = 3;
+        assert!(!has_unexplained_harm(&[], &fleet), "three can be chance");
+        fleet.counts.harmed = 8;
+        assert!(has_unexplained_harm(&[], &fleet));
+        let note = |severity| Verdict {
+            severity,
+            ..Verdict::default()
+        };
+        assert!(has_unexplained_harm(&[note(VerdictSeverity::Info)], &fleet));
+        let warning = note(VerdictSeverity::Warning);
+        assert!(!has_unexplained_harm(&[warning], &fleet));
     }
 }

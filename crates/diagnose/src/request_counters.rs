@@ -1,6 +1,6 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
-use super::fleet::{AttemptCounts, AttemptFailures};
+use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextVariety;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd, Termination};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -21,6 +21,8 @@ pub struct BackendRequestCounters {
     /// For each model: the number of requests that were answered with 404 because no backend lists the model.
     /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
+    /// The requests that the gateway itself ended or waited for.
+    unforwarded: Mutex<UnforwardedCounts>,
 }
 
 /// The counters of one backend since the last reset.
@@ -37,6 +39,16 @@ struct BackendCounters {
 
 /// The status with which the gateway answers a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
+/// An upload of a request body that takes at least this time is slow.
+const SLOW_UPLOAD: Duration = Duration::from_secs(1);
+/// A faster upload is not slow, however long it takes, in bytes per second.
+const SLOW_UPLOAD_RATE: f64 = 250e3;
+/// Maximum number of slow uploads that are kept between two diagnoses.
+const MAX_UPLOADS: usize = 256;
+/// The output format of structured output.
+const STRUCTURED: &str = "json";
+/// A prompt with at least this many tokens is compared with shorter ones.
+const LONG_PROMPT_TOKENS: f64 = 4_000.0;
 /// Minimum numbers of events and of tokens with output of a stream that shows whether something buffers it.
 const MIN_BUFFERED_EVENTS: u64 = 8;
 const MIN_BUFFERED_TOKENS: u64 = 16;
@@ -90,6 +102,36 @@ impl BackendRequestCounters {
             .collect()
     }
 
+    /// Returns what the gateway itself ended, and the slow uploads, since the last call, and resets them.
+    pub fn take_unforwarded(&self) -> UnforwardedCounts {
+        std::mem::take(&mut lock(&self.unforwarded))
+    }
+
+    /// Counts the end of a request by the gateway, and a slow upload.
+    fn count_unforwarded(&self, record: &RequestRecord) {
+        let is_slow = |time: &Duration| {
+            *time >= SLOW_UPLOAD && record.bytes_in as f64 <= SLOW_UPLOAD_RATE * time.as_secs_f64()
+        };
+        let upload = record.upload_time().filter(is_slow);
+        let end = own_end(record);
+        if end.is_none() && upload.is_none() {
+            return;
+        }
+        let mut counts = lock(&self.unforwarded);
+        if let Some(end) = end {
+            *counts.ends.entry(end).or_default() += 1;
+        }
+        if let Some(time) = upload
+            && counts.uploads.len() < MAX_UPLOADS
+        {
+            counts.uploads.push(SlowUpload {
+                client: client_name(record),
+                seconds: time.as_secs_f64(),
+                bytes: record.bytes_in,
+            });
+        }
+    }
+
     fn counters(&self, record: &RequestRecord) -> Option<Arc<BackendCounters>> {
         self.backends.load().get(record.backend()?).cloned()
     }
@@ -135,6 +177,7 @@ impl Sink for BackendRequestCounters {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             self.count_attempts(record);
+            self.count_unforwarded(record);
             if let Some(counters) = self.counters(record) {
                 counters.on_finished(record);
             }
@@ -160,6 +203,8 @@ impl BackendCounters {
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
         counts.buffered += u64::from(is_buffered(record));
+        count_first_output(counts, record);
+        count_arrivals(counts, record);
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
@@ -199,6 +244,59 @@ impl BackendCounters {
             slow_first_outputs: take(&self.slow_first_outputs),
             ..std::mem::take(&mut lock(&self.ended).0)
         }
+    }
+}
+
+/// Why the gateway itself ended a request: the reason of its error, or the timeout that ended the response.
+/// `None`: a backend or the client ended it.
+fn own_end(record: &RequestRecord) -> Option<&'static str> {
+    match record.end {
+        Termination::IdleTimeout => Some("timeout_idle"),
+        Termination::TotalTimeout => Some("total_timeout"),
+        Termination::WriteTimeout => Some("client_write_timeout"),
+        _ => record.refusal,
+    }
+}
+
+/// The name of the client of a request in texts: tenant and key, or the address.
+fn client_name(record: &RequestRecord) -> String {
+    match &record.caller {
+        Some(caller) => format!("tenant {}, key {}", caller.tenant, caller.key),
+        None => format!("client {}", record.client),
+    }
+}
+
+/// Counts the wait for the first output of an ended stream, by the kind of its prompt.
+fn count_first_output(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let Some(wait) = record.upstream_ttft() else {
+        return;
+    };
+    let seconds = wait.as_secs_f64();
+    let prompt = record.decision.as_ref();
+    let prompt = prompt.map_or(0.0, |decision| decision.selected().candidate.prompt);
+    if record.options.has_media {
+        counts.media_outputs += 1;
+        counts.media_seconds += seconds;
+    } else if record.options.parameters.output == Some(STRUCTURED) {
+        counts.structured_outputs += 1;
+        counts.structured_seconds += seconds;
+    } else if prompt >= LONG_PROMPT_TOKENS {
+        counts.long_outputs += 1;
+        counts.long_seconds += seconds;
+    } else {
+        counts.plain_outputs += 1;
+        counts.plain_seconds += seconds;
+    }
+}
+
+/// Counts how the output of an ended stream arrived.
+fn count_arrivals(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let events = record.observed.output_events;
+    let tokens = record.output_tokens().unwrap_or_default();
+    if record.observed.is_stream && events > 0 && tokens >= MIN_BUFFERED_TOKENS {
+        counts.stream_tokens += tokens;
+        counts.stream_events += events;
+        counts.stream_arrivals += u64::from(record.observed.chunk_timings.chunks());
     }
 }
 

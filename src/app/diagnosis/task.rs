@@ -6,14 +6,16 @@ use super::stall_log::StallLog;
 use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
+use serde_json::Value;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_api::{ClientSummary, main_client};
+use tokenweir_api::{ClientSummary, LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
+    GatewayConditions, GatewayObservations, LIMIT_SETTINGS, ObservedTtft, RecentCounts,
+    SettingValue, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -26,6 +28,7 @@ use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::units::duration;
 use tokenweir_request::observe::StreamPhase;
 use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
@@ -64,11 +67,21 @@ const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
+/// A KV usage at which a backend has room for more requests.
+const LOW_KV_USAGE: f64 = 0.75;
+/// Number of the oldest open streams among which hanging ones are searched.
+const MAX_OLDEST_STREAMS: usize = 64;
+/// A stream without output hangs after this time, if its prompt has fewer than [`MAX_HANGING_PROMPT`] tokens: long
+/// prompts take their time.
+const HANGING_SECONDS: f64 = 20.0;
+const MAX_HANGING_PROMPT: u64 = 16_000;
+
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
 /// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 5] = [
+const RULES_ABOUT_WORK: [&str; 6] = [
+    "gateway_limit",
     "shedding",
     "gateway_queue",
     "prefill_starvation",
@@ -125,13 +138,11 @@ impl DiagnosisTask {
             .map(|(_, waiting)| waiting)
             .sum();
         let samples = self.sample_backends(&backends, now);
-        let is_limited = |limit: u32| {
-            samples
-                .iter()
-                .filter(|(_, sample)| is_limited(sample, limit))
-                .count()
-        };
-        let limited_backends = admission.max_in_flight().map_or(0, is_limited);
+        let settings = set_values(&self.admin.configuration.view());
+        let limits = samples
+            .iter()
+            .filter_map(|(_, sample)| limiting_setting(sample, &settings));
+        let limits: Vec<&'static str> = limits.collect();
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
         let backends = readiness.backends.iter().map(|current| {
@@ -148,15 +159,29 @@ impl DiagnosisTask {
             longest_wait_seconds: admission
                 .oldest_waiting()
                 .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
-            limited_backends,
+            limited_backends: limits.len(),
+            limited_by: limits.first().copied(),
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
             unserved_models: self.request_counters.unserved_models(is_listed),
+            unforwarded: self.request_counters.take_unforwarded(),
+            settings,
+            ttft: self.observed_ttft(now),
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
         let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
+    }
+
+    /// The TTFT of the streams of the last minute.
+    fn observed_ttft(&self, now: Instant) -> Option<ObservedTtft> {
+        let minute = self.admin.recent_requests.last_minute(now);
+        minute.ttft.map(|ttft| ObservedTtft {
+            count: ttft.count,
+            p50: ttft.p50,
+            p95: ttft.p95,
+        })
     }
 
     /// Takes a sample of each backend.
@@ -173,8 +198,32 @@ impl DiagnosisTask {
             )
         });
         let mut samples: Vec<_> = samples.collect();
+        self.add_hanging_streams(&mut samples, now);
         self.extras.complete_samples(backends, &mut samples, now);
         samples
+    }
+
+    /// Adds the streams that have had no output for long, although their prompts are short.
+    fn add_hanging_streams(&self, samples: &mut [(BackendId, DiagnosisSample)], now: Instant) {
+        let open = &self.admin.proxy.open_streams;
+        for stream in open.snapshot(MAX_OLDEST_STREAMS, now).oldest {
+            let seconds = now
+                .saturating_duration_since(stream.subject.accepted)
+                .as_secs_f64();
+            let is_hanging = stream.phase == StreamPhase::NoOutput
+                && seconds >= HANGING_SECONDS
+                && stream.subject.prompt_tokens < MAX_HANGING_PROMPT;
+            let of_backend = samples
+                .iter_mut()
+                .find(|(id, _)| stream.subject.backend.as_ref() == Some(id));
+            if is_hanging
+                && let Some((_, sample)) = of_backend
+                && let Some(gateway) = &mut sample.gateway
+            {
+                gateway.hanging += 1;
+                gateway.hanging_seconds = gateway.hanging_seconds.max(seconds);
+            }
+        }
     }
 
     /// Returns the models that no backend can serve now and for which requests wait.
@@ -242,6 +291,7 @@ impl DiagnosisTask {
             span_export_failure: spans.last_failure,
             lost_log_lines: access_log.dropped,
             refused_connections: status.connections.full + status.connections.accept_errors,
+            is_memory_full: self.admin.proxy.overload_guard.is_memory_full(),
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
@@ -249,12 +299,84 @@ impl DiagnosisTask {
     }
 }
 
-/// Whether a backend has `limit` requests of the gateway, and none of them waits in its engine.
-fn is_limited(sample: &DiagnosisSample, limit: u32) -> bool {
-    sample
-        .gateway
-        .is_some_and(|gateway| gateway.in_flight >= limit)
-        && sample.page.and_then(|page| page.waiting) == Some(0.0)
+/// The values of the settings that verdicts name, in the document of `/config`. A setting that is not set is
+/// omitted. A shorter timeout of a model replaces that of all requests.
+fn set_values(view: &Value) -> Vec<SettingValue> {
+    let value_of = |name: &'static str| {
+        let pointer = format!("/config/{}", name.replace('.', "/"));
+        let common = view.pointer(&pointer).and_then(|it| setting(name, it));
+        let of_models = match name {
+            "stalls.abort_after" => Some("idle"),
+            name => name.strip_prefix("timeouts."),
+        };
+        let shortest = of_models.and_then(|key| shortest_of_models(view, name, key));
+        match (common, shortest) {
+            (Some(common), Some(shortest)) if shortest.seconds < common.seconds => Some(shortest),
+            (common, shortest) => common.or(shortest),
+        }
+    };
+    LIMIT_SETTINGS.into_iter().filter_map(value_of).collect()
+}
+
+/// The value of a setting in the document of `/config`. `None`: it is not set.
+fn setting(name: &'static str, annotated: &Value) -> Option<SettingValue> {
+    let value = match annotated.get("value")? {
+        Value::Null => return None,
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let seconds = duration::parse(&value).ok();
+    Some(SettingValue {
+        name,
+        seconds: seconds.map(|time| time.as_secs_f64()),
+        value,
+    })
+}
+
+/// The shortest timeout `key` in the policies of models.
+fn shortest_of_models(view: &Value, name: &'static str, key: &str) -> Option<SettingValue> {
+    let models = view.pointer("/config/models")?.as_array()?;
+    let of_model = |model: &Value| {
+        let found = setting(name, model.pointer(&format!("/policy/{key}"))?)?;
+        let model = model.pointer("/name/value").and_then(Value::as_str);
+        let value = format!("{} for {}", found.value, model.unwrap_or("a model"));
+        Some(SettingValue { value, ..found })
+    };
+    let seconds = |found: &SettingValue| found.seconds.unwrap_or(f64::INFINITY);
+    models
+        .iter()
+        .filter_map(of_model)
+        .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
+}
+
+/// The setting of admission because of which a backend gets no further requests, although none waits in its engine.
+/// `None`: it can get more.
+fn limiting_setting(sample: &DiagnosisSample, settings: &[SettingValue]) -> Option<&'static str> {
+    let gateway = sample.gateway?;
+    let page = sample.page?;
+    if page.waiting != Some(0.0) {
+        return None;
+    }
+    let limit = |name: &str| {
+        let setting = settings.iter().find(|setting| setting.name == name)?;
+        setting.value.parse::<f64>().ok()
+    };
+    let usage = page.kv_usage.unwrap_or_default();
+    if limit("admission.max_in_flight").is_some_and(|most| f64::from(gateway.in_flight) >= most) {
+        return Some("admission.max_in_flight");
+    }
+    // A cache that is nearly full is a good reason.
+    let is_low = |most: f64| most < LOW_KV_USAGE && usage >= most;
+    limit("admission.max_kv_usage").filter(|most| is_low(*most))?;
+    Some("admission.max_kv_usage")
+}
+
+/// Number of requests whose clients got no answer, or got it slowly. Requests can count twice. Requests that clients
+/// sent wrongly, and answers that end at a limit, do not count.
+fn harmed_requests(counts: &LastMinute) -> u64 {
+    let answers = &counts.answers;
+    let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
+    unanswered + counts.slow.values().sum::<u64>()
 }
 
 /// Returns the counts of the requests that ended in the last 25 to 30 s.
@@ -262,6 +384,7 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
+    let harmed = harmed_requests(&counts);
     RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
@@ -270,6 +393,7 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
             .into_iter()
             .max_by_key(|(_, count)| *count)
             .map(|(reason, _)| reason),
+        harmed,
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
@@ -354,6 +478,8 @@ fn sample_backend(
         age <= EVERY * MAX_SAMPLE_AGE_INTERVALS && scrape.load.is_understood()
     });
     let pending = backend.load.estimator.local_load();
+    let connects = backend.idle_pool.take_connects();
+    let page_time = backend.load.take_page_time();
     let observed = GatewayObservations {
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
@@ -366,7 +492,11 @@ fn sample_backend(
         pending_tokens: pending.backlog,
         overdue_seconds: backend.standstill_seconds(now),
         engine_switches: backend.load.engine_switches(),
+        connects: connects.count,
+        connect_seconds: connects.seconds,
+        page_seconds: page_time.map(|time| time.as_secs_f64()),
         counts,
+        ..GatewayObservations::default()
     };
     // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
     // diagnosis does not judge it.
@@ -406,6 +536,7 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use tokenweir_api::rank_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
@@ -437,6 +568,27 @@ mod tests {
             latest.known_verdicts().get(&("gpu-0", "kv_thrashing")),
             Some(&false)
         );
+    }
+
+    #[test]
+    fn settings_are_read_from_the_active_configuration() {
+        let annotated = |value: Value| json!({ "value": value, "source": "file" });
+        let view = json!({ "config": {
+            "timeouts": { "first_output": annotated(json!("10m")), "total": annotated(Value::Null) },
+            "limits": { "memory": annotated(json!("64MiB")) },
+            "models": [{ "name": annotated(json!("llama")), "policy": { "first_output": annotated(json!("1s")) } }],
+        }});
+        let values = set_values(&view).into_iter();
+        let values: Vec<_> = values.map(|it| (it.name, it.value, it.seconds)).collect();
+        let expected = [
+            (
+                "timeouts.first_output",
+                "1s for llama".to_owned(),
+                Some(1.0),
+            ),
+            ("limits.memory", "64MiB".to_owned(), None),
+        ];
+        assert_eq!(values, expected);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
+/// The setting that limits backends without a queue, if no other is known.
+const MAX_IN_FLIGHT: &str = "admission.max_in_flight";
 /// Minimum number of requests that wait now, or of ended requests that waited and were slow.
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
@@ -99,11 +101,14 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let limited = fleet.limited_backends;
     // No requests wait in the engines of the limited backends, so these engines have capacity left.
     if limited > 0 && 2 * limited >= up {
+        let name = fleet.limited_by.unwrap_or(MAX_IN_FLIGHT);
+        let setting = fleet.setting(name);
+        let value = setting.map_or_else(String::new, |setting| format!(" ({})", setting.value));
         let cause = format!(
-            "{limited} of {up} backends have as many requests as admission.max_in_flight allows, and no \
+            "{limited} of {up} backends have as many requests as {name}{value} allows, and no \
              queue in their engines"
         );
-        let remedy = "Raise admission.max_in_flight until the engines have a short queue, or remove \
+        let remedy = "Raise this setting until the engines have a short queue, or remove \
                       it for engines with metrics.";
         return (cause, Some(remedy));
     }

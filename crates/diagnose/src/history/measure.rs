@@ -75,6 +75,9 @@ pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of first outputs in a window for a comparison of the gateway with the engine.
 pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
+/// Greatest mean time, in seconds, by which the engine may seem slower than the gateway sees it: the two clocks and
+/// windows differ a little.
+const MAX_NEGATIVE_LAG: f64 = 0.01;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
 /// Minimum number of output tokens in a window for the time per output token.
@@ -283,7 +286,9 @@ impl StepWindow<'_> {
         let counts_same_requests =
             outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
         let lag = self.get(WindowMeasure::Ttft)? - self.get(WindowMeasure::EngineTtft)?;
-        counts_same_requests.then_some(lag)
+        // No request has output before its engine has it: the engine counts other requests, or at other times.
+        let is_possible = lag >= -MAX_NEGATIVE_LAG;
+        (counts_same_requests && is_possible).then_some(lag.max(0.0))
     }
 }
 

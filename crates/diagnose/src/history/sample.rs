@@ -69,6 +69,19 @@ pub struct GatewayObservations {
     pub overdue_seconds: f64,
     /// Number of times that the metrics page was that of another engine than before, since the backend joined.
     pub engine_switches: u64,
+    /// Whether the gateway stood still, or had too little CPU time, while the counts were taken: its times say
+    /// nothing about the backend.
+    pub is_disturbed: bool,
+    /// Number of attempts to open a connection since the previous sample.
+    pub connects: u64,
+    /// Sum of the times of these attempts, in seconds.
+    pub connect_seconds: f64,
+    /// The longest time of a metrics page since the previous sample, in seconds. `None`: none was fetched.
+    pub page_seconds: Option<f64>,
+    /// Number of streams whose response has begun long ago, without output.
+    pub hanging: u32,
+    /// Age of the oldest of them, in seconds.
+    pub hanging_seconds: f64,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,
 }
@@ -83,6 +96,28 @@ pub struct BackendRequestCounts {
     pub first_output_seconds: f64,
     /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,
+    /// Number of ended streams whose prompt has media, and which had output.
+    pub media_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub media_seconds: f64,
+    /// Number of ended streams with structured output, which had output.
+    pub structured_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub structured_seconds: f64,
+    /// Number of ended streams with a long prompt, which had output.
+    pub long_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub long_seconds: f64,
+    /// Number of all other ended streams that had output.
+    pub plain_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub plain_seconds: f64,
+    /// Number of output tokens of ended streams.
+    pub stream_tokens: u64,
+    /// Number of events with output of these streams.
+    pub stream_events: u64,
+    /// Number of times at which output of these streams arrived.
+    pub stream_arrivals: u64,
     /// Number of requests that ended.
     pub finished: u64,
     /// Number of ended requests whose response was a stream.

@@ -53,11 +53,30 @@ pub(crate) enum StepSignal {
     Overdue,
     /// Number of times that the metrics page was that of another engine since the previous sample.
     EngineSwitches,
+    Connects,
+    ConnectSeconds,
+    /// The longest time of a metrics page, in seconds.
+    PageSeconds,
+    /// Number of streams without output for long.
+    Hanging,
+    /// Age of the oldest of them, in seconds.
+    HangingSeconds,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
     FirstOutputs,
     FirstOutputSeconds,
     SlowFirstOutputs,
+    MediaOutputs,
+    MediaSeconds,
+    StructuredOutputs,
+    StructuredSeconds,
+    LongOutputs,
+    LongSeconds,
+    PlainOutputs,
+    PlainSeconds,
+    StreamTokens,
+    StreamEvents,
+    StreamArrivals,
     Finished,
     Streams,
     Cancelled,
@@ -210,6 +229,11 @@ impl HistoryStep {
         observations: &GatewayObservations,
         before: Option<&GatewayObservations>,
     ) {
+        let in_flight = f64::from(observations.in_flight);
+        self.set(StepSignal::InFlight, Some(in_flight));
+        if observations.is_disturbed {
+            return;
+        }
         let stalls = before.map(|before| observations.stalls.saturating_sub(before.stalls) as f64);
         let switches = before.map(|before| {
             observations
@@ -219,8 +243,12 @@ impl HistoryStep {
         self.set(StepSignal::Stalls, stalls);
         self.set(StepSignal::EngineSwitches, switches);
         self.set(StepSignal::GapP99, observations.gap_p99);
+        self.set(StepSignal::PageSeconds, observations.page_seconds);
         for (signal, value) in [
-            (StepSignal::InFlight, f64::from(observations.in_flight)),
+            (StepSignal::Connects, observations.connects as f64),
+            (StepSignal::ConnectSeconds, observations.connect_seconds),
+            (StepSignal::Hanging, f64::from(observations.hanging)),
+            (StepSignal::HangingSeconds, observations.hanging_seconds),
             (StepSignal::Stalled, f64::from(observations.stalled)),
             (StepSignal::Pending, f64::from(observations.pending)),
             (
@@ -243,6 +271,20 @@ impl HistoryStep {
                 StepSignal::SlowFirstOutputs,
                 counts.slow_first_outputs as f64,
             ),
+            (StepSignal::MediaOutputs, counts.media_outputs as f64),
+            (StepSignal::MediaSeconds, counts.media_seconds),
+            (
+                StepSignal::StructuredOutputs,
+                counts.structured_outputs as f64,
+            ),
+            (StepSignal::StructuredSeconds, counts.structured_seconds),
+            (StepSignal::LongOutputs, counts.long_outputs as f64),
+            (StepSignal::LongSeconds, counts.long_seconds),
+            (StepSignal::PlainOutputs, counts.plain_outputs as f64),
+            (StepSignal::PlainSeconds, counts.plain_seconds),
+            (StepSignal::StreamTokens, counts.stream_tokens as f64),
+            (StepSignal::StreamEvents, counts.stream_events as f64),
+            (StepSignal::StreamArrivals, counts.stream_arrivals as f64),
             (StepSignal::Finished, counts.finished as f64),
             (StepSignal::Streams, counts.streams as f64),
             (StepSignal::Cancelled, counts.cancelled as f64),

@@ -8,6 +8,7 @@ mod rule;
 
 mod avoided;
 mod cache;
+mod front_end;
 mod gpus;
 mod leak;
 mod prefill;
@@ -47,7 +48,7 @@ pub const RULES: [DiagnosisRule; 15] = [
     prefill::PREFILL_STARVATION,
     request_flow::STALLS,
     request_flow::ABORT_SPIKE,
-    request_flow::FRONT_END_GAP,
+    front_end::FRONT_END_GAP,
     responses::UNUSUAL_RESPONSES,
     leak::MEMORY_LEAK,
     gpus::THROTTLED,
@@ -98,7 +99,7 @@ impl DiagnosisRule {
             name if name == responses::UNUSUAL_RESPONSES.name => {
                 (StepSignal::EmptyResponses, StepSignal::Responses, 5.0)
             }
-            name if name == request_flow::FRONT_END_GAP.name
+            name if name == front_end::FRONT_END_GAP.name
                 || name == avoided::BACKEND_AVOIDED.name =>
             {
                 (
