@@ -1,3 +1,5 @@
+//! What the rule says about a fleet of three backends, for each cause.
+
 use crate::fleet::FleetObservation;
 use crate::history::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations};
 use crate::{Diagnoser, RULES, Verdict};
