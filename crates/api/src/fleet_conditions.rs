@@ -100,7 +100,16 @@ fn judge(
         let reason = format!("{} of its streams are stalled", backend.stalled);
         return (BackendCondition::Stalled, Some(reason));
     }
-    if let Some(reason) = failed_attempts(backend) {
+    // A limit of the gateway itself ends requests: that shows nothing about the backend.
+    let is_limited = verdicts
+        .iter()
+        .any(|verdict| verdict.verdict == "gateway_limit");
+    let failing = if is_limited {
+        None
+    } else {
+        failed_attempts(backend)
+    };
+    if let Some(reason) = failing {
         return (BackendCondition::Failing, Some(reason));
     }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {

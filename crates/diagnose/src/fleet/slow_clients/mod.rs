@@ -141,7 +141,7 @@ impl Uploads {
         let who = most.map_or_else(|| "clients".to_owned(), |(client, _)| (*client).to_owned());
         let cause = format!(
             "the bodies of {count} requests took {mean_seconds:.1} s to arrive ({kilobytes:.0} kB on average), most of \
-             {who}: its uplink or its program; the backends wait for them"
+             {who}: its uplink or its program, and not the backends"
         );
         Finding {
             cause,
