@@ -16,6 +16,8 @@ struct Pool {
     idle: Mutex<Vec<Connection>>,
     connects: AtomicU64,
     connect_micros: AtomicU64,
+    first_heads: AtomicU64,
+    first_head_micros: AtomicU64,
 }
 
 /// The attempts to open a connection to one backend, successful or not.
@@ -25,6 +27,11 @@ pub struct ConnectCounts {
     pub count: u64,
     /// Sum of their times, in seconds: TCP, and TLS if it is used.
     pub seconds: f64,
+    /// Number of new connections with a response head.
+    pub first_heads: u64,
+    /// Sum of the times from the begin of the attempt to the first response head, in seconds. A server that accepts
+    /// late is seen here only: the kernel has answered for it.
+    pub first_head_seconds: f64,
 }
 
 /// Time between the closes of two connections when several connections are closed.
@@ -89,12 +96,23 @@ impl IdlePool {
         self.0.connect_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
+    /// Counts the first response head of a connection, `took` after the begin of the attempt to open it.
+    pub(crate) fn on_first_head(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.first_heads.fetch_add(1, Ordering::Relaxed);
+        self.0
+            .first_head_micros
+            .fetch_add(micros, Ordering::Relaxed);
+    }
+
     /// The attempts to open a connection since the last call.
     pub fn take_connects(&self) -> ConnectCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         ConnectCounts {
             count: take(&self.0.connects),
             seconds: take(&self.0.connect_micros) as f64 / 1e6,
+            first_heads: take(&self.0.first_heads),
+            first_head_seconds: take(&self.0.first_head_micros) as f64 / 1e6,
         }
     }
 

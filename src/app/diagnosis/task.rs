@@ -494,6 +494,8 @@ fn sample_backend(
         engine_switches: backend.load.engine_switches(),
         connects: connects.count,
         connect_seconds: connects.seconds,
+        first_heads: connects.first_heads,
+        first_head_seconds: connects.first_head_seconds,
         page_seconds: page_time.map(|time| time.as_secs_f64()),
         counts,
         ..GatewayObservations::default()

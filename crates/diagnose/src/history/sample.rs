@@ -76,6 +76,10 @@ pub struct GatewayObservations {
     pub connects: u64,
     /// Sum of the times of these attempts, in seconds.
     pub connect_seconds: f64,
+    /// Number of new connections that had a response head since the previous sample.
+    pub first_heads: u64,
+    /// Sum of the times from the attempts to connect to these heads, in seconds.
+    pub first_head_seconds: f64,
     /// The longest time of a metrics page since the previous sample, in seconds. `None`: none was fetched.
     pub page_seconds: Option<f64>,
     /// Number of streams whose response has begun long ago, without output.

@@ -55,6 +55,8 @@ pub(crate) enum StepSignal {
     EngineSwitches,
     Connects,
     ConnectSeconds,
+    FirstHeads,
+    FirstHeadSeconds,
     /// The longest time of a metrics page, in seconds.
     PageSeconds,
     /// Number of streams without output for long.
@@ -247,6 +249,11 @@ impl HistoryStep {
         for (signal, value) in [
             (StepSignal::Connects, observations.connects as f64),
             (StepSignal::ConnectSeconds, observations.connect_seconds),
+            (StepSignal::FirstHeads, observations.first_heads as f64),
+            (
+                StepSignal::FirstHeadSeconds,
+                observations.first_head_seconds,
+            ),
             (StepSignal::Hanging, f64::from(observations.hanging)),
             (StepSignal::HangingSeconds, observations.hanging_seconds),
             (StepSignal::Stalled, f64::from(observations.stalled)),

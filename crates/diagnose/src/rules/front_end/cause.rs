@@ -9,6 +9,11 @@ use crate::verdict::Evidence;
 const MIN_CONNECTS: f64 = 3.0;
 const LATE_CONNECT_SECONDS: f64 = 0.05;
 const SLOW_CONNECT_SECONDS: f64 = 0.5;
+/// Greatest mean TTFT of an engine for a comparison with the first heads of connections, in seconds: some servers send
+/// the head with the first token, and long waits vary too much.
+const QUICK_SECONDS: f64 = 0.3;
+/// Minimum share of streams among the requests at which response heads come at once.
+const STREAMS_SHARE: f64 = 0.9;
 /// Minimum share of the lost time that new connections take.
 const CONNECT_PART: f64 = 0.4;
 /// A peer has the same trouble if its value is at least this part of the value of the backend.
@@ -81,10 +86,25 @@ struct Connects {
 }
 
 impl Connects {
+    /// If responses are streams, their heads come at once: then the time to the first head on a new connection
+    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not.
     fn of(window: &StepWindow<'_>) -> Self {
-        Self {
-            count: window.sum(StepSignal::Connects).unwrap_or(0.0),
-            seconds: window.sum(StepSignal::ConnectSeconds).unwrap_or(0.0),
+        let sum = |signal| window.sum(signal).unwrap_or(0.0);
+        let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
+        let engine = window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, 1.0);
+        let heads = sum(StepSignal::FirstHeads);
+        let seconds = sum(StepSignal::ConnectSeconds);
+        let connects = Self {
+            count: sum(StepSignal::Connects),
+            seconds,
+        };
+        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE);
+        match engine {
+            Some(engine) if is_streaming && heads >= 1.0 && engine <= QUICK_SECONDS => Self {
+                seconds: seconds.max(sum(StepSignal::FirstHeadSeconds) - heads * engine),
+                ..connects
+            },
+            _ => connects,
         }
     }
 
@@ -138,13 +158,8 @@ fn because_of_connects(
     }
 }
 
-/// Adds the cause of the lag to the match. `window`: the window of the lag.
-pub(super) fn explained(
-    found: RuleMatch,
-    evaluation: &Evaluation<'_>,
-    window: &StepWindow<'_>,
-    lag: f64,
-) -> RuleMatch {
+/// Adds the cause of the lag to the match.
+pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
     let recent = evaluation.recent_window();
     let buffered = recent.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
     if buffered.is_some_and(|share| share >= BUFFERED_SHARE) {
@@ -157,13 +172,14 @@ pub(super) fn explained(
     if let Some(cause) = lumps(evaluation) {
         return found.because(cause).remedy(Some(LUMPS_REMEDY.to_owned()));
     }
-    let connects = Connects::of(window);
-    let lost = lag * window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    // The window of the lag may be too short for connections.
+    let minute = evaluation.short_window();
+    let connects = Connects::of(&minute);
+    let lost = lag * minute.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let is_slow = connects.count >= MIN_CONNECTS && connects.mean() >= LATE_CONNECT_SECONDS;
     if is_slow && connects.seconds >= CONNECT_PART * lost {
         return because_of_connects(found, evaluation, &connects);
     }
-    let minute = evaluation.short_window();
     if waits_more(&minute, StepSignal::MediaSeconds, StepSignal::MediaOutputs) {
         return found.because(MEDIA).remedy(Some(MEDIA_REMEDY.to_owned()));
     }

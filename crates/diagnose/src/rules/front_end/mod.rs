@@ -116,7 +116,6 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(cause::explained(
         RuleMatch::new(signals, evidence),
         evaluation,
-        &window,
         lag,
     ))
 }

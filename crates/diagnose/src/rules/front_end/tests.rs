@@ -134,6 +134,18 @@ fn slow_connects_are_named_without_a_lag() {
 }
 
 #[test]
+fn late_heads_on_new_connections_are_named() {
+    let found = found(|index, step| {
+        if index == 1 {
+            step.gateway.first_heads = 1;
+            step.gateway.first_head_seconds = 1.6;
+        }
+    });
+    let words = "opening a connection to it takes";
+    assert_only(&found, "front_end_gap gpu-1", words);
+}
+
+#[test]
 fn a_slow_metrics_page_shows_the_api_server() {
     let found = found(|index, step| {
         if index == 1 {
