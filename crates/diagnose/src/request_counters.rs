@@ -1,7 +1,7 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
 use super::fleet::{AttemptCounts, AttemptFailures};
-use super::history::{BackendRequestCounts, SLOW_START};
+use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ pub struct BackendRequestCounters {
     /// For each model: the number of requests that were answered with 404 because no backend lists the model.
     /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
+    known_prompts: Mutex<KnownPrompts>,
 }
 
 /// The counters of one backend since the last reset.
@@ -94,6 +95,16 @@ impl BackendRequestCounters {
         self.backends.load().get(record.backend()?).cloned()
     }
 
+    /// The share of the prompt that an earlier prompt had.
+    fn known_share(&self, record: &RequestRecord) -> f64 {
+        let (Some(prompt), Some(ended)) = (&record.fingerprint, record.timings.ended) else {
+            return 0.0;
+        };
+        let blocks = lock(&self.known_prompts).add(&prompt.blocks, ended);
+        let bytes = blocks as u64 * u64::from(prompt.block_bytes);
+        (bytes as f64 / prompt.bytes.max(1) as f64).min(1.0)
+    }
+
     fn count_attempts(&self, record: &RequestRecord) {
         let backends = self.backends.load();
         for (index, attempt) in record.attempts.iter().enumerate() {
@@ -135,8 +146,9 @@ impl Sink for BackendRequestCounters {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             self.count_attempts(record);
+            let known_share = self.known_share(record);
             if let Some(counters) = self.counters(record) {
-                counters.on_finished(record);
+                counters.on_finished(record, known_share);
             }
         }
     }
@@ -154,7 +166,7 @@ impl BackendCounters {
         );
     }
 
-    fn on_finished(&self, record: &RequestRecord) {
+    fn on_finished(&self, record: &RequestRecord, known_share: f64) {
         let (counts, _) = &mut *lock(&self.ended);
         counts.finished += 1;
         counts.streams += u64::from(record.observed.is_stream);
@@ -186,6 +198,7 @@ impl BackendCounters {
         counts.prompt_tokens += chosen.prompt;
         counts.reusable_tokens += decision.max_cached_tokens();
         counts.reusable_here_tokens += chosen.cached;
+        counts.known_tokens += chosen.prompt * known_share;
         counts.longest_prompt = counts.longest_prompt.max(chosen.prompt);
     }
 

@@ -32,6 +32,7 @@ named_enum! {
         FrontEnd = "front_end_lag",
         StallsPerStream = "stalls_per_stream",
         ReusablePrompt = "reusable_prompt",
+        KnownPrompt = "known_prompt",
         RequestSeconds = "request_seconds_mean",
         SecondsPerToken = "seconds_per_output_token",
         RequestRate = "requests_per_second",
@@ -128,6 +129,7 @@ impl WindowMeasure {
             | Self::RepetitiveShare
             | Self::StallsPerStream
             | Self::ReusablePrompt
+            | Self::KnownPrompt
             | Self::DraftAcceptance
             | Self::GpuUtilization
             | Self::GpuThrottled => "ratio",
@@ -198,6 +200,7 @@ impl WindowMeasure {
             Self::ReusablePrompt => {
                 Ratio::of(S::ReusableTokens, S::GatewayPromptTokens, MIN_TOKENS)
             }
+            Self::KnownPrompt => Ratio::of(S::KnownTokens, S::GatewayPromptTokens, MIN_TOKENS),
             Self::RequestSeconds => Ratio::of(S::ServedSeconds, S::Served, MIN_COMPARED_STREAMS),
             Self::SecondsPerToken => {
                 Ratio::of(S::ServedSeconds, S::ServedTokens, MIN_SERVED_TOKENS)
@@ -250,6 +253,7 @@ impl WindowMeasure {
             // are in prefill for longer. The values of GPUs follow the load; faults have rules of
             // their own.
             Self::ReusablePrompt
+            | Self::KnownPrompt
             | Self::Prefilling
             | Self::RequestRate
             | Self::AnswerLength

@@ -101,6 +101,8 @@ pub struct BackendRequestCounts {
     pub reusable_tokens: f64,
     /// Number of prompt tokens that were predicted to be in the prefix cache of this backend.
     pub reusable_here_tokens: f64,
+    /// Number of prompt tokens that an earlier prompt of the last seconds had.
+    pub known_tokens: f64,
     /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
     /// Number of ended requests with output tokens.

@@ -66,6 +66,7 @@ pub(crate) enum StepSignal {
     GatewayPromptTokens,
     ReusableTokens,
     ReusableHereTokens,
+    KnownTokens,
     LongestPrompt,
     Generated,
     Buffered,
@@ -251,6 +252,7 @@ impl HistoryStep {
             (StepSignal::GatewayPromptTokens, counts.prompt_tokens),
             (StepSignal::ReusableTokens, counts.reusable_tokens),
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
+            (StepSignal::KnownTokens, counts.known_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
             (StepSignal::Generated, counts.generated as f64),
         ] {

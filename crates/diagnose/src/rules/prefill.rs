@@ -1,7 +1,7 @@
 //! Rules about prefill and decode. Both share the batch of the engine, so prefill can delay decode, and
 //! decode can delay prefill.
 
-use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
+use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE, evicts_conversations};
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
@@ -63,7 +63,8 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
                its maximum and on average fewer than 0.7 requests (0.35 in a batch below eight) \
                are in prefill. The cause is `--max-num-batched-tokens` if the batch is smaller and \
                0.9 or more are. Or half of the waiting requests are deferred, in half of the samples.",
-    excluded: "`shared_backend`, `kv_thrashing`, `kv_backlog` or `slow_engine` holds",
+    excluded: "`shared_backend`, `kv_thrashing`, `kv_backlog` or `slow_engine` holds, or the engine evicts \
+               conversations in progress",
     remedy: "Add backends, or raise the limit that the cause names as far as GPU memory and the \
              times between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
@@ -137,6 +138,9 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let is_burst = !evaluation.has_queue() && is_burst(evaluation);
     let has_queue = evaluation.has_queue() || is_burst;
     if !has_free_blocks || !has_queue || !is_mostly_queue_time || harm.is_empty() {
+        return None;
+    }
+    if evicts_conversations(evaluation) {
         return None;
     }
     let measures = [
