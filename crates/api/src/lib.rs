@@ -68,6 +68,9 @@ pub struct GatewaySnapshot {
     /// Waiting time of the request that has been in the admission queue longest, in seconds. `None`:
     /// the queue is empty.
     pub longest_wait_seconds: Option<f64>,
+    /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
+    /// no request waits for this reason.
+    pub held_because: Option<String>,
     /// The states of all backends.
     pub backends: Vec<BackendSummary>,
     /// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`.

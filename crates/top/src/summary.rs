@@ -29,6 +29,8 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         state = format!("{state}: {}", text(&gateway.state_reasons.join("; ")));
     }
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
+    let held = gateway.held_because.as_deref();
+    let held = held.map_or_else(String::new, |why| format!(": {}", text(why)));
     let last = &gateway.last_minute;
     let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
     let known = times
@@ -64,7 +66,7 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             }
         ),
         format!(
-            "requests   {} in flight, {waiting} in the queue",
+            "requests   {} in flight, {waiting} in the queue{held}",
             gateway.requests_in_flight
         ),
         format!(

@@ -78,11 +78,7 @@ impl SessionAdmission {
     /// The state of the gate. `None`: the option is off.
     pub(super) fn status(&self, now: Instant) -> Option<SessionsStatus> {
         let gate = lock(&self.running).as_ref()?.gate.clone();
-        let held_requests = self.admission.gated_requests(now);
-        Some(SessionsStatus {
-            held_requests,
-            ..gate.status(now)
-        })
+        Some(gate.status(self.admission.gated_requests(now), now))
     }
 }
 

@@ -66,10 +66,11 @@ impl SessionGate {
         pool.capacity_notifier.notify();
     }
 
-    /// What the live sessions of all working sets need.
-    pub(crate) fn status(&self, now: Instant) -> SessionsStatus {
+    /// What the live sessions of all working sets need, while `held_requests` requests of new sessions wait.
+    pub(crate) fn status(&self, held_requests: usize, now: Instant) -> SessionsStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut status = SessionsStatus {
+            held_requests,
             is_capacity_known: true,
             admitted: self.0.admitted.iter().map(count).collect(),
             ..SessionsStatus::default()
@@ -133,6 +134,10 @@ impl AdmissionGate for SessionGate {
             reason: reason.as_str(),
             permit: context.map(permit),
         }
+    }
+
+    fn reason(&self, held: usize, now: Instant) -> String {
+        self.status(held, now).summary()
     }
 }
 

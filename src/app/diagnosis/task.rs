@@ -148,6 +148,7 @@ impl DiagnosisTask {
             longest_wait_seconds: admission
                 .oldest_waiting()
                 .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
+            held_because: admission.held_because(now),
             limited_backends,
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),

@@ -19,6 +19,9 @@ pub struct FleetObservation {
     pub queued: usize,
     /// Time for which the oldest waiting request has waited, in seconds. `None`: no request waits.
     pub longest_wait_seconds: Option<f64>,
+    /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
+    /// no request waits for the gate of admission.
+    pub held_because: Option<String>,
     /// Number of backends that get no further requests because of `admission.max_in_flight`, although no
     /// requests wait in their engines.
     pub limited_backends: usize,

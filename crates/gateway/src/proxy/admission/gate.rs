@@ -18,6 +18,9 @@ pub trait AdmissionGate: Send + Sync + 'static {
         entrance: Entrance,
         now: Instant,
     ) -> Admission;
+
+    /// Why `held` requests wait for the gate, such as `14 of 41 sessions fit into the KV caches`.
+    fn reason(&self, held: usize, now: Instant) -> String;
 }
 
 /// Whether a request may go in.

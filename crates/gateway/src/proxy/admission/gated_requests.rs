@@ -22,6 +22,13 @@ impl AdmissionController {
         lock(&self.queue).gated(now)
     }
 
+    /// Why requests wait although backends have capacity. `None`: no request waits for the gate.
+    pub fn held_because(&self, now: Instant) -> Option<String> {
+        let gate = self.gate.load_full()?;
+        let held = self.gated_requests(now);
+        (held > 0).then(|| gate.reason(held, now))
+    }
+
     /// The standing of a new request with the gate. A request that has been let in once stays in.
     pub(super) fn standing(
         &self,
