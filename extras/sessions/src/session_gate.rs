@@ -105,19 +105,23 @@ impl AdmissionGate for SessionGate {
         request: &BackendRequirements<'_>,
         entrance: Entrance,
         now: Instant,
-    ) -> Admission {
+    ) -> Option<Admission> {
         let makes_room = entrance == Entrance::Overdue;
         let mut kind = TurnKind::Unlimited;
         // The turn ends in the set in which it begins, also if the pool changes meanwhile.
         let backends = self.0.pool.model_backends(request.model);
         let context = self.0.in_set(&backends, request, |set, turn| {
             kind = set.turn_kind(turn, now);
+            if kind == TurnKind::Waits && entrance == Entrance::AtOnce {
+                return None;
+            }
             set.begin(turn, makes_room, now)
         });
         let reason = match (kind, entrance) {
             (TurnKind::Unlimited, _) => AdmissionReason::UnknownCapacity,
             (TurnKind::OfLiveSession, _) => AdmissionReason::LiveSession,
-            (_, Entrance::AtOnce) => AdmissionReason::Fits,
+            (TurnKind::Waits, Entrance::AtOnce) => return None,
+            (TurnKind::Fits, Entrance::AtOnce) => AdmissionReason::Fits,
             (_, Entrance::AfterWait) => AdmissionReason::AfterWait,
             (_, Entrance::Overdue) => AdmissionReason::Overdue,
         };
@@ -130,10 +134,10 @@ impl AdmissionGate for SessionGate {
                 tokens: None,
             })
         };
-        Admission {
+        Some(Admission {
             reason: reason.as_str(),
             permit: context.map(permit),
-        }
+        })
     }
 
     fn reason(&self, held: usize, now: Instant) -> String {
