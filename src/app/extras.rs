@@ -273,7 +273,7 @@ impl Extras {
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
         let access = AccessExtras::start(config, proxy, &backends)?;
-        let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
+        let sessions = SessionAdmission::new(&proxy.state, backends.sharing());
         let extras = Self {
             backends,
             request,

@@ -168,7 +168,7 @@ impl PeerExchange {
                 Ok(ReceivedMessage::Own) => {}
                 Ok(ReceivedMessage::Peer(peer, message)) => {
                     backends.update(pool);
-                    self.apply(peer, &message, &backends);
+                    self.apply(peer, &message, &backends, pool);
                 }
                 Err(reason) => {
                     if self.counters.reject(reason) {
@@ -182,7 +182,13 @@ impl PeerExchange {
         }
     }
 
-    fn apply(&self, peer: usize, message: &PeerMessage, backends: &BackendsByHash) {
+    fn apply(
+        &self,
+        peer: usize,
+        message: &PeerMessage,
+        backends: &BackendsByHash,
+        pool: &BackendPool,
+    ) {
         let now = clock::now();
         add(&self.counters.received_messages, 1);
         for backlog in &message.backlogs {
@@ -198,7 +204,7 @@ impl PeerExchange {
         }
         for sent in &message.prompts {
             if let Some(backend) = backends.by_hash.get(&sent.backend) {
-                backend.on_peer_prompt(&sent.prompt);
+                pool.on_peer_prompt(backend, &sent.prompt);
                 add(&self.counters.received_decisions, 1);
             }
         }

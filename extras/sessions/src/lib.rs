@@ -23,6 +23,6 @@ mod session_admission;
 
 pub mod rows;
 
-pub use session_admission::{GatewayCount, SessionAdmission};
+pub use session_admission::{GatewaySharing, SessionAdmission, Sharing};
 pub use sessions_status::SessionsStatus;
 pub use settings::SessionSettings;

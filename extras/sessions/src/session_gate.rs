@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements, PeerPrompt};
 use tokenweir_gateway::proxy::admission::{AdmissionGate, Entrance, Standing};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{Admission, AdmissionPermit};
 use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::PromptFingerprint;
 
 /// Lets sessions in.
 #[derive(Debug)]
@@ -64,6 +65,20 @@ impl SessionGate {
             !set.is_empty()
         });
         pool.capacity_notifier.notify();
+    }
+
+    /// Counts a turn that another gateway has sent.
+    pub(crate) fn count_peer(&self, sent: &PeerPrompt, now: Instant) {
+        let bytes = sent.prompt.blocks.len() as u64 * u64::from(sent.prompt.block_bytes);
+        let prompt = Arc::new(PromptFingerprint {
+            bytes,
+            ..PromptFingerprint::clone(&sent.prompt)
+        });
+        for (backends, set) in lock(&self.0.sets).iter_mut() {
+            if backends.contains(&sent.backend) {
+                set.count_peer(&prompt, now);
+            }
+        }
     }
 
     /// What the live sessions of all working sets need, while `held_requests` requests of new sessions wait.

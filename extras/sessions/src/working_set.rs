@@ -171,6 +171,19 @@ impl WorkingSet {
         Some(self.insert(turn))
     }
 
+    /// Counts a turn that another gateway has sent. When it ends is not known, so its context counts as idle from now
+    /// on: this gateway may continue it.
+    pub(crate) fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
+        let turn = Turn {
+            prompt,
+            session: None,
+            output: 0,
+        };
+        if let Some(id) = self.begin(&turn, false, now) {
+            self.end(id, None, now);
+        }
+    }
+
     /// The turn of a context has ended. `None`: its number of tokens is not known.
     pub(crate) fn end(&mut self, id: ContextId, tokens: Option<u64>, now: Instant) {
         let Some(context) = self.contexts.get_mut(&id) else {

@@ -7,9 +7,10 @@ use gpu::GpuFacet;
 use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
 use peer_exchange::{ExchangeFacet, PeerExchange, PeerExchangeError};
 use ranks::{RankFacet, RankProbes};
-use sessions::GatewayCount;
+use sessions::{GatewaySharing, Sharing};
 use sleep::{SleepFacet, SleepMode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_gateway::backend::BackendDrivers;
 use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use tokenweir_gateway::status::StatusSource;
@@ -88,13 +89,20 @@ impl BackendOptions {
         self.exchange.as_ref().map(|exchange| exchange.0.clone())
     }
 
-    /// Counts the gateways that share the backends, as far as the exchange knows them.
-    pub(super) fn gateway_count(&self) -> GatewayCount {
+    /// How the gateways share the backends. While the exchange is away, those share them that it knew last.
+    pub(super) fn sharing(&self) -> GatewaySharing {
         let exchange = self.exchange.clone();
+        let last_known = AtomicU64::new(1);
         Arc::new(move |now| {
-            exchange
-                .as_ref()
-                .map_or(1, |exchange| exchange.0.status(now).peers as u64 + 1)
+            let Some(exchange) = &exchange else {
+                return Sharing::Separate(1);
+            };
+            let status = exchange.0.status(now);
+            if status.connected {
+                last_known.store(status.peers as u64 + 1, Ordering::Relaxed);
+                return Sharing::Exchange;
+            }
+            Sharing::Separate(last_known.load(Ordering::Relaxed))
         })
     }
 

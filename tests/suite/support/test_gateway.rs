@@ -17,7 +17,7 @@ use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
-use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings};
+use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings, Sharing};
 use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
 use tokenweir::app::extras::{self, BackendOptions, RequestExtras};
@@ -600,7 +600,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
-    let sessions = Arc::new(SessionAdmission::new(&proxy.state, Arc::new(|_| 1)));
+    let sharing = Arc::new(|_| Sharing::Separate(1));
+    let sessions = Arc::new(SessionAdmission::new(&proxy.state, sharing));
     sessions.configure(setup.sessions);
     status_sources.push(sessions::rows::status_source(sessions));
     status_sources.extend(request_extras.status_sources());
