@@ -145,7 +145,6 @@ impl Admin {
         let last_minute = self.recent_requests.last_minute(now);
         status.answers = last_minute.answers;
         status.harm = Harm::of(&last_minute, late);
-        status.harm.name_rejected_client(&status.clients);
         status.changes.clone_from(&diagnosis.changes);
         (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,

@@ -21,6 +21,7 @@ use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSetting
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
+use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::Sink;
 use tokenweir_settings::Environment;
 
@@ -110,8 +111,9 @@ impl TelemetryPipeline {
         sinks.guards.extend(extras.guards);
         sinks.status_sources.extend(extras.status_sources);
         let metrics = build_metrics(config, tracing.style.semconv)?;
+        let judge = AnswerJudge::new(config.slos.clone());
         let (telemetry, dispatcher) =
-            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched);
+            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched, judge);
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),

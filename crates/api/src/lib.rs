@@ -26,7 +26,7 @@ pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
 pub use groups::GroupSummary;
-pub use harm::{Harm, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
+pub use harm::{Harm, HarmKind, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
 pub use history_page::{HeatMap, HistoryPage, Mark, MarkKind};
 pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 

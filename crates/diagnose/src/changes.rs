@@ -149,15 +149,9 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
     }
     let mut changes = Vec::new();
     for (_, mut group) in by_measure {
-        let is_common = group.len() > 1 && 2 * group.len() > backends;
         group.sort_by(|a, b| factor(a).total_cmp(&factor(b)));
-        if is_common {
+        if let Some(subject) = common_subject(group.len(), backends) {
             let middle = group[group.len() / 2];
-            let subject = if group.len() == backends {
-                "all backends".to_owned()
-            } else {
-                format!("{} of {backends} backends", group.len())
-            };
             changes.push(change(middle, String::new(), &subject));
         } else {
             changes.extend(
@@ -168,6 +162,18 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
         }
     }
     changes
+}
+
+/// The words for the backends that have the same change, if they are most of all `backends`: then it is one change.
+pub(super) fn common_subject(count: usize, backends: usize) -> Option<String> {
+    if count < 2 || 2 * count <= backends {
+        return None;
+    }
+    Some(if count == backends {
+        "all backends".to_owned()
+    } else {
+        format!("{count} of {backends} backends")
+    })
 }
 
 fn change(anomaly: &Anomaly, backend: String, subject: &str) -> Change {
@@ -264,6 +270,12 @@ fn cause(measure: WindowMeasure) -> Option<&'static str> {
         WindowMeasure::CancelRatio => "clients that disconnect",
         WindowMeasure::EmptyShare => "empty responses",
         WindowMeasure::RepetitiveShare => "answers that repeat themselves",
+        WindowMeasure::NonAsciiShare => "text outside ASCII in answers",
+        WindowMeasure::DamagedShare => "answers with damaged characters",
+        WindowMeasure::ToolCallShare => "tool calls among the answers to requests with tools",
+        WindowMeasure::MissingJsonShare => "answers that are not the requested JSON",
+        WindowMeasure::ReasoningAloneShare => "responses with reasoning alone",
+        WindowMeasure::WrongUsageShare => "responses with wrong token counts",
         WindowMeasure::CutShare => "responses that end at a limit",
         WindowMeasure::StallsPerStream => "stalls per stream",
         WindowMeasure::FrontEnd => "time before the engine",

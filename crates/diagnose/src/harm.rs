@@ -17,7 +17,7 @@ pub fn is_critical_harm(harmed: u64, total: u64) -> bool {
 
 /// Whether `part` of `total` is significantly more than `share`: the lower confidence bound of the measured
 /// share is above `share` (score interval of E. B. Wilson, 1927).
-pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
+pub fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     if total == 0 {
         return false;
     }

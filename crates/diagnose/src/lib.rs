@@ -41,7 +41,7 @@ pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
-pub use harm::{HARMED_SHARE, is_critical_harm};
+pub use harm::{HARMED_SHARE, is_critical_harm, is_share_above};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     GpuCondition, LONG_WINDOW, SLOW_START,

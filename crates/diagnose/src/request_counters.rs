@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::TextVariety;
+use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd, ToolAnswer};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -163,15 +163,11 @@ impl BackendCounters {
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
-            let tokens = record.output_tokens().unwrap_or_default();
+            let tokens = answer_tokens(record);
             counts.served_tokens += tokens;
             counts.served_roots += (tokens as f64).sqrt();
-            count_text(counts, record.observed.text_variety);
-        }
-        if let Some(end) = record.response_end() {
-            counts.responses += 1;
-            counts.empty_responses += u64::from(end == ResponseEnd::Empty);
-            counts.cut_responses += u64::from(end == ResponseEnd::Cut);
+            count_text(counts, &record.observed.text_sample);
+            count_content(counts, record);
         }
         if record.outcome == Outcome::Cancelled {
             let seconds = record.duration().as_secs_f64();
@@ -212,12 +208,48 @@ fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     })
 }
 
-/// Counts how varied the text of a stream is, if the stream is long enough.
-fn count_text(counts: &mut BackendRequestCounts, variety: TextVariety) {
-    let (Some(distinct), Some(bytes)) = (variety.distinct(), variety.bytes()) else {
+/// Output tokens of a response. If the count of the engine contradicts the response, it is estimated.
+fn answer_tokens(record: &RequestRecord) -> u64 {
+    if record.has_wrong_usage() {
+        record.observed.estimated_tokens
+    } else {
+        record.output_tokens().unwrap_or_default()
+    }
+}
+
+/// Counts how the engine ended a response, and what the response contains against what its request asked for.
+fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let Some(end) = record.response_end() else {
         return;
     };
-    let mean_bytes = f64::from(bytes) / TextVariety::PIECES;
+    counts.responses += 1;
+    counts.empty_responses += u64::from(end == ResponseEnd::Empty);
+    counts.cut_responses += u64::from(end == ResponseEnd::Cut);
+    counts.reasoning_alone += u64::from(record.is_reasoning_alone());
+    counts.wrong_usages += u64::from(record.has_wrong_usage());
+    let damaged = record.has_damaged_text();
+    counts.sampled_texts += u64::from(damaged.is_some());
+    counts.damaged_texts += u64::from(damaged == Some(true));
+    let json = record.is_requested_json();
+    counts.json_answers += u64::from(json.is_some());
+    counts.missing_json += u64::from(json == Some(false));
+    let tool = record.tool_answer();
+    counts.tool_answers += u64::from(tool.is_some());
+    counts.tool_calls += u64::from(tool == Some(ToolAnswer::Call));
+    counts.texts_like_calls += u64::from(tool == Some(ToolAnswer::TextLikeCall));
+    let is_useless = end == ResponseEnd::Empty || record.is_unreadable() || json == Some(false);
+    counts.useless_responses += u64::from(is_useless);
+}
+
+/// Counts how varied the text of a stream is, if the stream is long enough.
+fn count_text(counts: &mut BackendRequestCounts, sample: &TextSample) {
+    let (Some(distinct), Some(bytes)) = (sample.distinct(), sample.bytes()) else {
+        return;
+    };
+    let mean_bytes = f64::from(bytes) / TextSample::PIECES;
+    let non_ascii = sample.non_ascii_share().unwrap_or_default();
+    counts.non_ascii += non_ascii;
+    counts.non_ascii_squares += non_ascii.powi(2);
     counts.texts += 1;
     counts.repetitive_texts += u64::from(distinct <= MAX_REPETITIVE_PIECES);
     counts.distinct_pieces += f64::from(distinct);

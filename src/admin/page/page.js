@@ -141,7 +141,7 @@ const TILES = [
 ];
 
 /** What clients got instead of a good answer. */
-const BAD_ANSWERS = ["failed", "empty", "truncated", "client_timeout", "refused", "rejected", "late"];
+const BAD_ANSWERS = ["failed", "empty", "damaged", "truncated", "client_timeout", "refused", "rejected", "late"];
 const badAnswers = (answers) =>
   BAD_ANSWERS.filter((name) => answers[name] > 0).map((name) => `${count(answers[name])} ${label(name)}`);
 

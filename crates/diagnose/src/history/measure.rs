@@ -41,6 +41,12 @@ named_enum! {
         RepetitiveShare = "repetitive_texts",
         DistinctPieces = "distinct_pieces",
         PieceBytes = "piece_bytes",
+        NonAsciiShare = "non_ascii_text",
+        DamagedShare = "damaged_texts",
+        ToolCallShare = "tool_calls",
+        MissingJsonShare = "missing_json",
+        ReasoningAloneShare = "reasoning_alone",
+        WrongUsageShare = "wrong_token_counts",
         DraftAcceptance = "draft_acceptance",
         GpuUtilization = "gpu_utilization",
         GpuThrottled = "gpu_throttled",
@@ -126,6 +132,12 @@ impl WindowMeasure {
             | Self::EmptyShare
             | Self::CutShare
             | Self::RepetitiveShare
+            | Self::NonAsciiShare
+            | Self::DamagedShare
+            | Self::ToolCallShare
+            | Self::MissingJsonShare
+            | Self::ReasoningAloneShare
+            | Self::WrongUsageShare
             | Self::StallsPerStream
             | Self::ReusablePrompt
             | Self::DraftAcceptance
@@ -192,8 +204,6 @@ impl WindowMeasure {
             Self::Ttft => Ratio::of(S::FirstOutputSeconds, S::FirstOutputs, MIN_OBSERVATIONS),
             Self::SlowShare => Ratio::of(S::SlowFirstOutputs, S::FirstOutputs, 20.0),
             Self::CancelRatio => Ratio::of(S::Cancelled, S::Finished, 20.0),
-            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
-            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
             Self::StallsPerStream => Ratio::of(S::Stalls, S::FirstOutputs, MIN_OBSERVATIONS),
             Self::ReusablePrompt => {
                 Ratio::of(S::ReusableTokens, S::GatewayPromptTokens, MIN_TOKENS)
@@ -205,12 +215,30 @@ impl WindowMeasure {
             Self::PromptTokens => {
                 Ratio::of(S::GatewayPromptTokens, S::Finished, MIN_COMPARED_STREAMS)
             }
+            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
+            _ => return self.ratio_of_answers(),
+        })
+    }
+
+    /// The ratio of a measure of what engines answer.
+    const fn ratio_of_answers(self) -> Option<Ratio> {
+        use StepSignal as S;
+        Some(match self {
+            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
+            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
             Self::AnswerTokens => Ratio::of(S::ServedTokens, S::Served, MIN_COMPARED_STREAMS),
             Self::AnswerLength => Ratio::of(S::ServedRoots, S::Served, MIN_OBSERVATIONS),
             Self::RepetitiveShare => Ratio::of(S::RepetitiveTexts, S::Texts, MIN_OBSERVATIONS),
             Self::DistinctPieces => Ratio::of(S::DistinctPieces, S::Texts, MIN_OBSERVATIONS),
             Self::PieceBytes => Ratio::of(S::PieceBytes, S::Texts, MIN_OBSERVATIONS),
-            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
+            Self::NonAsciiShare => Ratio::of(S::NonAscii, S::Texts, MIN_OBSERVATIONS),
+            Self::DamagedShare => Ratio::of(S::DamagedTexts, S::SampledTexts, MIN_OBSERVATIONS),
+            Self::ToolCallShare => Ratio::of(S::ToolCalls, S::ToolAnswers, MIN_OBSERVATIONS),
+            Self::MissingJsonShare => Ratio::of(S::MissingJson, S::JsonAnswers, MIN_OBSERVATIONS),
+            Self::ReasoningAloneShare => {
+                Ratio::of(S::ReasoningAlone, S::Responses, MIN_OBSERVATIONS)
+            }
+            Self::WrongUsageShare => Ratio::of(S::WrongUsages, S::Responses, MIN_OBSERVATIONS),
             _ => return None,
         })
     }
@@ -236,16 +264,23 @@ impl WindowMeasure {
                 | Self::RepetitiveShare
                 | Self::DistinctPieces
                 | Self::PieceBytes
+                | Self::NonAsciiShare
+                | Self::DamagedShare
+                | Self::ToolCallShare
+                | Self::MissingJsonShare
+                | Self::ReasoningAloneShare
+                | Self::WrongUsageShare
         )
     }
 
     /// The direction of a change that can harm requests.
     pub(crate) fn adverse_change(self) -> AdverseChange {
         match self {
-            Self::PrefixHitRatio | Self::GenerationRate | Self::DraftAcceptance => {
-                AdverseChange::Fall
-            }
-            Self::AnswerTokens => AdverseChange::Either,
+            Self::PrefixHitRatio
+            | Self::GenerationRate
+            | Self::DraftAcceptance
+            | Self::ToolCallShare => AdverseChange::Fall,
+            Self::AnswerTokens | Self::NonAsciiShare => AdverseChange::Either,
             // A change of these measures is no harm. Clients choose their prompts, and longer prompts
             // are in prefill for longer. The values of GPUs follow the load; faults have rules of
             // their own.

@@ -127,10 +127,34 @@ pub struct BackendRequestCounts {
     pub piece_bytes: f64,
     /// Sum of the squares of these lengths.
     pub piece_bytes_squares: f64,
+    /// Sum of the shares of bytes outside ASCII in these pieces.
+    pub non_ascii: f64,
+    /// Sum of the squares of these shares.
+    pub non_ascii_squares: f64,
+    /// Number of whole responses with text.
+    pub sampled_texts: u64,
+    /// Number of these responses with replacement or control characters in the text.
+    pub damaged_texts: u64,
+    /// Number of answers to requests with tools.
+    pub tool_answers: u64,
+    /// Number of these answers that have a tool call.
+    pub tool_calls: u64,
+    /// Number of these answers that are a text that begins like a tool call.
+    pub texts_like_calls: u64,
+    /// Number of answers to requests that ask for JSON.
+    pub json_answers: u64,
+    /// Number of these answers that are no JSON.
+    pub missing_json: u64,
+    /// Number of responses whose token counts contradict them.
+    pub wrong_usages: u64,
     /// Number of responses that the engine ended without an error.
     pub responses: u64,
     /// Number of these responses that have no answer, or end with their first token.
     pub empty_responses: u64,
+    /// Number of these responses that have reasoning alone.
+    pub reasoning_alone: u64,
+    /// Number of these responses that are no use to clients: empty, unreadable, or no JSON as requested.
+    pub useless_responses: u64,
     /// Number of these responses that end at the limit of their tokens.
     pub cut_responses: u64,
 }

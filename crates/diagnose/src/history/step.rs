@@ -79,8 +79,20 @@ pub(crate) enum StepSignal {
     DistinctSquares,
     PieceBytes,
     PieceBytesSquares,
+    NonAscii,
+    NonAsciiSquares,
+    SampledTexts,
+    DamagedTexts,
+    ToolAnswers,
+    ToolCalls,
+    TextsLikeCalls,
+    JsonAnswers,
+    MissingJson,
+    WrongUsages,
     Responses,
     EmptyResponses,
+    ReasoningAlone,
+    UselessResponses,
     CutResponses,
     // The signals from here on are those of the GPUs.
     /// Mean utilisation of the GPUs, 0 to 1.
@@ -233,6 +245,7 @@ impl HistoryStep {
         }
         self.add_requests(&observations.counts);
         self.add_texts(&observations.counts);
+        self.add_responses(&observations.counts);
     }
 
     fn add_requests(&mut self, counts: &BackendRequestCounts) {
@@ -271,11 +284,30 @@ impl HistoryStep {
             (StepSignal::DistinctSquares, counts.distinct_squares),
             (StepSignal::PieceBytes, counts.piece_bytes),
             (StepSignal::PieceBytesSquares, counts.piece_bytes_squares),
-            (StepSignal::Responses, counts.responses as f64),
-            (StepSignal::EmptyResponses, counts.empty_responses as f64),
-            (StepSignal::CutResponses, counts.cut_responses as f64),
+            (StepSignal::NonAscii, counts.non_ascii),
+            (StepSignal::NonAsciiSquares, counts.non_ascii_squares),
         ] {
             self.set(signal, Some(value));
+        }
+    }
+
+    fn add_responses(&mut self, counts: &BackendRequestCounts) {
+        for (signal, value) in [
+            (StepSignal::SampledTexts, counts.sampled_texts),
+            (StepSignal::DamagedTexts, counts.damaged_texts),
+            (StepSignal::ToolAnswers, counts.tool_answers),
+            (StepSignal::ToolCalls, counts.tool_calls),
+            (StepSignal::TextsLikeCalls, counts.texts_like_calls),
+            (StepSignal::JsonAnswers, counts.json_answers),
+            (StepSignal::MissingJson, counts.missing_json),
+            (StepSignal::WrongUsages, counts.wrong_usages),
+            (StepSignal::Responses, counts.responses),
+            (StepSignal::EmptyResponses, counts.empty_responses),
+            (StepSignal::ReasoningAlone, counts.reasoning_alone),
+            (StepSignal::UselessResponses, counts.useless_responses),
+            (StepSignal::CutResponses, counts.cut_responses),
+        ] {
+            self.set(signal, Some(value as f64));
         }
     }
 }

@@ -120,7 +120,7 @@ impl DiagnosisRule {
     pub(crate) fn harm(&self) -> HarmSignals {
         if self.name == responses::UNUSUAL_RESPONSES.name {
             HarmSignals {
-                harmed: StepSignal::EmptyResponses,
+                harmed: StepSignal::UselessResponses,
                 total: StepSignal::Responses,
             }
         } else {

@@ -28,6 +28,7 @@ use std::time::Duration;
 use timer_delays::TimerDelays;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::{RecordReceiver, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
@@ -63,18 +64,19 @@ impl Telemetry {
     /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that
     /// ends its request. The dispatch thread passes records in batches to the metrics and to
     /// `batched`. Dropping the returned guard dispatches the remaining records and ends the
-    /// dispatch thread.
+    /// dispatch thread. `judge` judges the answers of the records before that.
     pub fn with_batch_dispatcher(
         prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
         batched: Vec<Arc<dyn Sink>>,
+        judge: AnswerJudge,
     ) -> (Self, BatchDispatcherGuard) {
         let Self {
             prometheus,
             sinks: batched,
             ..
         } = Self::new(prometheus, batched);
-        let (dispatcher, guard) = BatchDispatcher::start(batched);
+        let (dispatcher, guard) = BatchDispatcher::start(batched, judge);
         (
             Self {
                 prometheus,
@@ -155,6 +157,9 @@ impl RecordReceiver for Telemetry {
 
     fn finished(&self, mut record: Box<RequestRecord>) {
         record.sample_reason = self.determine_sample_reason(&record);
+        if self.batch_dispatcher.is_none() {
+            AnswerJudge::default().judge(std::iter::once(&mut *record));
+        }
         for sink in &self.sinks {
             supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
         }

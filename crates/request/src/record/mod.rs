@@ -2,6 +2,7 @@
 //! request has ended. Derived figures are methods with their formulas, so that all sinks report the
 //! same values.
 
+mod answer;
 mod labels;
 mod notes;
 mod sample_reason;
@@ -21,7 +22,10 @@ mod analysis;
 #[cfg(any(test, feature = "testing"))]
 pub mod fixtures;
 
-pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
+pub use analysis::{
+    PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, ToolAnswer, WastedTokens,
+};
+pub use answer::Answer;
 pub use labels::ModelLabel;
 pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
 pub use request::{

@@ -1,5 +1,6 @@
 //! The record of one request, and the figures that follow from its fields.
 
+use super::answer::Answer;
 use super::labels::ModelLabel;
 use super::notes::{RecordNote, RecordNotes};
 use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
@@ -90,6 +91,8 @@ pub struct RequestRecord {
     /// What the scraped load of the backend and its recent outputs show about the wait for the
     /// first output.
     pub wait_reports: WaitReports,
+    /// What the client got. `None`: it was not judged yet, or the request is no inference request.
+    pub answer: Option<Answer>,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
@@ -162,6 +165,7 @@ impl RequestRecord {
                 observed: RecordedObservations::default(),
                 condition: BackendCondition::default(),
                 wait_reports: WaitReports::default(),
+                answer: None,
                 slow: None,
                 sample_reason: None,
                 fingerprint: None,

@@ -115,6 +115,8 @@ fn read_fields(
 ) -> Result<RequestFields, GatewayError> {
     let fields = body::peek_request(head, body, record.api)?;
     record.options = settings.options(&head.headers, &fields);
+    record.options.has_tools = fields.prompt.has_tools();
+    record.options.has_media = fields.prompt.has_media(body);
     record.options.prompt_bytes = match record.api {
         Some(Api::Audio) => PromptBytes::of_form(body),
         _ => PromptBytes::of_json(&fields.prompt, body),

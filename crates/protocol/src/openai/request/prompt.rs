@@ -71,6 +71,24 @@ impl PromptSpans {
         self.clone()
     }
 
+    /// Whether the request has tools.
+    pub fn has_tools(&self) -> bool {
+        // An empty list has two bytes.
+        self.span(PromptPart::Tools).len() > 2
+    }
+
+    /// Whether the messages have images, audio or video. Inside a text, the quotes of the names would be escaped.
+    pub fn has_media(&self, body: &[u8]) -> bool {
+        [PromptPart::Messages, PromptPart::Input]
+            .into_iter()
+            .filter_map(|part| body.get(self.span(part)))
+            .any(|part| {
+                MEDIA_NAMES
+                    .iter()
+                    .any(|name| memmem::find(part, name).is_some())
+            })
+    }
+
     /// The byte range of each part, in prompt order.
     pub(super) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         self.spans.clone().into_iter()
@@ -115,6 +133,8 @@ const OTHER_FIELDS_BYTES: usize = 1024;
 const MIN_MEDIA_BODY_BYTES: usize = 4096;
 /// What precedes media in Base64: a data URL, or the field with audio data.
 const MEDIA_MARKERS: [&[u8]; 2] = [b";base64,", b"\"data\""];
+/// Ends of the names of fields and types of media: `image_url`, `video_url`, `audio_url` and `image`.
+const MEDIA_NAMES: [&[u8]; 2] = [b"_url\"", b"\"image\""];
 /// Length in bytes of the shortest Base64 text that counts as media.
 const MIN_MEDIA_BYTES: usize = 64;
 
@@ -206,6 +226,24 @@ mod tests {
             r#"[{"role":"user","content":"a ] \" b"}]"#,
         ];
         assert_eq!(parts(body), expected);
+    }
+
+    #[test]
+    fn tools_and_media_of_a_request_are_seen() {
+        let of = |body: &str| {
+            let prompt = RequestFields::parse(body.as_bytes()).unwrap().prompt;
+            (prompt.has_tools(), prompt.has_media(body.as_bytes()))
+        };
+        let text = r#""messages":[{"role":"user","content":"an \"image_url\""}]"#;
+        assert_eq!(of(&format!(r#"{{"tools":[],{text}}}"#)), (false, false));
+        assert_eq!(of(&format!(r#"{{"tools":[{{}}],{text}}}"#)), (true, false));
+        for part in [
+            r#"{"type":"image_url","image_url":{"url":"https://a/b.jpg"}}"#,
+            r#"{"type":"image","source":{"type":"url","url":"https://a/b.jpg"}}"#,
+        ] {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#);
+            assert_eq!(of(&body), (false, true), "{part}");
+        }
     }
 
     #[test]

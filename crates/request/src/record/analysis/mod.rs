@@ -7,11 +7,13 @@ mod first_output_wait;
 
 mod slowness;
 
+mod content;
 mod failures;
 mod labels;
 mod response_end;
 mod waste;
 
+pub use content::ToolAnswer;
 pub use phases::{PhaseDuration, RequestPhase, RequestPhases};
 pub use response_end::ResponseEnd;
 pub use waste::WastedTokens;

@@ -14,6 +14,10 @@ pub struct RequestOptions {
     pub n: Option<u64>,
     /// Sampling and other generation parameters.
     pub parameters: GenerationParameters,
+    /// Whether the request offers tools to the model.
+    pub has_tools: bool,
+    /// Whether the prompt has images, audio or video, in the body or by URL.
+    pub has_media: bool,
     /// Number of messages of a chat. `None`: the request has no `messages`.
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.

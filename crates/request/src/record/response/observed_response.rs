@@ -12,7 +12,7 @@ use tokenweir_protocol::histogram::{
     FixedBucketHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
 use tokenweir_protocol::openai::{
-    EngineTimes, FinishReason, InBandError, TextExcerpt, TextVariety, Usage,
+    EngineTimes, FinishReason, InBandError, TextExcerpt, TextSample, Usage,
 };
 
 /// The observations of one response.
@@ -47,8 +47,8 @@ pub struct ObservedResponse {
     pub chunk_transit: ChunkTransitHistogram,
     /// The times of the chunks with output.
     pub chunk_timings: ChunkTimings,
-    /// How varied the first texts of a stream are.
-    pub text_variety: TextVariety,
+    /// The first texts of the response.
+    pub text_sample: TextSample,
     /// Whether there was output other than reasoning.
     pub has_answer: bool,
     /// Whether the response contains a configured refusal phrase.
