@@ -169,7 +169,7 @@ impl BackendCounters {
             count_text(counts, &record.observed.text_sample);
             count_content(counts, record);
         }
-        if record.outcome == Outcome::Cancelled {
+        if record.outcome == Outcome::Cancelled && !record.is_hedge {
             let seconds = record.duration().as_secs_f64();
             counts.cancelled += 1;
             counts.cancel_seconds += seconds;

@@ -57,13 +57,14 @@ impl AnswerJudge {
             record.answer = class_of(record, &self.objectives);
             if record.outcome == Outcome::Ok {
                 self.remember(record);
-            } else if record.answer == Some(Answer::ClientTimeout) {
+            } else if record.outcome == Outcome::Cancelled {
                 ended_by_clients.push(record);
             }
         }
         for record in ended_by_clients {
             if self.has_answered_equal(record) {
-                record.answer = Some(Answer::Cancelled);
+                record.is_hedge = true;
+                record.answer = record.answer.and(Some(Answer::Cancelled));
             }
         }
     }

@@ -578,7 +578,7 @@ mod tests {
             let mut fleet = Fleet::new();
             // Half a minute is enough of a past.
             assert_eq!(fleet.play_counts(8, &[healthy(); 1]), []);
-            fleet.started = 2.0;
+            fleet.started = 9.0;
             let verdicts = fleet.play_counts(8, &[changed; 1]);
             assert!(cause(&verdicts).contains(words), "{words}: {verdicts:#?}");
         }

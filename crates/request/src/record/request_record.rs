@@ -93,6 +93,8 @@ pub struct RequestRecord {
     pub wait_reports: WaitReports,
     /// What the client got. `None`: it was not judged yet, or the request is no inference request.
     pub answer: Option<Answer>,
+    /// Whether the client ended the request because it got the answer to an equal request that it had sent meanwhile.
+    pub is_hedge: bool,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
@@ -166,6 +168,7 @@ impl RequestRecord {
                 condition: BackendCondition::default(),
                 wait_reports: WaitReports::default(),
                 answer: None,
+                is_hedge: false,
                 slow: None,
                 sample_reason: None,
                 fingerprint: None,

@@ -164,7 +164,8 @@ impl CharacterKind {
         let digits = digits.get(..4).unwrap_or_default();
         let digits = str::from_utf8(digits).unwrap_or_default();
         match u32::from_str_radix(digits, 16) {
-            Ok(0x09 | 0x0A | 0x0D | 0x20..=0x7E) | Err(_) => Self::Ascii,
+            // Terminals get colours by the escape character.
+            Ok(0x09 | 0x0A | 0x0D | 0x1B | 0x20..=0x7E) | Err(_) => Self::Ascii,
             Ok(0..0x20 | 0x7F..=0x9F | 0xFFFD) => Self::Damaged,
             Ok(_) => Self::Other,
         }
