@@ -138,6 +138,10 @@ real-vllm *ARGS:
 real-vllm-routing *ARGS:
     tests/real_vllm_routing.sh {{ ARGS }}
 
+# Send the turns of agents to two real vLLM servers, with and without `sessions`. Needs REAL_VLLM.
+real-vllm-sessions *ARGS:
+    tests/real_vllm_sessions.sh {{ ARGS }}
+
 # Compare several gateways with and without the exchange between gateways, in real time. Needs redis-server.
 several-gateways *ARGS:
     cargo build --locked --release

@@ -1,6 +1,6 @@
 """Checks README.md, the book in docs and the other documents: links and anchors resolve, docs/SUMMARY.md
 lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
-and the JSON Schema. llms.txt, the commands in AGENTS.md and the table of engines are as docs/SUMMARY.md, the justfile and
+and the JSON Schema. The query of the usage log runs on the record beside it. llms.txt, the commands in AGENTS.md and the table of engines are as docs/SUMMARY.md, the justfile and
 tests/real_vllm/results.tsv have them.
 
     python3 docs/check.py target/debug/tokenweir SCHEMA
@@ -21,6 +21,10 @@ try:
     import yaml
 except ImportError:
     jsonschema = None
+try:
+    import duckdb
+except ImportError:
+    duckdb = None
 
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
@@ -28,6 +32,7 @@ INLINE_CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 MARK = re.compile(r"<a id=\"([^\"]+)\"")
 EMBEDDED = re.compile(r"^  tokenweir\.yaml: \|\n((?:    .*\n|\n)+)", re.MULTILINE)
+USAGE_LOG = "docs/operate/usage-log.md"
 SUMMARY, INDEX, AGENTS = "docs/SUMMARY.md", "llms.txt", "AGENTS.md"
 ENGINES, RESULTS = "docs/reference/engines.md", "tests/real_vllm/results.tsv"
 GENERATED = re.compile(r"(<!-- Generated.*-->\n)(?:(?:[-|] .*|\|.*)?\n)*(?=<!-- End)")
@@ -214,6 +219,25 @@ def accepted_invalid_files(schema):
     return [f"the schema accepts the invalid configuration {file}" for file in invalid if validator.is_valid(file)]
 
 
+def check_usage_query(text):
+    """Runs the query on records like that of the page, in both files, some of them twice."""
+    blocks = {language: block for _, language, block in FENCE.findall(text)}
+    event = json.loads(blocks["json"])
+    data = {key: value for key, value in event["data"].items() if key != "tenant"}
+    lines = [json.dumps({**event, "id": f"a-{number}"}) for number in range(10_000)]
+    lines += [json.dumps({**event, "id": f"b-{number}", "data": data}) for number in range(1_000)]
+    lines.append(json.dumps({**event, "id": "a-10000", "type": "tokenweir.usage.gap", "data": {"cause": "lost"}}))
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/usage.jsonl.old", "\n".join(lines[:6_000]) + "\n")
+        write(f"{folder}/usage.jsonl", "\n".join(lines[5_000:]) + "\n")
+        database = duckdb.connect()
+        database.execute(f"SET file_search_path = '{folder}'")
+        rows = database.execute(blocks["sql"]).fetchall()
+    expected = [("research", "big", "2026-11", 10_000, 8_120_000, 330_000, 3_440.0, 1.1)]
+    expected.append((None, "big", "2026-11", 1_000, 812_000, 33_000, 344.0, 0.11))
+    return [] if rows == expected else [f"{USAGE_LOG}: the query gives {rows}"]
+
+
 def main():
     schema = json.loads(read(sys.argv[2]))
     if sys.argv[1] == "--renew":
@@ -226,6 +250,8 @@ def main():
     problems = check_links(texts) + check_summary(texts) + check_derived(schema)
     more, count = check_configurations(texts, program, schema)
     problems += more
+    if duckdb:
+        problems += check_usage_query(texts[USAGE_LOG])
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
@@ -233,6 +259,8 @@ def main():
     print(f"{len(texts)} pages, {sum(len(links(text)) for text in texts.values())} links, {count} examples")
     if not jsonschema:
         print("!! jsonschema and yaml are not installed: the schema is NOT checked", file=sys.stderr)
+    if not duckdb:
+        print("!! duckdb is not installed: the query of the usage log does NOT run", file=sys.stderr)
 
 
 main()

@@ -32,8 +32,8 @@ else
 fi
 
 python=python3
-if ! python3 -c 'import jsonschema, yaml' 2>/dev/null; then
-  if python3 -m venv "$work/venv" && "$work/venv/bin/pip" install --quiet jsonschema==4.26.0 pyyaml==6.0.3; then
+if ! python3 -c 'import duckdb, jsonschema, yaml' 2>/dev/null; then
+  if python3 -m venv "$work/venv" && "$work/venv/bin/pip" install --quiet duckdb==2.0.1 jsonschema==4.26.0 pyyaml==6.0.3; then
     python="$work/venv/bin/python"
   fi 2>/dev/null
 fi

@@ -14,7 +14,7 @@ use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, ExpositionFormat, Prometheus,
 };
-use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
+use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_protocol::clock;
 use tokenweir_routing::PromptFingerprint;
 
@@ -63,7 +63,7 @@ fuzz_target!(|pages: &[u8]| {
         assert!(!line.ends_with("NaN"), "{line}");
     }
     assert_eq!(
-        PanicCounts::snapshot().for_task(BackgroundTask::Routing),
+        BackgroundTask::ROUTING.panics(),
         0,
         "a panic was caught"
     );

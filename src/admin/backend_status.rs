@@ -61,7 +61,6 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         ejections: backend.health.breaker.ejections(),
         role: backend.facets.role.get().map(Role::as_str),
         stalls: backend.load.stall_count(),
-        cost: backend.identity.settings().cost,
         restarts: backend.load.restart_count(),
         engine,
         preemptions: load.preemptions,

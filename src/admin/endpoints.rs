@@ -114,7 +114,7 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
         Some(reason) if readiness.is_ready => format!("{reason}\n"),
         Some(states) => format!("no backend is available ({states})\n"),
         None => {
-            return match recent_panics(&Admin::panics_in_window(now)) {
+            return match recent_panics(&admin.panics_in_window(now)) {
                 panics if panics.is_empty() => "ok\n".into_response(),
                 panics => format!("ok\nrecent panics: {panics}\n").into_response(),
             };

@@ -21,7 +21,7 @@ use tokenweir_gateway::status::{
 };
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
+use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
@@ -59,6 +59,8 @@ pub struct Admin {
     pub trace_ui_url: Option<String>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
+    /// The background tasks whose panics are counted.
+    pub tasks: &'static [BackgroundTask],
 }
 
 /// The latest diagnosis: the verdicts about the backends and the gateway.
@@ -117,7 +119,6 @@ impl Admin {
             },
             config_reloads: self.configuration.reloads(),
             metrics_read_seconds_ago: self.metrics_read_seconds_ago(now),
-            panics: PanicCounts::snapshot(),
             ..StatusSnapshot::default()
         };
         let diagnosis = self.diagnosis.load_full();
@@ -145,7 +146,6 @@ impl Admin {
         let last_minute = self.recent_requests.last_minute(now);
         status.answers = last_minute.answers;
         status.harm = Harm::of(&last_minute, late);
-        status.harm.name_rejected_client(&status.clients);
         status.changes.clone_from(&diagnosis.changes);
         (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,
@@ -184,7 +184,7 @@ impl Admin {
         if !readiness.is_ready {
             return Some(readiness.summary());
         }
-        let panics = Self::panics_in_window(now);
+        let panics = self.panics_in_window(now);
         let requests = || {
             self.recent_requests
                 .last_windows(REQUEST_WINDOWS, now)
@@ -195,9 +195,9 @@ impl Admin {
     }
 
     /// Returns the number of panics of each background task in the last [`PANIC_WINDOW`].
-    pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
+    pub(super) fn panics_in_window(&self, now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW)
-            .map(supervise::panics_since)
+            .map(|since| supervise::panics_since(since, self.tasks))
             .unwrap_or_default()
     }
 }
@@ -222,7 +222,7 @@ pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
 fn is_panicking(panics: &[(BackgroundTask, usize)], requests: u64) -> bool {
     let of_requests = panics
         .iter()
-        .find(|(task, _)| *task == BackgroundTask::Request);
+        .find(|(task, _)| *task == BackgroundTask::REQUEST);
     of_requests.is_some_and(|(_, count)| {
         *count >= MIN_PANICS && u64::try_from(2 * count).is_ok_and(|twice| twice >= requests)
     })
@@ -294,8 +294,8 @@ mod tests {
     fn panics_count_if_they_end_most_requests() {
         let panics = |count| {
             [
-                (BackgroundTask::Request, count),
-                (BackgroundTask::Routing, 1),
+                (BackgroundTask::REQUEST, count),
+                (BackgroundTask::ROUTING, 1),
             ]
         };
         assert!(is_panicking(&panics(5), 10));
@@ -305,7 +305,7 @@ mod tests {
         );
         assert!(!is_panicking(&panics(5), 11), "most requests are served");
         assert!(
-            !is_panicking(&[(BackgroundTask::Routing, 50)], 10),
+            !is_panicking(&[(BackgroundTask::ROUTING, 50)], 10),
             "they end no request"
         );
         assert_eq!(recent_panics(&panics(5)), "5 in request, 1 in routing");

@@ -57,6 +57,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .admission
             .oldest_waiting()
             .map(|entered| rounded_seconds(now.saturating_duration_since(entered))),
+        held_because: admin.proxy.admission.held_because(now),
         backends_by_condition: condition_counts(&backends),
         backends,
         totals: RequestTotals {

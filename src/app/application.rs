@@ -119,11 +119,11 @@ impl Application {
     ) -> Result<(), BackgroundTask> {
         // The mutex keeps the reloader and its state if a reload panics and the task is restarted.
         let reloader = Arc::new(Mutex::new(self.reloader));
-        let reloading = supervise::spawn(BackgroundTask::Reload, move || {
+        let reloading = supervise::spawn(BackgroundTask::RELOAD, move || {
             let reloader = reloader.clone();
             async move { reloader.lock().await.run().await }
         });
-        let watchdog = supervise::spawn(BackgroundTask::SystemdWatchdog, systemd::run_watchdog);
+        let watchdog = supervise::spawn(BackgroundTask::SYSTEMD_WATCHDOG, systemd::run_watchdog);
         let shutdown = async {
             shutdown.await;
             systemd::notify_stopping();
@@ -133,8 +133,8 @@ impl Application {
         // closed connection would wake two threads instead of one.
         let drain_outcome = tokio::spawn(self.server.run(shutdown)).await;
         let drain_outcome = drain_outcome.unwrap_or_else(|_| {
-            supervise::record_panic(BackgroundTask::Listener);
-            DrainOutcome::TaskFailed(BackgroundTask::Listener)
+            supervise::record_panic(BackgroundTask::LISTENER);
+            DrainOutcome::TaskFailed(BackgroundTask::LISTENER)
         });
         drop(watchdog);
         // Waits for the end of the task, which drops the reloader and its health checkers.
@@ -234,6 +234,7 @@ impl RequestPath {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
+            tasks: extras::BACKGROUND_TASKS,
         }))
     }
 

@@ -24,10 +24,11 @@ use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_diagnose::{Diagnosis, DiagnosisSample};
+use tokenweir_api::StatusCheck;
+use tokenweir_diagnose::{Diagnosis, DiagnosisSample, GatewayConditions};
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::Backend;
-use tokenweir_gateway::metric::MetricDescriptor;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
 use tokenweir_gateway::proxy::extensions::Extensions;
 use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::proxy::{ProxyContext, TextSample, TextSampling};
@@ -37,6 +38,7 @@ use tokenweir_gateway::telemetry::decision_log::DecisionPart;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
+use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
 use tokenweir_settings::Environment;
@@ -45,6 +47,7 @@ use usage_log::UsageLog;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
 pub use tokenweir_continuation as continuation;
+use tokenweir_discovery as discovery;
 pub use tokenweir_gpu as gpu;
 pub use tokenweir_jwt as jwt;
 pub use tokenweir_kv_event_routing as kv_event_routing;
@@ -74,6 +77,51 @@ pub const DECISION_PARTS: &[DecisionPart] = &[
     model_split::add_to_decision,
 ];
 
+/// The checks of the options by `tokenweir doctor`.
+pub const STATUS_CHECKS: &[StatusCheck] = &[webhooks::check, gpu::check];
+
+/// The background tasks of the core and of options, in the order of metrics.
+pub const BACKGROUND_TASKS: &[BackgroundTask] = &[
+    BackgroundTask::LISTENER,
+    BackgroundTask::CONNECTION,
+    BackgroundTask::ADMIN_LISTENER,
+    BackgroundTask::REQUEST,
+    BackgroundTask::ROUTING,
+    BackgroundTask::STALL_SWEEP,
+    BackgroundTask::MEMORY_WATCH,
+    BackgroundTask::CERTIFICATES,
+    BackgroundTask::ADMISSION,
+    BackgroundTask::DRAIN_PROGRESS,
+    BackgroundTask::RELOAD,
+    BackgroundTask::SYSTEMD_WATCHDOG,
+    BackgroundTask::HEALTH_CHECK,
+    discovery::TASK,
+    gpu::TASK,
+    kv_event_routing::TASK,
+    peer_exchange::TASK,
+    shared_limits::TASK,
+    BackgroundTask::DIAGNOSIS,
+    webhooks::TASK,
+    BackgroundTask::KEYS_FILE,
+    jwt::TASK,
+    BackgroundTask::SPAN_EXPORT,
+    BackgroundTask::RECORD_SINK,
+    BackgroundTask::LOG_WRITER,
+    payload_log::TASK,
+    quality::TASK,
+    usage_log::TASK,
+];
+
+/// The metric of the background tasks.
+const TASK_ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+    "tokenweir_task_panics_total",
+    "Panics of background tasks. The log has the location.",
+    &[MetricLabel::counted("task", |_| {
+        let tasks = BACKGROUND_TASKS.iter();
+        tasks.map(|task| (task.as_str(), task.panics())).collect()
+    })],
+)];
+
 /// The options of the path of a request.
 #[derive(Default)]
 pub struct RequestExtras {
@@ -89,6 +137,7 @@ pub struct RequestExtras {
 /// each option.
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     let options = [
+        TASK_ROWS,
         ranks::rows::ROWS,
         sleep::rows::ROWS,
         prefill_legs::rows::ROWS,
@@ -145,11 +194,11 @@ pub(super) struct SecretSettings {
     webhooks: WebhookSettings,
 }
 
-/// The sinks of options that have been started.
+/// The sinks that have been started, each with its counts and its worker.
 #[derive(Default)]
-pub(super) struct ExtraSinks {
-    /// The sinks. They get records in batches.
-    pub(super) sinks: Vec<Arc<dyn Sink>>,
+pub(super) struct Sinks {
+    /// The sinks that get records in batches.
+    pub(super) batched: Vec<Arc<dyn Sink>>,
     /// The sinks that get each record when its request ends.
     pub(super) immediate: Vec<Arc<dyn Sink>>,
     /// The guards of their workers.
@@ -169,8 +218,8 @@ impl OutputTargets {
         let capture = config.trace_capture.file.as_ref();
         Self {
             capture: capture.map(|file| file.display().to_string()),
-            payloads: payload_target(config),
-            quality: quality_target(config),
+            payloads: config.log.payloads.target(),
+            quality: config.quality.target(),
         }
     }
 
@@ -194,28 +243,6 @@ impl OutputTargets {
         }
         lines
     }
-}
-
-/// Returns the file of the payload log and the share of requests that it logs, as text. `None`: the
-/// payload log is disabled.
-fn payload_target(config: &Config) -> Option<String> {
-    let payloads = &config.log.payloads;
-    let file = payloads.file.as_ref()?;
-    Some(format!(
-        "{} % of requests to {}",
-        payloads.sample * 1e2,
-        file.display()
-    ))
-}
-
-/// Returns the file and the judge of quality monitoring and the share of sampled requests, as text.
-/// `None`: no request is sampled.
-fn quality_target(config: &Config) -> Option<String> {
-    let quality = &config.quality;
-    let file = quality.file.as_ref().map(|file| file.display().to_string());
-    let targets: Vec<String> = file.into_iter().chain(quality.judge.clone()).collect();
-    let share = quality.share() * 1e2;
-    (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
 }
 
 // === impl RequestExtras ===
@@ -273,7 +300,7 @@ impl Extras {
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
         let access = AccessExtras::start(config, proxy, &backends)?;
-        let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
+        let sessions = SessionAdmission::new(&proxy.state, backends.sharing());
         let extras = Self {
             backends,
             request,
@@ -288,18 +315,17 @@ impl Extras {
         Ok(extras)
     }
 
-    /// Applies the settings of a reload. `has_new_client`: the client has other settings than before.
+    /// Applies the settings of a reload. `client`: the client with these settings.
     pub(super) fn reload(
         &self,
         previous: &Config,
         config: &Config,
         secrets: SecretSettings,
         client: &HttpClient,
-        has_new_client: bool,
     ) {
         self.backends.configure(config);
         self.request.configure(config);
-        if has_new_client || config.gpu != previous.gpu {
+        if config.timeouts != previous.timeouts || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
         self.sessions.configure(config.sessions);
@@ -347,6 +373,11 @@ impl DiagnosisHooks for Extras {
         }
     }
 
+    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant) {
+        gateway.versions_taken_out = self.request.splits.taken_out();
+        gateway.connected_gateways = self.backends.connected_gateways(now);
+    }
+
     /// Passes the diagnosis to the webhooks.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         self.webhooks.update(diagnosis, now, wall_time);
@@ -356,28 +387,30 @@ impl DiagnosisHooks for Extras {
 impl SecretSettings {
     /// Reads the files of secrets.
     pub(super) fn read(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
+        let host = host_name();
+        let gateway = format!("{host}:{}", config.admin.port());
+        let runbooks = format!("{}/runbooks", config.admin_url(&host));
         Ok(Self {
-            webhooks: config.webhook_settings(&host_name(), env)?,
+            webhooks: WebhookSettings::new(&config.webhooks, gateway, runbooks, env)?,
         })
     }
 }
 
-// === impl ExtraSinks ===
+// === impl Sinks ===
 
-impl ExtraSinks {
-    /// Starts the configured sinks.
-    pub(super) fn start(
+impl Sinks {
+    /// Starts the configured sinks of options.
+    pub(super) fn add_options(
+        &mut self,
         config: &Config,
         request: &RequestExtras,
         env: impl Environment,
-    ) -> Result<Self, ApplicationError> {
-        let mut started = Self::default();
-        started.sinks.push(request.splits.clone());
-        started.add_trace_capture(config)?;
-        started.add_payload_log(config)?;
-        started.add_quality(config)?;
-        started.add_usage_log(config, env)?;
-        Ok(started)
+    ) -> Result<(), ApplicationError> {
+        self.batched.push(request.splits.clone());
+        self.add_trace_capture(config)?;
+        self.add_payload_log(config)?;
+        self.add_quality(config)?;
+        self.add_usage_log(config, env)
     }
 
     /// Returns the sampling of prompts and responses. `None`: no text is sampled.
@@ -480,7 +513,7 @@ impl ExtraSinks {
     /// Adds a sink and the guard of its worker. Returns the sink.
     fn add<S: Sink + 'static>(&mut self, sink: S, guard: impl Any + Send) -> Arc<S> {
         let sink = Arc::new(sink);
-        self.sinks.push(sink.clone());
+        self.batched.push(sink.clone());
         self.guards.push(Box::new(guard));
         sink
     }

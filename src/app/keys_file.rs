@@ -98,7 +98,7 @@ pub(super) fn build_access(
 /// Starts the task that reloads the keys file when it changes.
 pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) -> SupervisedTask {
     let access = access.clone();
-    supervise::spawn(BackgroundTask::KeysFile, move || {
+    supervise::spawn(BackgroundTask::KEYS_FILE, move || {
         watcher.clone().watch(access.clone())
     })
 }

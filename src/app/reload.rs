@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::server::{DescriptorBudget, ServerState};
+use tokenweir_net::client::HttpClient;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
 use tokenweir_protocol::clock;
@@ -180,7 +181,7 @@ impl Reloader {
         };
         let reloaded = self.load_and_apply(file);
         let reloaded =
-            supervise::catch_panic_async(supervise::BackgroundTask::Reload, reloaded).await;
+            supervise::catch_panic_async(supervise::BackgroundTask::RELOAD, reloaded).await;
         let panicked = || {
             let problem = "the reload panicked, which is a bug in tokenweir: see the gateway's log";
             Err(problem.to_owned())
@@ -251,19 +252,10 @@ impl Reloader {
         };
         let (secret_files, (backends, tls_contexts), settings, secrets) =
             self.read_files(reading).await?;
-        let previous = &self.loaded.config;
         let proxy = self.state.proxy_context.load_full();
-        let mut client = proxy.backend_client.clone();
-        let have_timeouts_changed = config.timeouts != previous.timeouts;
-        if have_timeouts_changed {
-            client = client.with_timeouts(config.timeouts);
-        }
-        if have_timeouts_changed || config.scrape != previous.scrape {
-            self.health_checks
-                .reconfigure(client.clone(), config.scrape);
-        }
-        self.extras
-            .reload(previous, config, secrets, &client, have_timeouts_changed);
+        let client = self.reconfigured_client(&proxy.backend_client, config);
+        let previous = &self.loaded.config;
+        self.extras.reload(previous, config, secrets, &client);
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
@@ -281,6 +273,21 @@ impl Reloader {
         let changed = secret_files.changes_since(&self.secret_files).collect();
         self.secret_files = secret_files;
         Ok(changed)
+    }
+
+    /// The client with the timeouts of a configuration. The health checks use it too.
+    fn reconfigured_client(&mut self, current: &HttpClient, config: &Config) -> HttpClient {
+        let previous = &self.loaded.config;
+        let mut client = current.clone();
+        let have_timeouts_changed = config.timeouts != previous.timeouts;
+        if have_timeouts_changed {
+            client = client.with_timeouts(config.timeouts);
+        }
+        if have_timeouts_changed || config.scrape != previous.scrape {
+            self.health_checks
+                .reconfigure(client.clone(), config.scrape);
+        }
+        client
     }
 
     /// Runs `reading`, which reads files of secrets and certificates, on a separate thread and with a

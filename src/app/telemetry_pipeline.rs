@@ -1,7 +1,7 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
 use super::error::ApplicationError;
-use super::extras::{self, ExtraSinks, RequestExtras};
+use super::extras::{self, RequestExtras, Sinks};
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
 use std::any::Any;
@@ -21,6 +21,7 @@ use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSetting
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
+use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::Sink;
 use tokenweir_settings::Environment;
 
@@ -55,17 +56,6 @@ pub(super) struct TelemetryWorkers {
     ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// The telemetry sinks that have been started, each with its counts and its worker.
-#[derive(Default)]
-struct SinkSet {
-    /// Sinks that get each record when its request ends.
-    immediate: Vec<Arc<dyn Sink>>,
-    /// Sinks that get records in batches.
-    batched: Vec<Arc<dyn Sink>>,
-    status_sources: Vec<StatusSource>,
-    guards: Vec<Box<dyn Any + Send>>,
-}
-
 // === impl TelemetryPipeline ===
 
 impl TelemetryPipeline {
@@ -85,7 +75,7 @@ impl TelemetryPipeline {
         let decisions = Arc::new(DecisionLog::new(size, extras::DECISION_PARTS));
         let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
-        let mut sinks = SinkSet::default();
+        let mut sinks = Sinks::default();
         let stored_responses = Arc::<StoredResponses>::default();
         sinks.immediate.extend([
             pool.clone() as Arc<dyn Sink>,
@@ -103,15 +93,12 @@ impl TelemetryPipeline {
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        let extras = ExtraSinks::start(config, request, &env)?;
-        let text_sampling = extras.text_sampling(config);
-        sinks.immediate.extend(extras.immediate);
-        sinks.batched.extend(extras.sinks);
-        sinks.guards.extend(extras.guards);
-        sinks.status_sources.extend(extras.status_sources);
+        sinks.add_options(config, request, &env)?;
+        let text_sampling = sinks.text_sampling(config);
         let metrics = build_metrics(config, tracing.style.semconv)?;
+        let judge = AnswerJudge::new(config.slos.clone());
         let (telemetry, dispatcher) =
-            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched);
+            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched, judge);
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
@@ -130,7 +117,7 @@ impl TelemetryPipeline {
                 traces_endpoint: tracing.endpoint,
                 spans,
                 _guards: sinks.guards,
-                ends: extras.ends,
+                ends: sinks.ends,
             },
         })
     }
@@ -153,20 +140,14 @@ fn build_metrics(
     let Some(level) = config.metrics.level else {
         return Ok(None);
     };
-    let metrics = Prometheus::with_settings(MetricsSettings {
+    Ok(Some(Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level,
         semconv,
         tiers: config.tiers.names.clone(),
         buckets: config.histogram_buckets()?,
         objectives: config.slos.clone(),
-    });
-    let has_native = config.metrics.native_histograms;
-    Ok(Some(if has_native {
-        metrics.with_native_histograms()
-    } else {
-        metrics
-    }))
+    })))
 }
 
 // === impl TelemetryWorkers ===
@@ -194,9 +175,9 @@ impl TelemetryWorkers {
     }
 }
 
-// === impl SinkSet ===
+// === impl Sinks ===
 
-impl SinkSet {
+impl Sinks {
     /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
         let (access_log, writer) = logs.access_log(has_keys)?;

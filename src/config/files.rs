@@ -151,8 +151,8 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::backends::discovery::DiscoveryConfig;
     use crate::config::backends::usage::UsageMode;
-    use crate::config::options::discovery::DiscoveryConfig;
     use proptest::prelude::*;
     use tokenweir_net::testing::TempFolder;
     use tokenweir_protocol::openai::engine_control::Permission;

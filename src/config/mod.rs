@@ -1,12 +1,11 @@
 //! Loads and validates the configuration from four sources: flags, environment variables, a file
 //! and defaults. The result is a valid [`Config`] or an error with its location. Each section is a file in
-//! `backends`, `options` or `sections` with the contract of [`tokenweir_settings::ConfigSection`]: its values, rules,
+//! `backends`, `sections` or the crate of an option with the contract of [`tokenweir_settings::ConfigSection`]: its values, rules,
 //! reload class, secrets and files. The values of many sections are types of the modules that use them.
 //!
 //! ```text
 //! text        a file as text, its YAML with positions, and the errors
-//! backends    the sections of the backends
-//! options     the sections of options
+//! backends    the sections of the backends and of their discovery
 //! sections    the other sections
 //! root        the configuration: the list of all sections
 //! references  what the rules of a section read from other sections
@@ -24,7 +23,6 @@ mod files;
 mod load;
 mod mistake;
 mod mistakes;
-mod options;
 mod overrides;
 mod references;
 mod reload;
@@ -36,6 +34,7 @@ pub(crate) mod tests;
 mod text;
 mod upgrade;
 
+pub use backends::discovery::DiscoveryConfig;
 pub use backends::section::BackendConfig;
 pub use backends::usage::UsageMode;
 pub use contradictions::Contradiction;
@@ -47,9 +46,6 @@ pub use files::{
 };
 pub use load::LoadedConfig;
 pub use mistakes::Mistakes;
-pub use options::discovery::DiscoveryConfig;
-pub use options::telemetry::trace_capture::TraceCaptureConfig;
-pub use options::webhooks::WebhooksError;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
 pub use reload::ReloadOutcome;
 pub use root::Config;

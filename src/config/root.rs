@@ -1,8 +1,6 @@
 //! The configuration: the list of its sections.
 
-use super::backends::{client_tls, section as backends, usage};
-use super::options::telemetry::{quality, trace_capture, usage_log};
-use super::options::{discovery, sessions, webhooks};
+use super::backends::{client_tls, discovery, section as backends, usage};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
@@ -16,11 +14,16 @@ use tokenweir_gpu as gpu;
 use tokenweir_jwt as jwt;
 use tokenweir_kv_event_routing as kv_events;
 use tokenweir_peer_exchange as peer_exchange;
+use tokenweir_quality as quality;
+use tokenweir_sessions as sessions;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
 use tokenweir_shared_limits as shared_limits;
 use tokenweir_sleep as sleep;
+use tokenweir_trace_capture as trace_capture;
+use tokenweir_usage_log as usage_log;
+use tokenweir_webhooks as webhooks;
 
 /// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
 macro_rules! define_config {

@@ -479,3 +479,61 @@ proptest! {
         }
     }
 }
+
+/// The problem of a configuration with these keys. `None`: the configuration is valid.
+fn quality_problem(quality: &str, log: &str) -> Option<String> {
+    problem(&format!(
+        "quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n"
+    ))
+}
+
+#[test]
+fn invalid_quality_settings_are_reported() {
+    const SAMPLE: &str = "this must be between 0 and 0.05, which is 5 % of all requests";
+    assert_eq!(quality_problem("", ""), None);
+    let valid = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
+    assert_eq!(quality_problem(valid, ""), None);
+    assert_eq!(
+        quality_problem("enabled: true, sample: 0, window: 1m", ""),
+        None
+    );
+    for (quality, log, expected) in [
+        ("sample: 0.06", "", SAMPLE),
+        ("sample: 2", "", SAMPLE),
+        ("sample: -0.01", "", SAMPLE),
+        ("sample: .nan", "", SAMPLE),
+        ("file: ''", "", "write the path of a file, or null"),
+        (
+            "file: a",
+            "file: a",
+            "log.payloads.file is the same file: write another path",
+        ),
+        (
+            "judge: 'https://a'",
+            "",
+            "write http://host:port/path, without a user name",
+        ),
+        (
+            "judge: 'http://u:p@a'",
+            "",
+            "write http://host:port/path, without a user name",
+        ),
+        ("window: 0s", "", "this must be more than 0s"),
+        (
+            "enabled: true, judge: 'http://a'",
+            "redact: []",
+            "quality samples need redaction: set log.payloads.redact",
+        ),
+    ] {
+        assert_eq!(
+            quality_problem(quality, log).as_deref(),
+            Some(expected),
+            "{quality} {log}"
+        );
+    }
+    assert_eq!(
+        quality_problem("enabled: true", "redact: []"),
+        None,
+        "no destination gets any text"
+    );
+}

@@ -1,6 +1,6 @@
-# Finds a real vLLM and creates a temporary folder. Sourced by ../real_vllm.sh and ../real_vllm_routing.sh, which
-# describe REAL_VLLM and VENV. Defines skip, engine, VENV, work and RUN. On exit it stops the processes that the
-# script has started.
+# Finds a real vLLM and creates a temporary folder. Sourced by ../real_vllm.sh, ../real_vllm_routing.sh and
+# ../real_vllm_sessions.sh, which describe REAL_VLLM and VENV. Defines skip, engine, VENV, work and RUN. On exit it
+# stops the processes that the script has started.
 
 skip() { echo "skipped: $*"; exit 0; }
 

@@ -2,9 +2,10 @@
 //! no file is too long, and no folder has too many files.
 
 use crate::support::import_graph::ImportGraph;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::app::extras::BACKGROUND_TASKS;
 
 /// Maximum number of lines of a source file. Tests do not count.
 const MAX_LINES: usize = 520;
@@ -178,6 +179,7 @@ const USERS_OF_DIAGNOSIS: &[&str] = &[
     "diagnose",
     "doctor",
     "gpu",
+    "model_split",
     "operations",
     "tokenweir",
     "top",
@@ -204,8 +206,7 @@ fn the_core_uses_no_option_and_no_diagnosis() {
                     "{name}/{file} uses the option {option}"
                 );
             }
-            let is_user = USERS_OF_DIAGNOSIS.contains(&name.as_str())
-                || name == "gateway" && file.starts_with("backend/cache_map/");
+            let is_user = USERS_OF_DIAGNOSIS.contains(&name.as_str());
             let is_used = source.contains("tokenweir_diagnose");
             assert!(is_user || !is_used, "{name}/{file} uses the diagnosis");
         }
@@ -271,17 +272,24 @@ fn the_path_of_a_request_names_no_option() {
 }
 
 #[test]
-fn option_sections_import_no_core_section() {
-    for (file, imported) in import_graph(&repository_root().join("src")).imports() {
-        if !file.starts_with("config/options/") {
-            continue;
-        }
-        for other in imported.keys() {
-            let is_lower =
-                other.starts_with("config/options/") || other.starts_with("config/backends/");
-            assert!(is_lower, "{file} imports {other}");
+fn each_background_task_is_listed_once() {
+    let listed: BTreeSet<&str> = BACKGROUND_TASKS.iter().map(|task| task.as_str()).collect();
+    assert_eq!(listed.len(), BACKGROUND_TASKS.len());
+    let mut declared = 0;
+    for (name, sources) in crates() {
+        for (file, source) in sources {
+            let constructor = match (name.as_str(), file.as_str()) {
+                ("net", "supervise.rs") => "Self::new(\"",
+                _ => "BackgroundTask::new(\"",
+            };
+            for declaration in source.split(constructor).skip(1) {
+                let task = declaration.split('"').next().unwrap();
+                assert!(listed.contains(task), "{name}/{file} declares {task}");
+                declared += 1;
+            }
         }
     }
+    assert_eq!(declared, listed.len());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod fleet_model;
 mod gpus;
 mod healthy_backends;
 mod healthy_day;
+mod healthy_hours;
 mod held_out;
 mod insufficient_data;
 mod precision_recall;

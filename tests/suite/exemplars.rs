@@ -42,7 +42,7 @@ async fn start(objective: &str) -> (ScriptedBackend, Running) {
         slos,
         ..Setup::default()
     };
-    setup.observation.scales = buckets.scales(false);
+    setup.observation.scales = buckets.scales();
     let stream = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
     gateway_answering_with(Setup { buckets, ..setup }, stream).await
 }

@@ -1,10 +1,13 @@
 //! A model name whose requests are split over versions, over real sockets.
 
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json, stream_of};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, body_json, get, post, start_with, status, with_lines,
+    CHAT, Running, Setup, body, body_json, get, post, read_rest, send_to, start_with, status,
+    with_lines,
 };
 use std::collections::HashMap;
+use std::fs;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 
 const ANSWER: &str = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"hello you"},
@@ -125,6 +128,36 @@ async fn a_bad_version_is_taken_out() {
         let out = r#"tokenweir_model_version_share_ratio{split_model="chat",version="new"} 0"#;
         assert!(metrics.contains(out), "{metrics}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_is_a_verdict() {
+    let old = ScriptedBackend::answering(json("200 OK", ANSWER)).await;
+    old.set_models(&["old"]);
+    let new = ScriptedBackend::answering(json("200 OK", EMPTY_ANSWER)).await;
+    new.set_models(&["new"]);
+    let config = folder("removal").join("gateway.yaml");
+    let text = format!(
+        "listen: 127.0.0.1:0\nbackends: [{{ url: 'http://{}' }}, {{ url: 'http://{}' }}]\n\
+         models: [{{ name: chat, guard: true, split: [{{ model: old, weight: 1 }}, {{ model: new, weight: 1 }}] }}]\n",
+        old.addr, new.addr
+    );
+    fs::write(&config, text).unwrap();
+    let gateway = GatewayProcess::start(&config).await;
+    for number in 0..200 {
+        let body = format!(
+            r#"{{"model":"chat","messages":[{{"role":"user","content":"question {number}"}}]}}"#
+        );
+        let answer = read_rest(send_to(gateway.clients(), post(CHAT, &body)).await).await;
+        assert_eq!(status(&answer), 200);
+    }
+    let holds = r#"tokenweir_diagnosis_active{backend="",verdict="version_taken_out"} 1"#;
+    wait_until!(gateway.get("/metrics").await.contains(holds));
+    let diagnosis = gateway.get("/diagnose").await;
+    assert!(
+        diagnosis.contains("new of chat: empty answers 100 %"),
+        "{diagnosis}"
+    );
 }
 
 #[tokio::test]

@@ -130,10 +130,15 @@ impl Pair {
     /// Starts both gateways and waits until each has received a message from the other. `None`:
     /// `redis-server` is not installed.
     async fn start(name: &str) -> Option<Self> {
+        Self::start_with(name, "").await
+    }
+
+    /// Starts them with further lines of their configuration.
+    async fn start_with(name: &str, settings: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(
             "peer_exchange:\n  url: redis://127.0.0.1:{}\n  password: {{ env: BUS_PASSWORD }}\n  \
-             key: {{ env: BUS_KEY }}\n",
+             key: {{ env: BUS_KEY }}\n{settings}",
             bus.port
         );
         let gateways = Gateways::start(name, start_backends(4).await, &exchange).await;
@@ -232,6 +237,23 @@ async fn a_gateway_follows_the_prompts_of_its_peer() {
     gateways
         .assert_shared("tokenweir_peer_decisions_total{result=\"received\"}")
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_at_the_other_gateway() {
+    let settings = "sessions: { enabled: true }\n";
+    let Some(pair) = Pair::start_with("sessions", settings).await else {
+        return;
+    };
+    let [(first, _), (second, gateway)] = &pair.gateways.processes;
+    post(second.addr, &"a prompt of its own. ".repeat(100)).await;
+    let prompt = "the first turn of a session. ".repeat(100);
+    post(first.addr, &prompt).await;
+    wait_until!(gateway.value("tokenweir_live_sessions").await > 1.5);
+    post(second.addr, &(prompt + "and the second turn")).await;
+    let passed = "tokenweir_session_turns_total{reason=\"live_session\"}";
+    wait_until!(gateway.value(passed).await > 0.5);
+    assert!(gateway.value("tokenweir_live_sessions").await < 2.5);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,6 +62,8 @@ async fn new_sessions_wait_and_turns_pass() {
         sessions["summary"],
         "0 of 2 sessions fit into the KV caches"
     );
+    let live = gateway.document("/streams").await;
+    assert_eq!(live["held_because"], sessions["summary"]);
     assert_eq!(
         (&sessions["held_requests"], &sessions["capacity_tokens"]),
         (&1.into(), &1_600.into())

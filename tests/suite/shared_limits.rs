@@ -44,8 +44,9 @@ fn header(response: &str, name: &str) -> u64 {
 }
 
 async fn until_store_is(gateway: &GatewayProcess, state: &str) {
-    let series = format!("tokenweir_limit_store_state{{state=\"{state}\"}}");
-    wait_until!(gateway.value(&series).await > 0.5);
+    // The page has no state before the first look at the server.
+    let line = format!("tokenweir_limit_store_state{{state=\"{state}\"}} 1\n");
+    wait_until!(gateway.get("/metrics").await.contains(&line));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use crate::documentation::read;
 use crate::support::process::{self, Ended};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tokenweir::config::schema;
 
@@ -106,6 +107,28 @@ async fn without_write_no_file_changes() {
         fs::read_to_string(&file).unwrap(),
         read(&format!("{EARLIER}/compose.yaml"))
     );
+}
+
+#[tokio::test]
+async fn a_written_file_replaces_the_old_one() {
+    let file = copied("upgrade-replace", "compose.yaml");
+    let link = file.with_file_name("link.yaml");
+    let reader = file.with_file_name("reader.yaml");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    fs::hard_link(&file, &reader).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let (code, _, errors) = upgrade(&link, &["--write"]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    let old = read(&format!("{EARLIER}/compose.yaml"));
+    assert_eq!(
+        fs::read_to_string(&reader).unwrap(),
+        old,
+        "written in place"
+    );
+    assert_ne!(fs::read_to_string(&file).unwrap(), old);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 }
 
 #[tokio::test]

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir::app::extras::webhooks::{
-    BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
+    BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookNotifier, WebhookSettings,
 };
 use tokenweir_diagnose::{Diagnosis, Verdict};
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_net::client::receiver::Receiver;
 use tokio::net::TcpListener;
 
 /// A webhook server that accepts messages, or responds to them with status 503.
@@ -66,7 +67,7 @@ impl ScriptedWebhook {
 }
 
 fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
-    let endpoint = |addr: &SocketAddr| WebhookEndpoint {
+    let endpoint = |addr: &SocketAddr| Receiver {
         address: BackendAddress::parse(&addr.to_string()).unwrap(),
         path: "/hook/secret".parse().unwrap(),
         authorization: None,

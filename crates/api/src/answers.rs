@@ -14,6 +14,8 @@ pub struct AnswerCounts {
     pub failed: u64,
     /// Complete responses with neither text nor a tool call.
     pub empty: u64,
+    /// Complete responses whose text is replacement or control characters.
+    pub damaged: u64,
     /// Answers that ended for lack of tokens before the limit that the client asked for.
     pub truncated: u64,
     /// The client gave up after a wait of a second or more.
@@ -39,6 +41,7 @@ impl AnswerCounts {
         let mut bad = vec![
             ("failed", self.failed),
             ("empty", self.empty),
+            ("damaged", self.damaged),
             ("truncated", self.truncated),
             ("client timeout", self.client_timeout),
             ("refused", self.refused),
@@ -56,6 +59,7 @@ impl AnswerCounts {
         self.good += other.good;
         self.failed += other.failed;
         self.empty += other.empty;
+        self.damaged += other.damaged;
         self.truncated += other.truncated;
         self.client_timeout += other.client_timeout;
         self.refused += other.refused;

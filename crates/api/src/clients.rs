@@ -38,7 +38,7 @@ const MIN_NAMED_SHARE: f64 = 0.5;
 
 /// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
 /// requests), the largest share first.
-pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
+pub fn largest_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
     raise_shares(&mut clients, "prompt tokens", 1_000, |client| {
         client.prompt_tokens
     });
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn clients_are_ranked_by_their_largest_share() {
-        let ranked = rank_clients(vec![
+        let ranked = largest_clients(vec![
             client("10.0.0.1", 90, 1_000, 0),
             client("10.0.0.2", 5, 9_000, 1),
             client("10.0.0.3", 5, 0, 99),
@@ -149,19 +149,19 @@ mod tests {
     #[test]
     fn the_main_client_causes_most_work_of_several() {
         assert_eq!(
-            main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])),
+            main_client(&largest_clients(vec![client("10.0.0.1", 9, 9, 9)])),
             None
         );
         let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
         assert_eq!(
-            main_client(&rank_clients(few)),
+            main_client(&largest_clients(few)),
             None,
             "shares of little work mean nothing"
         );
         let equal = (1..20)
             .map(|last| client(&format!("10.0.0.{last}"), 5, 5, 5))
             .collect();
-        let ranked = rank_clients(equal);
+        let ranked = largest_clients(equal);
         assert_eq!((ranked.len(), main_client(&ranked)), (MAX_RANKED, None));
         let with_key = ClientSummary {
             tenant: Some("search".into()),
@@ -171,7 +171,7 @@ mod tests {
         };
         let sentence =
             "75 % of the prompt tokens of the last minute are of tenant search, key batch";
-        let ranked = rank_clients(vec![client("10.0.0.1", 5, 1_000, 0), with_key]);
+        let ranked = largest_clients(vec![client("10.0.0.1", 5, 1_000, 0), with_key]);
         assert_eq!(main_client(&ranked).as_deref(), Some(sentence));
     }
 }

@@ -6,7 +6,7 @@ use super::backend_condition::BackendCondition;
 use super::backend_summary::BackendSummary;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use tokenweir_diagnose::{Verdict, VerdictSeverity};
+use tokenweir_diagnose::{Verdict, VerdictSeverity, is_critical_harm};
 
 /// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
 /// depends on the length of single prompts.
@@ -62,13 +62,7 @@ fn judge(
         verdicts.iter().find(is_named)
     };
     if let Some(verdict) = named("backend_failing") {
-        let share = backend.failed_share.filter(|share| *share > 0.0);
-        let share = share.map(|share| format!("{:.0} % of its attempts failed; ", 100.0 * share));
-        let reason = format!(
-            "{}{}",
-            share.unwrap_or_default(),
-            verdict.cause_or_meaning()
-        );
+        let reason = failing_reason(backend, verdict);
         return (BackendCondition::Failing, Some(reason));
     }
     // Rules about the state of a backend are skipped: the state itself has been evaluated above.
@@ -78,11 +72,9 @@ fn judge(
     let worst = own
         .filter(|verdict| !verdict.is_about_state())
         .max_by_key(|verdict| verdict.severity);
+    let text = |verdict: &Verdict| Some(verdict.cause_or_meaning().to_owned());
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
-        return (
-            BackendCondition::Critical,
-            Some(verdict.cause_or_meaning().to_owned()),
-        );
+        return (BackendCondition::Critical, text(verdict));
     }
     if let Some(found) = ttfts.judge(backend) {
         return found;
@@ -91,22 +83,61 @@ fn judge(
         .iter()
         .find(|verdict| verdict.backend == backend.name && verdict.is_held);
     if let Some(verdict) = named("backend_avoided").or(held) {
-        return (
-            BackendCondition::Avoided,
-            Some(verdict.cause_or_meaning().to_owned()),
-        );
+        return (BackendCondition::Avoided, text(verdict));
     }
     if backend.stalled > 0 {
         let reason = format!("{} of its streams are stalled", backend.stalled);
         return (BackendCondition::Stalled, Some(reason));
     }
+    // A limit of the gateway itself ends requests: that shows nothing about the backend.
+    let is_limited = verdicts
+        .iter()
+        .any(|verdict| verdict.verdict == "gateway_limit");
+    let failing = if is_limited {
+        None
+    } else {
+        failed_attempts(backend)
+    };
+    if let Some(reason) = failing {
+        return (BackendCondition::Failing, Some(reason));
+    }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
-        Some(verdict) => (
-            BackendCondition::Warning,
-            Some(verdict.cause_or_meaning().to_owned()),
-        ),
+        Some(verdict) => (BackendCondition::Warning, text(verdict)),
         None => (BackendCondition::Ok, None),
     }
+}
+
+fn failing_reason(backend: &BackendSummary, verdict: &Verdict) -> String {
+    let cause = verdict.cause_or_meaning();
+    match backend.failed_share {
+        Some(share) if share > 0.0 => {
+            format!("{:.0} % of its attempts failed; {cause}", 100.0 * share)
+        }
+        _ => cause.to_owned(),
+    }
+}
+
+/// Why a backend is failing although no verdict says so. `None`: few of its attempts fail.
+fn failed_attempts(backend: &BackendSummary) -> Option<String> {
+    let share = backend.failed_share.filter(|share| *share > 0.0)?;
+    let attempts = backend.failed_attempts as f64 / share;
+    if !is_critical_harm(backend.failed_attempts, attempts.round() as u64) {
+        return None;
+    }
+    let most = backend
+        .client_errors
+        .iter()
+        .max_by_key(|(_, count)| **count);
+    let status = most.map_or_else(String::new, |(status, _)| format!(": it answers {status}"));
+    let page = if backend.scrape_error.as_deref() == Some("status") {
+        ", and its metrics page answers with an error too: perhaps another server listens at its address"
+    } else {
+        ""
+    };
+    let percent = 100.0 * share;
+    Some(format!(
+        "{percent:.0} % of its attempts failed{status}{page}"
+    ))
 }
 
 /// The condition of a backend whose state is not `available`, and its reason.
@@ -260,6 +291,22 @@ mod tests {
     fn conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) -> Vec<BackendCondition> {
         set_conditions(backends, verdicts);
         backends.iter().map(|backend| backend.condition).collect()
+    }
+
+    #[test]
+    fn failed_attempts_without_a_verdict_are_named() {
+        let mut fleet = [backend("a", 0.05), backend("b", 0.05)];
+        fleet[1].failed_attempts = 24;
+        fleet[1].failed_share = Some(0.12);
+        fleet[1].client_errors = [(404, 24)].into();
+        fleet[1].facts.scrape_error = Some("status".to_owned());
+        let expected = [BackendCondition::Ok, BackendCondition::Failing];
+        assert_eq!(conditions(&mut fleet, &[]), expected);
+        let reason = "12 % of its attempts failed: it answers 404, and its metrics page answers with an error too: perhaps \
+                      another server listens at its address";
+        assert_eq!(fleet[1].condition_reason.as_deref(), Some(reason));
+        fleet[1].failed_attempts = 2;
+        assert_eq!(conditions(&mut fleet, &[]), [BackendCondition::Ok; 2]);
     }
 
     #[test]

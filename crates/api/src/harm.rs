@@ -2,11 +2,12 @@
 //! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
 //! code of `tokenweir status` follow from these levels.
 
-use super::{ClientSummary, LastMinute, ObjectiveMinute};
+use super::{LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Display;
 use tokenweir_diagnose::is_critical_harm;
+use tokenweir_protocol::named_enum;
 
 /// How severe the share of requests is that failed, were refused or were slow.
 #[derive(
@@ -22,6 +23,31 @@ pub enum HarmLevel {
     /// At least five requests were harmed, and significantly more than 5 % of all requests: see
     /// [`is_critical_harm`].
     Critical,
+}
+
+named_enum! {
+    /// A kind of harm to a client.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum HarmKind {
+        /// The backend failed, or the gateway shut down.
+        Failed = "failed",
+        /// The answer is empty.
+        Empty = "empty",
+        /// The text of the answer is replacement or control characters.
+        Damaged = "damaged",
+        /// The client gave up waiting.
+        ClientTimeout = "client_timeout",
+        /// The client disconnected while output was flowing.
+        CutOff = "cut_off",
+        /// 429 or 503.
+        Refused = "refused",
+        /// Another status of 4xx.
+        Rejected = "rejected",
+        /// The request exceeded a limit of the section `slow`.
+        Slow = "slow",
+        /// The answer missed an objective.
+        Late = "late",
+    }
 }
 
 /// The share of requests with one kind of harm, and the level of this share.
@@ -45,6 +71,11 @@ pub struct Harm {
     pub answers: HarmShare,
     /// The share of empty answers.
     pub empty: HarmShare,
+    /// The share of answers whose text is replacement or control characters.
+    pub damaged: HarmShare,
+    /// The share of requests whose client disconnected while output was flowing, of the clients with keys that do so far
+    /// more often than usual. The level is never `critical`, because the cause is in front of the gateway.
+    pub cut_off: HarmShare,
     /// The share of requests whose client gave up waiting.
     pub client_timeout: HarmShare,
     /// The share of refused requests.
@@ -86,8 +117,6 @@ pub struct LateStreams {
 
 /// If a greater share of requests than this failed, was refused or was slow, an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
-/// The words about 4xx of the gateway.
-const BY_GATEWAY: &str = "answered with 4xx by the gateway";
 /// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
 /// that the operator set.
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
@@ -103,32 +132,20 @@ impl Harm {
         let late = late_output + late_answer;
         let share = |count| HarmShare::of(count, minute.requests);
         let slow_share = |count| HarmShare::of(count, minute.requests + late);
-        let sum = |counts: &BTreeMap<u16, u64>| counts.values().sum::<u64>();
         let slow: u64 = minute.slow.values().sum();
         let reasoning = minute.slow.get("reasoning").copied().unwrap_or_default();
-        let of_gateway = sum(&minute.gateway_client_errors);
-        let of_backends = sum(&minute.backend_client_errors);
         let refused_by_backends = minute.backend_client_errors.get(&429);
         let refused_by_backends = refused_by_backends.copied().unwrap_or_default();
         let judged = judged_errors_of_gateway(minute);
-        let level_of_gateway = if judged.level == HarmLevel::Critical {
-            HarmLevel::Warning
-        } else {
-            HarmLevel::None
-        };
         let mut harm = Self {
             failed: share(minute.failed),
             empty: share(minute.answers.empty),
+            damaged: share(minute.answers.damaged),
+            cut_off: share(minute.unusual_cut_offs).at_most_warning(),
             client_timeout: share(minute.answers.client_timeout),
             refused: share(minute.refused),
             refused_by_backends: share(refused_by_backends),
-            client_errors: HarmShare {
-                level: share(of_backends)
-                    .level
-                    .min(HarmLevel::Warning)
-                    .max(level_of_gateway),
-                ..share(of_gateway + of_backends)
-            },
+            client_errors: client_errors(minute, &judged),
             slow: slow_share(slow + late),
             slow_first_output: slow_share(
                 slow.saturating_sub(minute.slow_output + reasoning) + late_output,
@@ -143,7 +160,8 @@ impl Harm {
         }
         harm.judge_minute(minute);
         if judged.level == HarmLevel::Critical {
-            harm.reasons.push(judged.describe());
+            let words = judged.describe() + &common(minute, HarmKind::Rejected);
+            harm.reasons.push(words);
         }
         harm
     }
@@ -164,22 +182,6 @@ impl Harm {
         self.reasons = self.describe(minute, &missed);
     }
 
-    /// Adds to the reason about 4xx of the gateway which client gets most of them. Without one, the reason stays.
-    pub fn name_rejected_client(&mut self, clients: &[ClientSummary]) {
-        let total: u64 = clients.iter().map(|client| client.rejected).sum();
-        let most = clients.iter().max_by_key(|client| client.rejected);
-        let Some(most) = most.filter(|most| 2 * most.rejected > total) else {
-            return;
-        };
-        for reason in &mut self.reasons {
-            if reason.contains(BY_GATEWAY) {
-                let name = most.name();
-                // Writing to a string cannot fail.
-                let _ = write!(reason, ", {} of {total} of {name}", most.rejected);
-            }
-        }
-    }
-
     /// Whether the gateway or the backends refuse many requests.
     pub fn is_refusing(&self) -> bool {
         self.refused.level == HarmLevel::Critical
@@ -188,7 +190,7 @@ impl Harm {
 
     /// Whether so many clients got no answer that requests count as failing.
     pub fn is_failing(&self) -> bool {
-        let kinds = [self.failed, self.empty, self.client_timeout];
+        let kinds = [self.failed, self.empty, self.damaged, self.client_timeout];
         kinds.iter().any(|kind| kind.level == HarmLevel::Critical)
     }
 
@@ -196,6 +198,7 @@ impl Harm {
         let kinds = [
             self.failed,
             self.empty,
+            self.damaged,
             self.client_timeout,
             self.refused,
             self.client_errors,
@@ -207,53 +210,78 @@ impl Harm {
     }
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
+        let slow = format!("are slow{}", most(&minute.slow));
+        let by_backend = most(&minute.backend_client_errors);
+        let by_backend = format!("are answered with 4xx by a backend{by_backend}");
+        let leaves = "end because the client disconnects in the middle of the answer, which is unusual for it";
+        let kinds = [
+            (self.failed, HarmKind::Failed, "fail"),
+            (self.empty, HarmKind::Empty, "get an empty answer"),
+            (
+                self.damaged,
+                HarmKind::Damaged,
+                "get an answer of replacement or control characters",
+            ),
+            (
+                self.client_timeout,
+                HarmKind::ClientTimeout,
+                "end because the client gives up waiting",
+            ),
+            (self.cut_off, HarmKind::CutOff, leaves),
+            (self.refused, HarmKind::Refused, "are refused"),
+            (self.slow, HarmKind::Slow, &slow),
+            (backend_errors(minute), HarmKind::Rejected, &by_backend),
+        ];
         let mut reasons = Vec::new();
-        let mut add = |share: HarmShare, words: String| {
-            if share.level > HarmLevel::None {
-                let percent = percent(share.share.unwrap_or_default());
-                reasons.push((share.level, format!("{percent:.0} % of requests {words}")));
+        for (harm, kind, words) in kinds {
+            if harm.level > HarmLevel::None {
+                let share = harm.share.unwrap_or_default();
+                reasons.push((harm.level, reason(share, words, &common(minute, kind))));
             }
-        };
-        add(self.failed, "fail".to_owned());
-        add(self.empty, "get an empty answer".to_owned());
-        add(
-            self.client_timeout,
-            "end because the client gives up waiting".to_owned(),
-        );
-        add(self.refused, "are refused".to_owned());
-        let most = |counts: &BTreeMap<String, u64>| {
-            let most = counts.iter().max_by_key(|(_, count)| **count);
-            most.map_or_else(String::new, |(word, _)| {
-                format!(" (most: {})", word.replace('_', " "))
-            })
-        };
-        add(self.slow, format!("are slow{}", most(&minute.slow)));
-        let statuses = &minute.backend_client_errors;
-        if let Some((most, _)) = most_frequent(statuses) {
-            let share = HarmShare::of(statuses.values().sum(), minute.requests);
-            let share = HarmShare {
-                level: share.level.min(HarmLevel::Warning),
-                ..share
-            };
-            add(
-                share,
-                format!("are answered with 4xx by a backend (most: {most})"),
-            );
         }
+        let common = common(minute, HarmKind::Late);
         for objective in missed {
-            let ObjectiveMinute {
-                name,
-                slow,
-                requests,
-                ..
-            } = objective;
-            let percent = percent(*slow as f64 / (*requests).max(1) as f64);
-            let words = format!("{percent:.0} % of requests miss the objective {name}");
-            reasons.push((objective.level(), words));
+            let share = objective.slow as f64 / objective.requests.max(1) as f64;
+            let words = format!("miss the objective {}", objective.name);
+            reasons.push((objective.level(), reason(share, &words, &common)));
         }
         reasons.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
         reasons.into_iter().map(|(_, words)| words).collect()
     }
+}
+
+/// A reason in words. `common`: what most of the harmed requests have in common.
+fn reason(share: f64, words: &str, common: &str) -> String {
+    format!("{:.0} % of requests {words}{common}", percent(share))
+}
+
+/// The most frequent of these, such as ` (most: engine queue)`. Empty: there are none.
+fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
+    let most = counts.iter().max_by_key(|(_, count)| **count);
+    most.map_or_else(String::new, |(word, _)| {
+        format!(" (most: {})", word.to_string().replace('_', " "))
+    })
+}
+
+/// The share of 4xx of the gateway and of backends. `judged`: those of the gateway that show a fault of clients.
+fn client_errors(minute: &LastMinute, judged: &GatewayErrors) -> HarmShare {
+    let of_gateway: u64 = minute.gateway_client_errors.values().sum();
+    let of_backends: u64 = minute.backend_client_errors.values().sum();
+    let level_of_gateway = if judged.level == HarmLevel::Critical {
+        HarmLevel::Warning
+    } else {
+        HarmLevel::None
+    };
+    HarmShare {
+        level: backend_errors(minute).level.max(level_of_gateway),
+        ..HarmShare::of(of_gateway + of_backends, minute.requests)
+    }
+}
+
+/// The share of requests that a backend answered with 4xx.
+fn backend_errors(minute: &LastMinute) -> HarmShare {
+    let errors = minute.backend_client_errors.values().sum();
+    HarmShare::of(errors, minute.requests).at_most_warning()
 }
 
 impl HarmShare {
@@ -266,6 +294,20 @@ impl HarmShare {
         };
         Self { share, level }
     }
+
+    /// The same share, with the level `warning` instead of `critical`.
+    fn at_most_warning(self) -> Self {
+        Self {
+            level: self.level.min(HarmLevel::Warning),
+            ..self
+        }
+    }
+}
+
+/// What most of the requests with this harm have in common, such as `, all 43 of tenant web, key k`. Empty: nothing.
+fn common(minute: &LastMinute, kind: HarmKind) -> String {
+    let words = minute.common.get(kind.as_str());
+    words.map_or_else(String::new, |words| format!(", {words}"))
 }
 
 impl ObjectiveMinute {
@@ -313,7 +355,9 @@ impl GatewayErrors {
     fn describe(&self) -> String {
         let percent = percent(self.share);
         let Self { most, reason, .. } = self;
-        format!("{percent:.0} % of requests are {BY_GATEWAY} (most: {most}{reason})")
+        format!(
+            "{percent:.0} % of requests are answered with 4xx by the gateway (most: {most}{reason})"
+        )
     }
 }
 
@@ -453,35 +497,39 @@ mod tests {
     #[test]
     fn many_client_errors_of_the_gateway_warn() {
         let of = |status, count| {
+            let common = ("rejected", "22 of 24 of tenant etl, key k");
             let minute = LastMinute {
+                common: [(common.0.to_owned(), common.1.to_owned())].into(),
                 gateway_client_errors: BTreeMap::from([(status, count)]),
                 ..minute(100, 0, 0)
             };
             Harm::of(&minute, LateStreams::default())
         };
         let harm = of(404, 24);
-        let reason = "24 % of requests are answered with 4xx by the gateway (most: 404)";
+        let reason = "24 % of requests are answered with 4xx by the gateway (most: 404), 22 of 24 of tenant etl, key k";
         assert_eq!(harm.reasons, [reason]);
         assert_eq!(harm.answers.level, HarmLevel::Warning);
-        let mut harm = harm;
-        let client = ClientSummary {
-            tenant: Some("etl".into()),
-            key: Some("k".into()),
-            rejected: 22,
-            ..ClientSummary::default()
-        };
-        let other = ClientSummary {
-            rejected: 2,
-            ..ClientSummary::default()
-        };
-        harm.name_rejected_client(&[client, other]);
-        assert_eq!(
-            harm.reasons,
-            [format!("{reason}, 22 of 24 of tenant etl, key k")]
-        );
         for (status, count) in [(404, 6), (408, 90), (429, 90)] {
             assert!(of(status, count).reasons.is_empty(), "{count} {status}");
         }
+    }
+
+    #[test]
+    fn unusual_cut_offs_are_a_warning() {
+        let minute = LastMinute {
+            unusual_cut_offs: 40,
+            common: [(
+                "cut_off".to_owned(),
+                "all 40 of tenant web, key k".to_owned(),
+            )]
+            .into(),
+            ..minute(100, 0, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        assert_eq!(harm.cut_off.level, HarmLevel::Warning);
+        let reason = "40 % of requests end because the client disconnects in the middle of the answer, which is \
+                      unusual for it, all 40 of tenant web, key k";
+        assert_eq!(harm.reasons, [reason]);
     }
 
     #[test]

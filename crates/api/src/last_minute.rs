@@ -38,6 +38,13 @@ pub struct LastMinute {
     pub objectives: Vec<ObjectiveMinute>,
     /// Number of requests whose client disconnected.
     pub client_disconnects: u64,
+    /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
+    /// more often than usual.
+    pub unusual_cut_offs: u64,
+    /// What at least 80 % of the requests with one kind of harm have in common, and less than half of all requests
+    /// have, such as `all 43 of tenant web, key k`. By the kind of harm: `failed`, `empty`, `damaged`,
+    /// `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or `late`.
+    pub common: BTreeMap<String, String>,
     /// Number of output tokens of the ended requests.
     pub output_tokens: u64,
     /// TTFT of streams as the clients observe it, in seconds. `None`: there are no samples.

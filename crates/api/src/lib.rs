@@ -9,6 +9,7 @@ mod backend_condition;
 mod clients;
 mod groups;
 mod history_page;
+mod remark;
 
 mod last_minute;
 
@@ -22,13 +23,14 @@ mod fleet_conditions;
 pub use answers::AnswerCounts;
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
-pub use clients::{ClientSummary, main_client, rank_clients};
+pub use clients::{ClientSummary, largest_clients, main_client};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};
 pub use groups::GroupSummary;
-pub use harm::{Harm, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
+pub use harm::{Harm, HarmKind, HarmLevel, HarmShare, LateStreams, WARNING_SHARE};
 pub use history_page::{HeatMap, HistoryPage, Mark, MarkKind};
 pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
+pub use remark::{FindingSeverity, Remark, StatusCheck};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,6 +70,9 @@ pub struct GatewaySnapshot {
     /// Waiting time of the request that has been in the admission queue longest, in seconds. `None`:
     /// the queue is empty.
     pub longest_wait_seconds: Option<f64>,
+    /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
+    /// no request waits for this reason.
+    pub held_because: Option<String>,
     /// The states of all backends.
     pub backends: Vec<BackendSummary>,
     /// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`.

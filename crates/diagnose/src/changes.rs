@@ -2,10 +2,12 @@
 //! change, so at most one measure of each kind is chosen, and a cause is preferred to its consequences.
 
 use super::evaluation::Evaluation;
+use super::fleet::{FleetObservation, RecentCounts};
 use super::history::WindowMeasure;
-use super::verdict::{Anomaly, Change};
+use super::verdict::{Anomaly, Change, Verdict, VerdictSeverity};
 use std::collections::HashMap;
 use std::time::Instant;
+use tokenweir_request::significance::is_share_above;
 
 /// The times at which the current changes were found.
 #[derive(Debug, Default)]
@@ -14,6 +16,9 @@ pub(super) struct ChangeTimes(HashMap<ChangeKey, Instant>);
 /// A backend, or the empty name for most backends, and a measure.
 type ChangeKey = (String, String);
 
+/// Minimum number and share of harmed requests for which a change is named if no verdict is.
+const MIN_UNEXPLAINED: u64 = 3;
+const UNEXPLAINED_SHARE: f64 = 0.01;
 /// Maximum number of changes.
 const MAX_CHANGES: usize = 2;
 /// Greatest factor of a change. The usual value can be zero.
@@ -149,15 +154,9 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
     }
     let mut changes = Vec::new();
     for (_, mut group) in by_measure {
-        let is_common = group.len() > 1 && 2 * group.len() > backends;
         group.sort_by(|a, b| factor(a).total_cmp(&factor(b)));
-        if is_common {
+        if let Some(subject) = common_subject(group.len(), backends) {
             let middle = group[group.len() / 2];
-            let subject = if group.len() == backends {
-                "all backends".to_owned()
-            } else {
-                format!("{} of {backends} backends", group.len())
-            };
             changes.push(change(middle, String::new(), &subject));
         } else {
             changes.extend(
@@ -168,6 +167,18 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
         }
     }
     changes
+}
+
+/// The words for the backends that have the same change, if they are most of all `backends`: then it is one change.
+pub(super) fn common_subject(count: usize, backends: usize) -> Option<String> {
+    if count < 2 || 2 * count <= backends {
+        return None;
+    }
+    Some(if count == backends {
+        "all backends".to_owned()
+    } else {
+        format!("{count} of {backends} backends")
+    })
 }
 
 fn change(anomaly: &Anomaly, backend: String, subject: &str) -> Change {
@@ -264,6 +275,12 @@ fn cause(measure: WindowMeasure) -> Option<&'static str> {
         WindowMeasure::CancelRatio => "clients that disconnect",
         WindowMeasure::EmptyShare => "empty responses",
         WindowMeasure::RepetitiveShare => "answers that repeat themselves",
+        WindowMeasure::NonAsciiShare => "text outside ASCII in answers",
+        WindowMeasure::DamagedShare => "answers with damaged characters",
+        WindowMeasure::ToolCallShare => "tool calls among the answers to requests with tools",
+        WindowMeasure::MissingJsonShare => "answers that are not the requested JSON",
+        WindowMeasure::ReasoningAloneShare => "responses with reasoning alone",
+        WindowMeasure::WrongUsageShare => "responses with wrong token counts",
         WindowMeasure::CutShare => "responses that end at a limit",
         WindowMeasure::StallsPerStream => "stalls per stream",
         WindowMeasure::FrontEnd => "time before the engine",
@@ -275,6 +292,19 @@ impl Words {
     fn of(kind: Kind, text: &'static str) -> Self {
         Self { kind, text }
     }
+}
+
+/// Whether a significant share of the clients is harmed, and no verdict is more than a note.
+pub(crate) fn has_unexplained_harm(verdicts: &[Verdict], fleet: &FleetObservation) -> bool {
+    let is_explained = verdicts
+        .iter()
+        .any(|verdict| verdict.severity > VerdictSeverity::Info);
+    let RecentCounts {
+        harmed, requests, ..
+    } = fleet.counts;
+    !is_explained
+        && harmed >= MIN_UNEXPLAINED
+        && is_share_above(harmed, requests, UNEXPLAINED_SHARE)
 }
 
 #[cfg(test)]
@@ -337,5 +367,22 @@ mod tests {
         let later = times.strongest(&found, 1, start + Duration::from_secs(30));
         assert!((later[0].age_seconds - 30.0).abs() < 1e-9);
         assert_eq!(times.strongest(&[], 1, start), []);
+    }
+
+    #[test]
+    fn harm_without_a_verdict_is_unexplained() {
+        let mut fleet = FleetObservation::default();
+        fleet.counts.requests = 200;
+        fleet.counts.harmed = 3;
+        assert!(!has_unexplained_harm(&[], &fleet), "three can be chance");
+        fleet.counts.harmed = 8;
+        assert!(has_unexplained_harm(&[], &fleet));
+        let note = |severity| Verdict {
+            severity,
+            ..Verdict::default()
+        };
+        assert!(has_unexplained_harm(&[note(VerdictSeverity::Info)], &fleet));
+        let warning = note(VerdictSeverity::Warning);
+        assert!(!has_unexplained_harm(&[warning], &fleet));
     }
 }

@@ -3,14 +3,14 @@
 
 use super::alert_texts::AlertTexts;
 use super::anomaly;
-use super::changes::{ChangeTimes, early_changes, slower_share};
+use super::changes::{ChangeTimes, early_changes, has_unexplained_harm, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::facts::FactHistory;
 use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
-use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
+use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence, name_other_gateways};
 use super::verdict::{
     Anomaly, Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule,
     Verdict, VerdictSeverity,
@@ -113,6 +113,12 @@ impl Diagnoser {
         now: Instant,
     ) -> Diagnosis {
         let verdicts = self.fleet.diagnose(fleet, now);
+        let mut samples = samples;
+        let gateways = samples
+            .iter_mut()
+            .filter_map(|(_, sample)| sample.gateway.as_mut());
+        let is_disturbed = self.fleet.is_disturbed(now);
+        gateways.for_each(|gateway| gateway.is_disturbed = is_disturbed);
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
         // The sort is stable, so verdicts about the fleet come first at the same severity.
@@ -123,6 +129,12 @@ impl Diagnoser {
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
         name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        if fleet.gateway.connected_gateways == 0 {
+            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
+            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
+            name_other_gateways(&mut diagnosis.verdicts, &up);
+        }
+        diagnosis.has_unexplained_harm = has_unexplained_harm(&diagnosis.verdicts, fleet);
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }
@@ -478,6 +490,8 @@ impl RuleState {
         let is_critical = is_critical && rule.is_about_requests();
         let severity = if is_critical {
             VerdictSeverity::Critical
+        } else if rule_match.is_minor {
+            VerdictSeverity::Warning
         } else {
             rule.severity
         };
@@ -488,7 +502,7 @@ impl RuleState {
             remedy,
             ..rule
                 .description()
-                .verdict(severity, rule_match.cause.map(str::to_owned))
+                .verdict(severity, rule_match.cause.as_deref().map(str::to_owned))
         })
     }
 }

@@ -6,6 +6,7 @@ use super::history::{
     WindowMeasure,
 };
 use super::verdict::Evidence;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The histories from which the rules for one backend are evaluated.
@@ -27,7 +28,9 @@ pub(super) struct RuleMatch {
     /// Number of independent signals that show the condition.
     pub(super) signals: usize,
     /// The cause. `None`: unknown.
-    pub(super) cause: Option<&'static str>,
+    pub(super) cause: Option<Cow<'static, str>>,
+    /// Whether the match is a warning although the rule is critical: few requests are concerned.
+    pub(super) is_minor: bool,
     /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
     /// remedy of the rule applies.
     pub(super) remedy: Option<String>,
@@ -201,9 +204,9 @@ impl RuleMatch {
     }
 
     /// Sets the cause of the match.
-    pub(super) fn because(self, cause: &'static str) -> Self {
+    pub(super) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            cause: Some(cause),
+            cause: Some(cause.into()),
             ..self
         }
     }

@@ -1,5 +1,6 @@
 //! What has changed in how engines were started: their weights, their context length, their KV cache, the version.
 
+use super::changes::common_subject;
 use super::fleet::FleetBackend;
 use super::verdict::Change;
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ const SHOWN_FOR: Duration = Duration::from_mins(15);
 const MAX_KEPT: usize = 256;
 
 impl FactHistory {
-    /// Takes the facts of all backends at `now`. Returns the changes, the newest first. A change that all backends
+    /// Takes the facts of all backends at `now`. Returns the changes, the newest first. A change that most backends
     /// have is one.
     pub(super) fn observe(&mut self, backends: &[FleetBackend], now: Instant) -> Vec<Change> {
         self.known
@@ -64,12 +65,8 @@ impl FactHistory {
         let mut shown: Vec<Change> = Vec::new();
         for change in self.changes.iter().rev() {
             let same = self.changes.iter().filter(|other| change.is_same(other));
-            let is_common = backends > 1 && same.count() == backends;
-            let subject = if is_common {
-                "all backends"
-            } else {
-                change.backend.as_str()
-            };
+            let common = common_subject(same.count(), backends);
+            let subject = common.as_deref().unwrap_or(change.backend.as_str());
             let FactChange {
                 name,
                 before,
@@ -83,7 +80,7 @@ impl FactHistory {
             }
             shown.push(Change {
                 words,
-                backend: if is_common {
+                backend: if common.is_some() {
                     String::new()
                 } else {
                     change.backend.to_string()

@@ -1,30 +1,15 @@
 //! Decides whether a share of harmed requests is significant, even if few requests were counted.
 
+use tokenweir_request::significance::is_share_above;
+
 /// Harm to clients is critical if significantly more than this share of the requests fail, are refused or
 /// are late.
 pub const HARMED_SHARE: f64 = 0.05;
 /// Minimum number of harmed requests for critical harm.
 const MIN_HARMED: u64 = 5;
-/// Number of standard deviations between a measured share and its lower confidence bound. The true share is
-/// below this bound in one of 40 measurements.
-const DEVIATIONS: f64 = 1.96;
 
 /// Whether so many of `total` requests are harmed that the harm is critical: at least five, and
 /// significantly more than [`HARMED_SHARE`].
 pub fn is_critical_harm(harmed: u64, total: u64) -> bool {
     harmed >= MIN_HARMED && is_share_above(harmed, total, HARMED_SHARE)
-}
-
-/// Whether `part` of `total` is significantly more than `share`: the lower confidence bound of the measured
-/// share is above `share` (score interval of E. B. Wilson, 1927).
-pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
-    if total == 0 {
-        return false;
-    }
-    let count = total as f64;
-    let square = DEVIATIONS * DEVIATIONS;
-    let observed = part as f64 / count;
-    let middle = observed + square / (2.0 * count);
-    let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);
-    (middle - DEVIATIONS * variance.sqrt()) / (1.0 + square / count) > share
 }

@@ -39,7 +39,8 @@ pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, ObservedTtft,
+    RecentCounts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

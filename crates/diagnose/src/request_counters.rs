@@ -1,7 +1,7 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
-use super::fleet::{AttemptCounts, AttemptFailures};
-use super::history::{BackendRequestCounts, SLOW_START};
+use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
+use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::TextVariety;
+use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Attempt, Outcome, RequestRecord, ResponseEnd};
+use tokenweir_request::record::{
+    Attempt, Outcome, RequestRecord, ResponseEnd, Termination, ToolAnswer,
+};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -21,6 +23,9 @@ pub struct BackendRequestCounters {
     /// For each model: the number of requests that were answered with 404 because no backend lists the model.
     /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
+    /// The requests that the gateway itself ended or waited for.
+    unforwarded: Mutex<UnforwardedCounts>,
+    known_prompts: Mutex<KnownPrompts>,
 }
 
 /// The counters of one backend since the last reset.
@@ -37,6 +42,16 @@ struct BackendCounters {
 
 /// The status with which the gateway answers a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
+/// An upload of a request body that takes at least this time is slow.
+const SLOW_UPLOAD: Duration = Duration::from_secs(1);
+/// A faster upload is not slow, however long it takes, in bytes per second.
+const SLOW_UPLOAD_RATE: f64 = 250e3;
+/// Maximum number of slow uploads that are kept between two diagnoses.
+const MAX_UPLOADS: usize = 256;
+/// The output format of structured output.
+const STRUCTURED: &str = "json";
+/// A prompt with at least this many tokens is compared with shorter ones.
+const LONG_PROMPT_TOKENS: f64 = 4_000.0;
 /// Minimum numbers of events and of tokens with output of a stream that shows whether something buffers it.
 const MIN_BUFFERED_EVENTS: u64 = 8;
 const MIN_BUFFERED_TOKENS: u64 = 16;
@@ -90,8 +105,48 @@ impl BackendRequestCounters {
             .collect()
     }
 
+    /// Returns what the gateway itself ended, and the slow uploads, since the last call, and resets them.
+    pub fn take_unforwarded(&self) -> UnforwardedCounts {
+        std::mem::take(&mut lock(&self.unforwarded))
+    }
+
+    /// Counts the end of a request by the gateway, and a slow upload.
+    fn count_unforwarded(&self, record: &RequestRecord) {
+        let is_slow = |time: &Duration| {
+            *time >= SLOW_UPLOAD && record.bytes_in as f64 <= SLOW_UPLOAD_RATE * time.as_secs_f64()
+        };
+        let upload = record.upload_time().filter(is_slow);
+        let end = own_end(record);
+        if end.is_none() && upload.is_none() {
+            return;
+        }
+        let mut counts = lock(&self.unforwarded);
+        if let Some(end) = end {
+            *counts.ends.entry(end).or_default() += 1;
+        }
+        if let Some(time) = upload
+            && counts.uploads.len() < MAX_UPLOADS
+        {
+            counts.uploads.push(SlowUpload {
+                client: client_name(record),
+                seconds: time.as_secs_f64(),
+                bytes: record.bytes_in,
+            });
+        }
+    }
+
     fn counters(&self, record: &RequestRecord) -> Option<Arc<BackendCounters>> {
         self.backends.load().get(record.backend()?).cloned()
+    }
+
+    /// The share of the prompt that an earlier prompt had.
+    fn known_share(&self, record: &RequestRecord) -> f64 {
+        let (Some(prompt), Some(ended)) = (&record.fingerprint, record.timings.ended) else {
+            return 0.0;
+        };
+        let blocks = lock(&self.known_prompts).add(&prompt.blocks, ended);
+        let bytes = blocks as u64 * u64::from(prompt.block_bytes);
+        (bytes as f64 / prompt.bytes.max(1) as f64).min(1.0)
     }
 
     fn count_attempts(&self, record: &RequestRecord) {
@@ -135,8 +190,10 @@ impl Sink for BackendRequestCounters {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             self.count_attempts(record);
+            self.count_unforwarded(record);
+            let known_share = self.known_share(record);
             if let Some(counters) = self.counters(record) {
-                counters.on_finished(record);
+                counters.on_finished(record, known_share);
             }
         }
     }
@@ -154,26 +211,24 @@ impl BackendCounters {
         );
     }
 
-    fn on_finished(&self, record: &RequestRecord) {
+    fn on_finished(&self, record: &RequestRecord, known_share: f64) {
         let (counts, _) = &mut *lock(&self.ended);
         counts.finished += 1;
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
         counts.buffered += u64::from(is_buffered(record));
+        count_first_output(counts, record);
+        count_arrivals(counts, record);
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
-            let tokens = record.output_tokens().unwrap_or_default();
+            let tokens = answer_tokens(record);
             counts.served_tokens += tokens;
             counts.served_roots += (tokens as f64).sqrt();
-            count_text(counts, record.observed.text_variety);
+            count_text(counts, &record.observed.text_sample);
+            count_content(counts, record);
         }
-        if let Some(end) = record.response_end() {
-            counts.responses += 1;
-            counts.empty_responses += u64::from(end == ResponseEnd::Empty);
-            counts.cut_responses += u64::from(end == ResponseEnd::Cut);
-        }
-        if record.outcome == Outcome::Cancelled {
+        if record.outcome == Outcome::Cancelled && !record.is_hedge {
             let seconds = record.duration().as_secs_f64();
             counts.cancelled += 1;
             counts.cancel_seconds += seconds;
@@ -186,6 +241,7 @@ impl BackendCounters {
         counts.prompt_tokens += chosen.prompt;
         counts.reusable_tokens += decision.max_cached_tokens();
         counts.reusable_here_tokens += chosen.cached;
+        counts.known_tokens += chosen.prompt * known_share;
         counts.longest_prompt = counts.longest_prompt.max(chosen.prompt);
     }
 
@@ -202,6 +258,59 @@ impl BackendCounters {
     }
 }
 
+/// Why the gateway itself ended a request: the reason of its error, or the timeout that ended the response.
+/// `None`: a backend or the client ended it.
+fn own_end(record: &RequestRecord) -> Option<&'static str> {
+    match record.end {
+        Termination::IdleTimeout => Some("timeout_idle"),
+        Termination::TotalTimeout => Some("total_timeout"),
+        Termination::WriteTimeout => Some("client_write_timeout"),
+        _ => record.refusal,
+    }
+}
+
+/// The name of the client of a request in texts: tenant and key, or the address.
+fn client_name(record: &RequestRecord) -> String {
+    match &record.caller {
+        Some(caller) => format!("tenant {}, key {}", caller.tenant, caller.key),
+        None => format!("client {}", record.client),
+    }
+}
+
+/// Counts the wait for the first output of an ended stream, by the kind of its prompt.
+fn count_first_output(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let Some(wait) = record.upstream_ttft() else {
+        return;
+    };
+    let seconds = wait.as_secs_f64();
+    let prompt = record.decision.as_ref();
+    let prompt = prompt.map_or(0.0, |decision| decision.selected().candidate.prompt);
+    if record.options.has_media {
+        counts.media_outputs += 1;
+        counts.media_seconds += seconds;
+    } else if record.options.parameters.output == Some(STRUCTURED) {
+        counts.structured_outputs += 1;
+        counts.structured_seconds += seconds;
+    } else if prompt >= LONG_PROMPT_TOKENS {
+        counts.long_outputs += 1;
+        counts.long_seconds += seconds;
+    } else {
+        counts.plain_outputs += 1;
+        counts.plain_seconds += seconds;
+    }
+}
+
+/// Counts how the output of an ended stream arrived.
+fn count_arrivals(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let events = record.observed.output_events;
+    let tokens = record.output_tokens().unwrap_or_default();
+    if record.observed.is_stream && events > 0 && tokens >= MIN_BUFFERED_TOKENS {
+        counts.stream_tokens += tokens;
+        counts.stream_events += events;
+        counts.stream_arrivals += u64::from(record.observed.chunk_timings.chunks());
+    }
+}
+
 /// Time from the begin of an attempt to its failure, in seconds. The last attempt ends with its request.
 fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     let ended = attempt.ended.or(record.timings.ended);
@@ -212,12 +321,48 @@ fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     })
 }
 
-/// Counts how varied the text of a stream is, if the stream is long enough.
-fn count_text(counts: &mut BackendRequestCounts, variety: TextVariety) {
-    let (Some(distinct), Some(bytes)) = (variety.distinct(), variety.bytes()) else {
+/// Output tokens of a response. If the count of the engine contradicts the response, it is estimated.
+fn answer_tokens(record: &RequestRecord) -> u64 {
+    if record.has_wrong_usage() {
+        record.observed.estimated_tokens
+    } else {
+        record.output_tokens().unwrap_or_default()
+    }
+}
+
+/// Counts how the engine ended a response, and what the response contains against what its request asked for.
+fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let Some(end) = record.response_end() else {
         return;
     };
-    let mean_bytes = f64::from(bytes) / TextVariety::PIECES;
+    counts.responses += 1;
+    counts.empty_responses += u64::from(end == ResponseEnd::Empty);
+    counts.cut_responses += u64::from(end == ResponseEnd::Cut);
+    counts.reasoning_alone += u64::from(record.is_reasoning_alone());
+    counts.wrong_usages += u64::from(record.has_wrong_usage());
+    let damaged = record.has_damaged_text();
+    counts.sampled_texts += u64::from(damaged.is_some());
+    counts.damaged_texts += u64::from(damaged == Some(true));
+    let json = record.is_requested_json();
+    counts.json_answers += u64::from(json.is_some());
+    counts.missing_json += u64::from(json == Some(false));
+    let tool = record.tool_answer();
+    counts.tool_answers += u64::from(tool.is_some());
+    counts.tool_calls += u64::from(tool == Some(ToolAnswer::Call));
+    counts.texts_like_calls += u64::from(tool == Some(ToolAnswer::TextLikeCall));
+    let is_useless = end == ResponseEnd::Empty || record.is_unreadable() || json == Some(false);
+    counts.useless_responses += u64::from(is_useless);
+}
+
+/// Counts how varied the text of a stream is, if the stream is long enough.
+fn count_text(counts: &mut BackendRequestCounts, sample: &TextSample) {
+    let (Some(distinct), Some(bytes)) = (sample.distinct(), sample.bytes()) else {
+        return;
+    };
+    let mean_bytes = f64::from(bytes) / TextSample::PIECES;
+    let non_ascii = sample.non_ascii_share().unwrap_or_default();
+    counts.non_ascii += non_ascii;
+    counts.non_ascii_squares += non_ascii.powi(2);
     counts.texts += 1;
     counts.repetitive_texts += u64::from(distinct <= MAX_REPETITIVE_PIECES);
     counts.distinct_pieces += f64::from(distinct);

@@ -244,6 +244,9 @@ pub struct Diagnosis {
     /// The share of requests that take at least 1.5 times as long as usual, from 0 to 1.
     #[serde(default)]
     pub slower_share: f64,
+    /// Whether clients are harmed and no verdict says why.
+    #[serde(skip)]
+    pub has_unexplained_harm: bool,
     /// The diagnosed backends.
     pub backends: Vec<DiagnosedBackend>,
     /// The texts of the verdicts for alerts.
@@ -386,9 +389,10 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// The changes, if requests take longer than usual. Empty: too few requests do.
+    /// The changes, if requests take longer than usual, or clients are harmed and no verdict says why. Empty:
+    /// nothing harms clients, or a verdict says what does.
     pub fn harmful_changes(&self) -> &[Change] {
-        if self.slower_share >= HARMFUL_SLOWER_SHARE {
+        if self.slower_share >= HARMFUL_SLOWER_SHARE || self.has_unexplained_harm {
             &self.changes
         } else {
             &[]

@@ -5,6 +5,7 @@ use crate::configuration::GatewaySettings;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::time::{Duration, Instant, SystemTime};
+use tokenweir_api::StatusCheck;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_request::record::{ObservedResponse, Timings};
 
@@ -26,6 +27,8 @@ pub struct DoctorFacts {
     pub start_problems: Vec<String>,
     /// The facts about the trace collector. `None`: no configuration names a collector.
     pub collector: Option<CollectorFacts>,
+    /// The checks of the options, which read the status of the gateway.
+    pub status_checks: &'static [StatusCheck],
 }
 
 /// The facts about one backend.

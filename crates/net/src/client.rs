@@ -4,6 +4,8 @@
 //! closed a pooled connection without a byte of a response ([`SendError::StaleConnection`]), and the
 //! backend closed a connection that it had accepted for the request, or within the response.
 
+pub mod receiver;
+
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
 pub use crate::connection::HttpClientTimeouts;
@@ -148,20 +150,27 @@ impl HttpClient {
         // Only this future holds the request. An `async fn` would reserve memory for the request a
         // second time.
         let response = async move {
+            let began = clock::now();
             let pooled = match via {
-                ConnectionSource::Pool => idle.take(&self.timeouts, clock::now()),
+                ConnectionSource::Pool => idle.take(&self.timeouts, began),
                 ConnectionSource::New => None,
             };
+            let is_new = pooled.is_none();
             let connection = if let Some(connection) = pooled {
                 connection
             } else {
                 let descriptor = self.descriptors.try_acquire();
                 let descriptor =
                     descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))?;
-                let stream = self.connect(request.uri().clone()).await?;
+                let stream = self.connect(request.uri().clone()).await;
+                idle.on_connect(clock::now().saturating_duration_since(began));
+                let stream = stream?;
                 Connection::new(stream.into_inner(), descriptor)
             };
             let mut response = connection.send(request, stream, idle).await?;
+            if is_new {
+                idle.on_first_head(clock::now().saturating_duration_since(began));
+            }
             let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !is_tunnel && !headers::is_event_stream(response.headers()) {
                 response.body_mut().max_silence = Some(timeout);

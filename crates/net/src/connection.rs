@@ -146,15 +146,17 @@ impl UnsentRequest {
 impl Connection {
     /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
     /// descriptor.
-    pub fn new(stream: MaybeTlsStream, descriptor: FileDescriptorPermit) -> Self {
+    ///
+    /// The connection is boxed, because it moves with each response through several calls.
+    pub fn new(stream: MaybeTlsStream, descriptor: FileDescriptorPermit) -> Box<Self> {
         let now = clock::now();
-        Self {
+        Box::new(Self {
             stream,
             opened_at: now,
             served_requests: 0,
             idle_since: now,
             _descriptor: descriptor,
-        }
+        })
     }
 
     /// Writes the unsent part of a request and flushes the stream.

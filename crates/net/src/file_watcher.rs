@@ -241,7 +241,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// The files of a folder in the order of their names, without hidden ones, or the path itself if it is no folder.
-/// Fails if there are none, or more than 256.
+/// Fails if there are none, or more than 256, or if one is no regular file.
 pub fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -250,9 +250,15 @@ pub fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !is_hidden {
-            files.push(entry.path());
+        if is_hidden {
+            continue;
         }
+        let file = entry.path();
+        if !fs::metadata(&file)?.is_file() {
+            let problem = format!("{}: {NOT_REGULAR}", file.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        files.push(file);
     }
     if files.is_empty() || files.len() > MAX_FOLDER_FILES {
         let problem =
@@ -366,6 +372,10 @@ mod tests {
         assert!(watcher.poll());
         folder.write(".hidden", "three");
         assert!(!watcher.poll());
+        fs::create_dir(folder.path().join("c")).unwrap();
+        assert!(watcher.poll() && watcher.problem().is_some());
+        let files = files_of(folder.path()).unwrap_err();
+        assert!(files.to_string().contains("/c: this is no regular file"));
         let mut watcher = FileWatcher::new([folder.path().to_owned()]);
         assert!(watcher.poll() && watcher.problem().is_some(), "no folder");
     }

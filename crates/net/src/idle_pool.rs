@@ -1,6 +1,7 @@
 //! The pool of idle connections to one backend.
 
 use crate::connection::{Connection, HttpClientTimeouts};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::mutex::lock;
@@ -8,7 +9,34 @@ use tokenweir_protocol::mutex::lock;
 /// The idle connections to one backend, ordered from the least recently used to the most recently
 /// used. Clones share the pool.
 #[derive(Clone, Default)]
-pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
+pub struct IdlePool(Arc<Pool>);
+
+#[derive(Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "a connection stays in its box while it is used"
+)]
+struct Pool {
+    idle: Mutex<Vec<Box<Connection>>>,
+    connects: AtomicU64,
+    connect_micros: AtomicU64,
+    first_heads: AtomicU64,
+    first_head_micros: AtomicU64,
+}
+
+/// The attempts to open a connection to one backend, successful or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ConnectCounts {
+    /// Number of attempts.
+    pub count: u64,
+    /// Sum of their times, in seconds: TCP, and TLS if it is used.
+    pub seconds: f64,
+    /// Number of new connections with a response head.
+    pub first_heads: u64,
+    /// Sum of the times from the begin of the attempt to the first response head, in seconds. A server that accepts
+    /// late is seen here only: the kernel has answered for it.
+    pub first_head_seconds: f64,
+}
 
 /// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
@@ -19,10 +47,10 @@ impl IdlePool {
     /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool
     /// has no such connection. Closes expired connections and connections that the backend has closed,
     /// in a background task. Must be called inside a Tokio runtime.
-    pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Connection> {
+    pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Box<Connection>> {
         let mut unusable = Vec::new();
         let reusable = loop {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             let Some(mut connection) = list.pop() else {
                 break None;
             };
@@ -46,7 +74,7 @@ impl IdlePool {
     /// Must be called inside a Tokio runtime.
     pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
         let expired = {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             // The list is ordered by the end of the last use.
             let count =
                 list.partition_point(|connection| connection.has_been_idle_for(idle_timeout, now));
@@ -59,22 +87,49 @@ impl IdlePool {
     /// empty.
     pub fn close_oldest(&self) -> bool {
         let oldest = {
-            let mut list = lock(&self.0);
+            let mut list = lock(&self.0.idle);
             (!list.is_empty()).then(|| list.remove(0))
         };
         oldest.is_some()
     }
 
+    /// Counts an attempt to open a connection for a request.
+    pub(crate) fn on_connect(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.connects.fetch_add(1, Ordering::Relaxed);
+        self.0.connect_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// Counts the first response head of a connection, `took` after the begin of the attempt to open it.
+    pub(crate) fn on_first_head(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.first_heads.fetch_add(1, Ordering::Relaxed);
+        self.0
+            .first_head_micros
+            .fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// The attempts to open a connection since the last call.
+    pub fn take_connects(&self) -> ConnectCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        ConnectCounts {
+            count: take(&self.0.connects),
+            seconds: take(&self.0.connect_micros) as f64 / 1e6,
+            first_heads: take(&self.0.first_heads),
+            first_head_seconds: take(&self.0.first_head_micros) as f64 / 1e6,
+        }
+    }
+
     /// Adds a connection whose last response has just ended.
-    pub fn put(&self, connection: Connection) {
-        lock(&self.0).push(connection);
+    pub fn put(&self, connection: Box<Connection>) {
+        lock(&self.0.idle).push(connection);
     }
 }
 
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("IdlePool")
-            .field(&lock(&self.0).len())
+            .field(&lock(&self.0.idle).len())
             .finish()
     }
 }
@@ -82,7 +137,11 @@ impl std::fmt::Debug for IdlePool {
 /// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After
 /// a burst of requests, hundreds of connections expire together, and each close costs the kernel as
 /// much time as the forwarding of a chunk, on the machines of gateway and backend.
-fn close_gradually(connections: Vec<Connection>) {
+#[expect(
+    clippy::vec_box,
+    reason = "a connection stays in its box while it is used"
+)]
+fn close_gradually(connections: Vec<Box<Connection>>) {
     if connections.is_empty() {
         return;
     }
@@ -116,7 +175,7 @@ pub(crate) mod tests {
     }
 
     /// A new connection, and the socket at its other end.
-    pub(crate) async fn connection_and_peer() -> (Connection, TcpStream) {
+    pub(crate) async fn connection_and_peer() -> (Box<Connection>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap())
             .await
@@ -150,7 +209,7 @@ pub(crate) mod tests {
             peer.read(&mut [0])
                 .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
-        assert!(peers.iter_mut().all(is_open) && lock(&idle.0).is_empty());
+        assert!(peers.iter_mut().all(is_open) && lock(&idle.0.idle).is_empty());
         for peer in peers {
             let mut peer = TcpStream::from_std(peer).unwrap();
             assert_eq!(
@@ -187,19 +246,19 @@ pub(crate) mod tests {
         let (idle, mut peers) = filled_pool(3).await;
         let expected = peers[0].peer_addr().unwrap();
         peers.truncate(1);
-        let connections = std::mem::take(&mut *lock(&idle.0));
+        let connections = std::mem::take(&mut *lock(&idle.0.idle));
         for connection in &connections[1..] {
             let MaybeTlsStream::Plain(stream) = &connection.stream else {
                 unreachable!()
             };
             stream.readable().await.unwrap();
         }
-        *lock(&idle.0) = connections;
+        *lock(&idle.0.idle) = connections;
         let taken = idle.take(&limits(), clock::now()).unwrap();
         let MaybeTlsStream::Plain(stream) = &taken.stream else {
             unreachable!()
         };
         assert_eq!(stream.local_addr().unwrap(), expected);
-        assert!(lock(&idle.0).is_empty());
+        assert!(lock(&idle.0.idle).is_empty());
     }
 }

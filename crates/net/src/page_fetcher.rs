@@ -165,7 +165,7 @@ impl PageFetcher {
         &mut self,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-        idle: Option<Connection>,
+        idle: Option<Box<Connection>>,
         descriptor: Option<FileDescriptorPermit>,
     ) -> Result<StatusCode, FetchError> {
         let response = match idle {
@@ -201,7 +201,7 @@ impl PageFetcher {
 
     async fn send(
         &self,
-        connection: Connection,
+        connection: Box<Connection>,
         path: &PathAndQuery,
         post: Option<&PagePost>,
     ) -> Result<Response<BackendBody>, SendError> {

@@ -6,86 +6,19 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde::Serialize;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::named_enum;
 use tokio::task::JoinHandle;
 
-named_enum! {
-    /// The kinds of background tasks, and the parts of a request in which panics are caught. Panics are
-    /// counted by kind.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum BackgroundTask {
-        /// Accepts client connections.
-        Listener = "listener",
-        /// Serves one client connection.
-        Connection = "connection",
-        /// Serves the admin listener.
-        AdminListener = "admin_listener",
-        /// Handles one request.
-        Request = "request",
-        /// Estimates the load of one backend for routing.
-        Routing = "routing",
-        /// Finds streams that stall and streams that the client does not read.
-        StallSweep = "stall_sweep",
-        /// Compares the memory of the process with its limit.
-        MemoryWatch = "memory_watch",
-        /// Reloads certificate files.
-        Certificates = "certificates",
-        /// Assigns free capacity of backends to requests in the admission queue.
-        Admission = "admission",
-        /// Logs during a shutdown how many open requests the gateway still waits for.
-        DrainProgress = "drain_progress",
-        /// Reloads the configuration.
-        Reload = "reload",
-        /// Sends keep-alive notifications to systemd.
-        SystemdWatchdog = "systemd_watchdog",
-        /// Checks the health of one backend and scrapes its metrics.
-        HealthCheck = "health_check",
-        /// Runs one discovery source.
-        Discovery = "discovery",
-        /// Scrapes one GPU exporter.
-        GpuScrape = "gpu_scrape",
-        /// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
-        KvEvents = "kv_events",
-        /// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
-        PeerExchange = "peer_exchange",
-        /// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
-        SharedLimits = "shared_limits",
-        /// Diagnoses the backends.
-        Diagnosis = "diagnosis",
-        /// Sends messages to one webhook.
-        Webhook = "webhook",
-        /// Reloads the file of API keys.
-        KeysFile = "keys_file",
-        /// Reads the keys of one issuer of tokens (`jwt`).
-        IssuerKeys = "issuer_keys",
-        /// Exports spans to a collector.
-        SpanExport = "span_export",
-        /// Passes the record of a request to one sink.
-        RecordSink = "record_sink",
-        /// Writes lines of the access log or of a trace capture.
-        LogWriter = "log_writer",
-        /// Redacts and writes records of the payload log.
-        ContentLog = "content_log",
-        /// Redacts samples of responses and sends them to the quality judge.
-        QualitySamples = "quality_samples",
-        /// Writes the usage log or pushes its events.
-        UsageLog = "usage_log",
-    }
-}
-
-/// Number of panics of each task, in the order of [`BackgroundTask::ALL`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct PanicCounts(pub [u64; BackgroundTask::ALL.len()]);
+/// A kind of background task, or a part of a request in which panics are caught. Panics are counted by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackgroundTask(&'static str);
 
 /// A task whose panics are caught. Dropping this value aborts the task.
 #[derive(Debug)]
@@ -105,30 +38,67 @@ const MAX_RECENT_PANICS: usize = 256;
 /// The last panics: the task of each, and the time.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
-/// Number of panics of each task since the start of the process.
-static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
-    [const { AtomicU64::new(0) }; BackgroundTask::ALL.len()];
+/// Number of panics of each task since the start of the process. Tasks without a panic are left out.
+static PANIC_COUNTS: Mutex<BTreeMap<BackgroundTask, u64>> = Mutex::new(BTreeMap::new());
 
-// === impl PanicCounts ===
+// === impl BackgroundTask ===
 
-impl PanicCounts {
-    /// Reads the number of panics of each task since the start of the process.
-    pub fn snapshot() -> Self {
-        Self(
-            PANIC_COUNTS
-                .each_ref()
-                .map(|count| count.load(Ordering::Relaxed)),
-        )
+impl BackgroundTask {
+    /// Accepts client connections.
+    pub const LISTENER: Self = Self::new("listener");
+    /// Serves one client connection.
+    pub const CONNECTION: Self = Self::new("connection");
+    /// Serves the admin listener.
+    pub const ADMIN_LISTENER: Self = Self::new("admin_listener");
+    /// Handles one request.
+    pub const REQUEST: Self = Self::new("request");
+    /// Estimates the load of one backend for routing.
+    pub const ROUTING: Self = Self::new("routing");
+    /// Finds streams that stall and streams that the client does not read.
+    pub const STALL_SWEEP: Self = Self::new("stall_sweep");
+    /// Compares the memory of the process with its limit.
+    pub const MEMORY_WATCH: Self = Self::new("memory_watch");
+    /// Reloads certificate files.
+    pub const CERTIFICATES: Self = Self::new("certificates");
+    /// Assigns free capacity of backends to requests in the admission queue.
+    pub const ADMISSION: Self = Self::new("admission");
+    /// Logs during a shutdown how many open requests the gateway still waits for.
+    pub const DRAIN_PROGRESS: Self = Self::new("drain_progress");
+    /// Reloads the configuration.
+    pub const RELOAD: Self = Self::new("reload");
+    /// Sends keep-alive notifications to systemd.
+    pub const SYSTEMD_WATCHDOG: Self = Self::new("systemd_watchdog");
+    /// Checks the health of one backend and scrapes its metrics.
+    pub const HEALTH_CHECK: Self = Self::new("health_check");
+    /// Diagnoses the backends.
+    pub const DIAGNOSIS: Self = Self::new("diagnosis");
+    /// Reloads the file of API keys.
+    pub const KEYS_FILE: Self = Self::new("keys_file");
+    /// Exports spans to a collector.
+    pub const SPAN_EXPORT: Self = Self::new("span_export");
+    /// Passes the record of a request to one sink.
+    pub const RECORD_SINK: Self = Self::new("record_sink");
+    /// Writes lines of the access log or of a trace capture.
+    pub const LOG_WRITER: Self = Self::new("log_writer");
+
+    /// A kind of background task with this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
     }
 
-    /// Number of panics of one task.
-    pub fn for_task(&self, task: BackgroundTask) -> u64 {
-        self.0[task as usize]
+    /// The name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// Number of panics since the start of the process.
+    pub fn panics(self) -> u64 {
+        lock(&PANIC_COUNTS).get(&self).copied().unwrap_or(0)
     }
 }
 
-/// The number of panics of each task since `since`. Tasks without a panic are left out.
-pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
+/// The number of panics of each of `tasks` since `since`. Tasks without a panic are left out.
+pub fn panics_since(since: Instant, tasks: &[BackgroundTask]) -> Vec<(BackgroundTask, usize)> {
     let recent = lock(&RECENT_PANICS);
     let count = |task: BackgroundTask| {
         recent
@@ -136,9 +106,7 @@ pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
             .filter(|(other, at)| *other == task && *at >= since)
             .count()
     };
-    let counts = BackgroundTask::ALL
-        .into_iter()
-        .map(|task| (task, count(task)));
+    let counts = tasks.iter().map(|task| (*task, count(*task)));
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -146,7 +114,7 @@ pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
 
 /// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
-    PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
+    *lock(&PANIC_COUNTS).entry(task).or_default() += 1;
     push_bounded(
         &mut lock(&RECENT_PANICS),
         (task, clock::now()),
@@ -252,18 +220,17 @@ impl Drop for SupervisedTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tokenweir_protocol::clock;
 
     #[tokio::test(start_paused = true)]
     async fn a_panicking_task_is_counted_and_restarted() {
-        let before = PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis);
+        let before = BackgroundTask::DIAGNOSIS.panics();
         let start_time = clock::now();
         let starts = Arc::new(AtomicUsize::new(0));
         let start_counter = starts.clone();
-        let mut running = spawn(BackgroundTask::Diagnosis, move || {
+        let mut running = spawn(BackgroundTask::DIAGNOSIS, move || {
             let start = start_counter.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::task::yield_now().await;
@@ -272,10 +239,7 @@ mod tests {
         });
         (&mut running.0).await.unwrap();
         assert_eq!(starts.load(Ordering::SeqCst), 4);
-        assert_eq!(
-            PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis) - before,
-            3
-        );
+        assert_eq!(BackgroundTask::DIAGNOSIS.panics() - before, 3);
         assert_eq!((clock::now() - start_time).as_secs(), 1 + 2 + 4);
     }
 
@@ -283,7 +247,7 @@ mod tests {
     async fn the_restart_delay_shrinks_after_quiet_time() {
         let start_time = clock::now();
         let mut starts = 0_u32;
-        let mut running = spawn(BackgroundTask::MemoryWatch, move || {
+        let mut running = spawn(BackgroundTask::MEMORY_WATCH, move || {
             starts += 1;
             let start = starts;
             async move {
@@ -302,7 +266,7 @@ mod tests {
     async fn a_dropped_or_stopped_task_drops_its_state() {
         let state = Arc::new(());
         let spawn_with = |state: Arc<()>| {
-            spawn(BackgroundTask::Admission, move || {
+            spawn(BackgroundTask::ADMISSION, move || {
                 let state = state.clone();
                 async move {
                     std::future::pending::<()>().await;
@@ -320,41 +284,29 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_an_unrestarted_task_is_reported() {
-        let before = PanicCounts::snapshot().for_task(BackgroundTask::AdminListener);
-        spawn_once(BackgroundTask::AdminListener, async { panic!("a defect") })
+        let before = BackgroundTask::ADMIN_LISTENER.panics();
+        spawn_once(BackgroundTask::ADMIN_LISTENER, async { panic!("a defect") })
             .wait_for_end()
             .await;
-        assert_eq!(
-            PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before,
-            1
-        );
-        spawn_once(BackgroundTask::AdminListener, async {})
+        assert_eq!(BackgroundTask::ADMIN_LISTENER.panics() - before, 1);
+        spawn_once(BackgroundTask::ADMIN_LISTENER, async {})
             .wait_for_end()
             .await;
-        assert_eq!(
-            PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before,
-            1
-        );
-    }
-
-    #[test]
-    fn background_tasks_have_unique_names() {
-        let names: BTreeSet<&str> = BackgroundTask::NAMES.iter().copied().collect();
-        assert_eq!(names.len(), BackgroundTask::NAMES.len());
+        assert_eq!(BackgroundTask::ADMIN_LISTENER.panics() - before, 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn recent_panics_are_counted_by_background_task() {
         assert_eq!(
-            catch_panic(BackgroundTask::Routing, || -> u32 { panic!("a defect") }),
+            catch_panic(BackgroundTask::ROUTING, || -> u32 { panic!("a defect") }),
             None
         );
         let since = clock::now();
         let count = |since| {
-            let panics = panics_since(since);
+            let panics = panics_since(since, &[BackgroundTask::ROUTING]);
             panics
                 .iter()
-                .find(|(task, _)| *task == BackgroundTask::Routing)
+                .find(|(task, _)| *task == BackgroundTask::ROUTING)
                 .map(|(_, count)| *count)
         };
         assert_eq!(count(since), Some(1));

@@ -55,6 +55,8 @@ pub struct BucketBounds(BoundsStorage);
 enum BoundsStorage {
     Static(&'static [f64]),
     Shared(Arc<[f64]>),
+    /// The histogram counts its values in exponential buckets too.
+    Native(Arc<[f64]>),
 }
 
 /// A histogram with a fixed number of bucket counts, and with the count, sum and maximum of its
@@ -126,6 +128,17 @@ impl BucketBounds {
         ))
     }
 
+    /// The same bounds for a histogram that counts its values in exponential buckets too.
+    #[must_use]
+    pub fn native(&self) -> Self {
+        Self(BoundsStorage::Native((**self).into()))
+    }
+
+    /// Whether a histogram with these bounds counts its values in exponential buckets too.
+    pub fn is_native(&self) -> bool {
+        matches!(self.0, BoundsStorage::Native(_))
+    }
+
     /// Index of the bucket of a value. A value that equals a bound belongs to the bucket that ends
     /// at the bound.
     pub fn bucket_index(&self, value: f64) -> usize {
@@ -139,7 +152,7 @@ impl Deref for BucketBounds {
     fn deref(&self) -> &[f64] {
         match &self.0 {
             BoundsStorage::Static(bounds) => bounds,
-            BoundsStorage::Shared(bounds) => bounds,
+            BoundsStorage::Shared(bounds) | BoundsStorage::Native(bounds) => bounds,
         }
     }
 }
@@ -153,11 +166,13 @@ impl PartialEq for BucketBounds {
 // === impl FixedBucketHistogram ===
 
 impl<S: BucketLayout> FixedBucketHistogram<S> {
-    /// An empty histogram with these bounds instead of the default bounds. If `has_exponential`, it counts the
-    /// values in exponential buckets too. The memory of these buckets is allocated now, so that the record of
-    /// a value allocates nothing.
-    pub fn with_bounds(bounds: &BucketBounds, has_exponential: bool) -> Self {
-        let exponential = has_exponential.then(|| Box::new(ExponentialHistogram::preallocated()));
+    /// An empty histogram with these bounds instead of the default bounds. The memory of exponential buckets is
+    /// allocated now, so that the record of a value allocates nothing.
+    pub fn with_bounds(bounds: &BucketBounds) -> Self {
+        let mut exponential = None;
+        if bounds.is_native() {
+            exponential = Some(Box::new(ExponentialHistogram::preallocated()));
+        }
         Self {
             bounds: bounds.clone(),
             exponential,
@@ -308,8 +323,7 @@ mod tests {
 
     #[test]
     fn configured_bounds_separate_quantiles() {
-        let mut gaps =
-            OutputGapHistogram::with_bounds(&BucketBounds::from_slice(&[0.033, 0.07]), false);
+        let mut gaps = OutputGapHistogram::with_bounds(&BucketBounds::from_slice(&[0.033, 0.07]));
         gaps.record_duration_n(Duration::from_millis(33), 95);
         gaps.record_duration_n(Duration::from_millis(34), 5);
         assert_eq!(gaps.bucket_counts(), [95, 5, 0]);

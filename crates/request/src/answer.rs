@@ -1,83 +1,157 @@
-//! What the client of a request got.
+//! Judges what the client of a request got.
 
-use crate::record::{Outcome, RequestRecord, Termination, UsageSource};
+use crate::record::{Answer, ClientIdentity, Outcome, RequestRecord, Termination, UsageSource};
 use crate::slo::{Objective, ObjectiveResult};
-use std::time::Duration;
-use tokenweir_protocol::named_enum;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::openai::{Api, FinishReason};
 
-named_enum! {
-    /// What the client of an inference request got.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub enum Answer {
-        /// A whole answer that is not empty, and in time for all objectives.
-        Good = "good",
-        /// An error, a part of an answer or none: the backend failed, or the gateway shut down.
-        Failed = "failed",
-        /// A complete response with neither text nor a tool call outside of reasoning.
-        Empty = "empty",
-        /// An answer that ended for lack of tokens before the limit that the client asked for.
-        Truncated = "truncated",
-        /// The client gave up after a wait of a second or more.
-        ClientTimeout = "client_timeout",
-        /// 429 or 503, because of lacking capacity or of a limit.
-        Refused = "refused",
-        /// Another status of 4xx.
-        Rejected = "rejected",
-        /// A good answer that missed an objective.
-        Late = "late",
-        /// The client ended the request itself, without having waited.
-        Cancelled = "cancelled",
-    }
+/// Judges what the clients of finished requests got.
+#[derive(Debug, Default)]
+pub struct AnswerJudge {
+    objectives: Vec<Objective>,
+    /// The last answered requests, the oldest first.
+    answered: VecDeque<Answered>,
 }
 
+/// A request that was answered.
+#[derive(Debug)]
+struct Answered {
+    prompt: u64,
+    client: Client,
+    accepted: Instant,
+    ended: Instant,
+}
+
+/// The client of a request, which is its key if it has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Client {
+    Key(Arc<ClientIdentity>),
+    Address(IpAddr),
+}
+
+/// Number of answered requests that are compared with requests that clients ended.
+const MAX_ANSWERED: usize = 256;
 /// A client that leaves after a shorter time without output cancels the request. A longer wait made it give
 /// up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
 
-impl Answer {
-    /// The class of a finished request. `None`: the request is no inference request, or is a WebSocket.
-    pub fn of(record: &RequestRecord, objectives: &[Objective]) -> Option<Self> {
-        if record.api.is_none() || record.status == Some(STATUS_SWITCHING_PROTOCOLS) {
-            return None;
+impl AnswerJudge {
+    /// A judge with these objectives.
+    pub fn new(objectives: Vec<Objective>) -> Self {
+        Self {
+            objectives,
+            answered: VecDeque::new(),
         }
-        Some(match record.outcome {
-            Outcome::Ok => Self::of_response(record, objectives),
-            Outcome::Cancelled if has_given_up(record) => Self::ClientTimeout,
-            Outcome::Cancelled => Self::Cancelled,
-            Outcome::Rejected => Self::Refused,
-            Outcome::ClientError => Self::of_client_error(record),
-            Outcome::UpstreamError
-            | Outcome::StreamError
-            | Outcome::Truncated
-            | Outcome::Aborted
-            | Outcome::Timeout
-            | Outcome::Shutdown => Self::Failed,
+    }
+
+    /// Sets what the clients of these requests got.
+    pub fn judge<'a>(&mut self, records: impl Iterator<Item = &'a mut RequestRecord>) {
+        let mut ended_by_clients = Vec::new();
+        for record in records {
+            record.answer = class_of(record, &self.objectives);
+            if record.outcome == Outcome::Ok {
+                self.remember(record);
+            } else if record.outcome == Outcome::Cancelled {
+                ended_by_clients.push(record);
+            }
+        }
+        for record in ended_by_clients {
+            if self.has_answered_equal(record) {
+                record.is_hedge = true;
+                record.answer = record.answer.and(Some(Answer::Cancelled));
+            }
+        }
+    }
+
+    fn remember(&mut self, record: &RequestRecord) {
+        if let (Some(prompt), Some(ended)) = (prompt_of(record), record.timings.ended) {
+            let answered = Answered {
+                prompt,
+                client: Client::of(record),
+                accepted: record.timings.accepted,
+                ended,
+            };
+            push_bounded(&mut self.answered, answered, MAX_ANSWERED);
+        }
+    }
+
+    /// Whether the client got the answer to an equal request while this one was open. It had sent both to take the
+    /// first answer.
+    fn has_answered_equal(&self, record: &RequestRecord) -> bool {
+        let (Some(prompt), Some(ended)) = (prompt_of(record), record.timings.ended) else {
+            return false;
+        };
+        let client = Client::of(record);
+        self.answered.iter().any(|answered| {
+            let is_meanwhile =
+                answered.accepted < ended && answered.ended > record.timings.accepted;
+            answered.prompt == prompt && answered.client == client && is_meanwhile
         })
     }
+}
 
-    fn of_response(record: &RequestRecord, objectives: &[Objective]) -> Self {
-        let is_late = |objective: &Objective| objective.judge(record) == ObjectiveResult::Bad;
-        if is_truncated(record) {
-            Self::Truncated
-        } else if is_empty(record) {
-            Self::Empty
-        } else if objectives.iter().any(is_late) {
-            Self::Late
-        } else {
-            Self::Good
+impl Client {
+    fn of(record: &RequestRecord) -> Self {
+        match &record.caller {
+            Some(caller) => Self::Key(caller.clone()),
+            None => Self::Address(record.client),
         }
     }
+}
 
-    fn of_client_error(record: &RequestRecord) -> Self {
-        match record.status {
-            Some(429 | 503) => Self::Refused,
-            // The client did not send its whole request.
-            Some(STATUS_REQUEST_TIMEOUT) if record.refusal.is_some() => Self::Cancelled,
-            _ => Self::Rejected,
-        }
+/// The hash of the whole prompt. `None`: not known.
+fn prompt_of(record: &RequestRecord) -> Option<u64> {
+    let prompt = record.fingerprint.as_ref()?;
+    (prompt.whole != 0).then_some(prompt.whole)
+}
+
+/// The class of a finished request. `None`: the request is no inference request, or is a WebSocket.
+fn class_of(record: &RequestRecord, objectives: &[Objective]) -> Option<Answer> {
+    if record.api.is_none() || record.status == Some(STATUS_SWITCHING_PROTOCOLS) {
+        return None;
+    }
+    Some(match record.outcome {
+        Outcome::Ok => class_of_response(record, objectives),
+        Outcome::Cancelled if has_given_up(record) => Answer::ClientTimeout,
+        Outcome::Cancelled => Answer::Cancelled,
+        Outcome::Rejected => Answer::Refused,
+        Outcome::ClientError => class_of_client_error(record),
+        Outcome::UpstreamError
+        | Outcome::StreamError
+        | Outcome::Truncated
+        | Outcome::Aborted
+        | Outcome::Timeout
+        | Outcome::Shutdown => Answer::Failed,
+    })
+}
+
+fn class_of_response(record: &RequestRecord, objectives: &[Objective]) -> Answer {
+    let is_late = |objective: &Objective| objective.judge(record) == ObjectiveResult::Bad;
+    if is_truncated(record) {
+        Answer::Truncated
+    } else if is_empty(record) {
+        Answer::Empty
+    } else if record.is_unreadable() {
+        Answer::Damaged
+    } else if objectives.iter().any(is_late) {
+        Answer::Late
+    } else {
+        Answer::Good
+    }
+}
+
+fn class_of_client_error(record: &RequestRecord) -> Answer {
+    match record.status {
+        Some(429 | 503) => Answer::Refused,
+        // The client did not send its whole request.
+        Some(STATUS_REQUEST_TIMEOUT) if record.refusal.is_some() => Answer::Cancelled,
+        _ => Answer::Rejected,
     }
 }
 
@@ -128,13 +202,13 @@ fn has_given_up(record: &RequestRecord) -> bool {
 mod tests {
     use super::*;
     use crate::record::fixtures::streamed;
-    use std::time::Instant;
+    use tokenweir_routing::PromptFingerprint;
 
     fn class(change: impl FnOnce(&mut RequestRecord)) -> Option<&'static str> {
         let mut record = streamed();
         record.observed.has_answer = true;
         change(&mut record);
-        Answer::of(&record, &[]).map(Answer::as_str)
+        class_of(&record, &[]).map(Answer::as_str)
     }
 
     fn after(record: &RequestRecord, millis: u64) -> Instant {
@@ -251,5 +325,37 @@ mod tests {
             Some("cancelled"),
             "it did not send its whole request"
         );
+    }
+
+    /// A request for this prompt from `from` to `to`, in milliseconds.
+    fn sent(prompt: u64, from: u64, to: u64) -> RequestRecord {
+        let mut record = streamed();
+        let start = record.timings.accepted;
+        let at = |millis| start + Duration::from_millis(millis);
+        record.timings.accepted = at(from);
+        record.timings.received = Some(at(from));
+        record.timings.last_output = None;
+        record.timings.ended = Some(at(to));
+        record.observed.has_answer = true;
+        record.fingerprint = Some(Arc::new(PromptFingerprint {
+            whole: prompt,
+            ..PromptFingerprint::default()
+        }));
+        record
+    }
+
+    #[test]
+    fn the_slower_of_two_equal_requests_is_cancelled() {
+        let judged = |prompt, from, answered_from| {
+            let mut winner = sent(7, answered_from, answered_from + 1_900);
+            let mut loser = sent(prompt, from, from + 2_000);
+            loser.outcome = Outcome::Cancelled;
+            loser.end = Termination::ClientDisconnected;
+            AnswerJudge::default().judge([&mut loser, &mut winner].into_iter());
+            loser.answer.map(Answer::as_str)
+        };
+        assert_eq!(judged(7, 0, 50), Some("cancelled"));
+        assert_eq!(judged(8, 0, 50), Some("client_timeout"), "another prompt");
+        assert_eq!(judged(7, 0, 2_100), Some("client_timeout"), "a retry");
     }
 }

@@ -11,4 +11,5 @@ pub mod error;
 pub mod observe;
 pub mod record;
 pub mod runs;
+pub mod significance;
 pub mod slo;

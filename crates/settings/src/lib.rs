@@ -4,6 +4,7 @@
 //! ```text
 //! rule        the violation of a rule, and rules for single values
 //! secret      the location of a secret, and its value
+//! receiver    the URL and the token of a receiver of HTTP requests
 //! section     the contract
 //! ```
 
@@ -11,8 +12,11 @@
 mod scalars;
 mod rule;
 mod secret;
+
+mod receiver;
 mod section;
 
+pub use receiver::{ReceiverConfig, ReceiverError, ReceiverUrl};
 pub use rule::{
     CheckResult, RuleViolation, at_least_1ms, file_path, header_name, is_label, more_than_0,
     require, sample_share, share, violation_at, violation_of,

@@ -10,7 +10,7 @@ use super::blocks::{BlockId, BlockPool, StoredBlock};
 pub struct SequenceId(pub u64);
 
 /// A request to the engine. The engine needs lengths and hashes, but no text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SequenceRequest {
     /// Number of prompt tokens. Zero counts as one.
     pub prompt_tokens: u32,
@@ -19,6 +19,8 @@ pub struct SequenceRequest {
     pub block_hashes: Vec<u64>,
     /// Number of output tokens. Zero counts as one.
     pub output_tokens: u32,
+    /// The LoRA adapter. `None`: the base model.
+    pub adapter: Option<u32>,
 }
 
 impl SequenceRequest {
@@ -115,6 +117,10 @@ impl Sequence {
             first_token: now,
             last_token: now,
         }
+    }
+
+    pub(super) fn adapter(&self) -> Option<u32> {
+        self.request.adapter
     }
 
     /// Number of prompt and generated tokens.

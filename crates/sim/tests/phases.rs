@@ -128,8 +128,8 @@ impl Simulation {
         record.decision = Some(Arc::new(decision(at, self.condition)));
         let request = SequenceRequest {
             prompt_tokens,
-            block_hashes: Vec::new(),
             output_tokens,
+            ..SequenceRequest::default()
         };
         self.front_end
             .push_back((self.front_end_busy_until, id, request));

@@ -14,9 +14,9 @@ pub(super) struct TableColumn {
     /// Least width in characters. A column of texts grows up to its longest text, [`GROWING_COLUMN`] first.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
-    /// Order in which columns are omitted on a narrow screen. The column with the highest rank is omitted
+    /// Order in which columns are omitted on a narrow screen. The column with the highest number is omitted
     /// first.
-    pub(super) rank: u8,
+    pub(super) priority: u8,
 }
 
 /// One row of a pane.
@@ -60,21 +60,21 @@ enum SortKey {
 /// Values of GPUs that are older than this number of seconds are shown as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
-const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
+const fn text_column(title: &'static str, width: u16, priority: u8) -> TableColumn {
     TableColumn {
         title,
         width,
         is_numeric: false,
-        rank,
+        priority,
     }
 }
 
-const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
+const fn number_column(title: &'static str, width: u16, priority: u8) -> TableColumn {
     TableColumn {
         title,
         width,
         is_numeric: true,
-        rank,
+        priority,
     }
 }
 
@@ -95,12 +95,12 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(EVENTS_COLUMN, 9, 10),
     number_column(GPU_COLUMN, 5, 11),
     number_column(GPU_MEMORY_COLUMN, 8, 12),
-    text_column("MODEL", 12, FIRST_SPARE_RANK),
-    text_column("WHY", 20, FIRST_SPARE_RANK + 1),
+    text_column("MODEL", 12, FIRST_SPARE_PRIORITY),
+    text_column("WHY", 20, FIRST_SPARE_PRIORITY + 1),
 ];
 
-/// Columns from this rank on are shown only beside names of backends that are not cut.
-pub(super) const FIRST_SPARE_RANK: u8 = 20;
+/// Columns from this priority on are shown only beside names of backends that are not cut.
+pub(super) const FIRST_SPARE_PRIORITY: u8 = 20;
 
 /// The title of the column with the names of backends, in all panes.
 pub(super) const GROWING_COLUMN: &str = "BACKEND";

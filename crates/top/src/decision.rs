@@ -1,6 +1,7 @@
 //! Renders a routing decision as lines of text.
 
 use super::formatting::{common_end, count, cut, percent, seconds, text, words};
+use super::waterfall;
 use serde_json::Value;
 
 /// The lines of text about one request. The first lines show the result and, if the request was slow, the
@@ -27,6 +28,7 @@ pub fn explanation(decision: &Value) -> Vec<String> {
         .into_iter()
         .find_map(Value::as_str);
     lines.extend(trace.map(|trace| format!("trace      {}", text(trace))));
+    lines.extend(waterfall::bars(decision));
     lines.extend([
         format!(
             "client     {}",

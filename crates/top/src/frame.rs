@@ -9,7 +9,7 @@ pub use style::FrameOptions;
 
 use super::backend::DrainRisk;
 use super::columns::{
-    CellTone, FIRST_SPARE_RANK, GROWING_COLUMN, TableCell, TableColumn, TableRow, columns,
+    CellTone, FIRST_SPARE_PRIORITY, GROWING_COLUMN, TableCell, TableColumn, TableRow, columns,
     shown_columns,
 };
 use super::formatting::{common_end, cut, text};
@@ -342,16 +342,16 @@ fn fit_columns(
     fitted
 }
 
-/// Removes the columns of the highest ranks until the others fit into `available`. `lacking`: the width that the
-/// names in the first column lack. A column of a spare rank goes before a name is cut.
+/// Removes the columns of the highest priority numbers until the others fit into `available`. `lacking`: the width that the
+/// names in the first column lack. A column of a spare priority goes before a name is cut.
 fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize, available: usize) {
     while shown.len() > 1 {
         let last = shown
             .iter()
             .enumerate()
-            .max_by_key(|(_, index)| columns[**index].rank);
+            .max_by_key(|(_, index)| columns[**index].priority);
         let Some((position, index)) = last else { break };
-        let is_spare = columns[*index].rank >= FIRST_SPARE_RANK;
+        let is_spare = columns[*index].priority >= FIRST_SPARE_PRIORITY;
         let names = if is_spare { lacking } else { 0 };
         if needed_width(columns, shown) + names <= available {
             break;

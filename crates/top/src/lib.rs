@@ -4,6 +4,7 @@
 mod formatting;
 mod pane;
 mod rates;
+mod waterfall;
 
 mod backend;
 mod columns;

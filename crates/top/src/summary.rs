@@ -29,6 +29,8 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         state = format!("{state}: {}", text(&gateway.state_reasons.join("; ")));
     }
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
+    let held = gateway.held_because.as_deref();
+    let held = held.map_or_else(String::new, |why| format!(": {}", text(why)));
     let last = &gateway.last_minute;
     let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
     let known = times
@@ -64,7 +66,7 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             }
         ),
         format!(
-            "requests   {} in flight, {waiting} in the queue",
+            "requests   {} in flight, {waiting} in the queue{held}",
             gateway.requests_in_flight
         ),
         format!(
@@ -170,13 +172,25 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     [titles].into_iter().chain(rows).collect()
 }
 
+/// Why the metrics of a backend cannot be read, in words.
+fn scrape_words(error: &str) -> String {
+    let why = match error {
+        "status" => "it answers with an error status",
+        "connect" => "no connection",
+        "timeout" => "no answer in time",
+        "truncated" => "it breaks off",
+        "encoded" => "it is compressed",
+        "too_large" => "it is longer than scrape.max_page",
+        "not_understood" => "it lacks the numbers of requests",
+        other => other,
+    };
+    format!("its metrics page cannot be read: {why}")
+}
+
 /// The line of the table about one backend. `width`: width of the column with the names, in characters.
 fn backend_line(backend: &BackendSummary, width: usize) -> String {
-    let reasons = [
-        &backend.condition_reason,
-        &backend.reason,
-        &backend.scrape_error,
-    ];
+    let scrape_error = backend.scrape_error.as_deref().map(scrape_words);
+    let reasons = [&backend.condition_reason, &backend.reason, &scrape_error];
     let reason = reasons.into_iter().find_map(Option::as_deref);
     let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(reason)));
     let events = backend

@@ -14,6 +14,9 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
 
+/// Scrapes one GPU exporter.
+pub const TASK: BackgroundTask = BackgroundTask::new("gpu_scrape");
+
 /// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
@@ -37,7 +40,7 @@ impl GpuMonitor {
             let scraped = exporter.clone();
             let settings = settings.clone();
             let client = client.clone();
-            let task = supervise::spawn(BackgroundTask::GpuScrape, move || {
+            let task = supervise::spawn(TASK, move || {
                 scraped.clone().run(client.clone(), settings.clone())
             });
             (exporter, task)

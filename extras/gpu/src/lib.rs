@@ -6,6 +6,7 @@
 
 mod settings;
 
+mod check;
 mod condition;
 mod exporter_scraper;
 mod facet;
@@ -16,8 +17,10 @@ mod section;
 
 mod gpu_monitor;
 
-pub use facet::GpuFacet;
+pub use check::check;
+pub use facet::{BackendCost, GpuFacet};
 pub use gpu_monitor::GpuMonitor;
+pub use gpu_monitor::TASK;
 pub use gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 pub use page::{GpuBackend, GpuIndex, GpuPage, GpuRule};
 pub use section::{Cost, CostConfig, Section, check_price};

@@ -1,7 +1,8 @@
-//! Metrics of the GPUs of backends, from DCGM exporters. A value that an exporter does not report
+//! Metrics of the GPUs of backends: their number and price from the configuration, and values of DCGM exporters. A value that an exporter does not report
 //! has no series. If an exporter fails, the series of its GPUs keep the last values.
 //! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
+use super::facet::BackendCost;
 use super::gpu_monitor::GpuMonitor;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use crate::page::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
@@ -39,6 +40,16 @@ const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", 
 
 /// The metrics of the GPUs of backends.
 pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::of_backend(
+        "tokenweir_backend_gpus",
+        "GPUs of the backend, from the configuration.",
+        |backend| backend.blocks.get::<BackendCost>()?.gpus,
+    ),
+    MetricDescriptor::of_backend(
+        "tokenweir_backend_price_per_hour",
+        "Price of all GPUs of the backend for one hour.",
+        |backend| backend.blocks.get::<BackendCost>()?.hour_price,
+    ),
     MetricDescriptor::new(
         "tokenweir_gpu_utilization_ratio",
         "Share of time in which the GPU computed.",

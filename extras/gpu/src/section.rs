@@ -63,6 +63,17 @@ pub struct CostConfig {
     pub gpu_hour_price: Option<f64>,
 }
 
+impl CostConfig {
+    /// The values of one backend: its own, or else these.
+    #[must_use]
+    pub fn of_backend(self, gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
+        Self {
+            gpus: gpus.or(self.gpus),
+            gpu_hour_price: gpu_hour_price.or(self.gpu_hour_price),
+        }
+    }
+}
+
 /// The section `cost`.
 pub struct Cost;
 

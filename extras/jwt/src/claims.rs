@@ -95,10 +95,12 @@ impl GrantRules {
         let limits: Option<UsageLimits> = read(&all, names.limits.as_deref())?;
         let limits = limits.unwrap_or_default();
         limits.check().map_err(|_| Refusal::Claims)?;
+        let subject = subject(&token.claims);
         Ok(TokenGrant {
             digest,
             tenant: self.tenant(&all, keys)?,
-            key: self.key_name(&token.claims),
+            key: self.key_name(&subject),
+            subject: KeyDigest::from_key(subject.as_bytes()),
             tier: tier.map(|name| self.tier(&name)).transpose()?,
             models: models.map(ModelList::into_names).transpose()?,
             limits,
@@ -120,18 +122,18 @@ impl GrantRules {
     }
 
     /// The name of the key that stands for the subject: a pseudonym, because logs have it.
-    fn key_name(&self, claims: &Claims) -> Arc<str> {
-        let subject = claims
-            .sub
-            .as_ref()
-            .or(claims.client_id.as_ref())
-            .or(claims.azp.as_ref());
-        let subject = subject.map_or("", String::as_str);
-        // The length separates the issuer from the subject.
-        let text = format!("{} {} {subject}", claims.iss.len(), claims.iss);
-        let pseudonym = self.pseudonyms.pseudonym("subject", &text);
+    fn key_name(&self, subject: &str) -> Arc<str> {
+        let pseudonym = self.pseudonyms.pseudonym("subject", subject);
         format!("{}{pseudonym}", ClientIdentity::TOKEN_KEY_PREFIX).into()
     }
+}
+
+/// Issuer and subject. The length separates them.
+fn subject(claims: &Claims) -> String {
+    let of_client = claims.client_id.as_ref().or(claims.azp.as_ref());
+    let subject = claims.sub.as_ref().or(of_client);
+    let subject = subject.map_or("", String::as_str);
+    format!("{} {} {subject}", claims.iss.len(), claims.iss)
 }
 
 /// The models that a token lists.

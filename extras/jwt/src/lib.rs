@@ -23,6 +23,7 @@ mod verified;
 mod tests;
 
 pub use claims::GrantContext;
+pub use issuer::TASK;
 pub use issuer::{IssuerStatus, JwksFileError};
 pub use refusal::Refusal;
 pub use section::{JwtConfig, JwtIssuerConfig, Section};

@@ -4,20 +4,23 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{self as scheme, RsaPublicKeyComponents, UnparsedPublicKey};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use tokenweir_protocol::named_enum;
 
-/// An algorithm of a signature with a public key. Algorithms with a shared secret do not exist here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Algorithm {
-    RS256,
-    RS384,
-    RS512,
-    PS256,
-    PS384,
-    PS512,
-    ES256,
-    ES384,
-    EdDSA,
+named_enum! {
+    /// An algorithm of a signature with a public key. Algorithms with a shared secret do not exist here.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    pub enum Algorithm {
+        RS256 = "RS256",
+        RS384 = "RS384",
+        RS512 = "RS512",
+        PS256 = "PS256",
+        PS384 = "PS384",
+        PS512 = "PS512",
+        ES256 = "ES256",
+        ES384 = "ES384",
+        EdDSA = "EdDSA",
+    }
 }
 
 /// The kind of a key. A key and a signature must have the same one.
@@ -65,19 +68,6 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 9] = [
-        Self::RS256,
-        Self::RS384,
-        Self::RS512,
-        Self::PS256,
-        Self::PS384,
-        Self::PS512,
-        Self::ES256,
-        Self::ES384,
-        Self::EdDSA,
-    ];
-
     /// The algorithm of this name in a header. `None`: none of these, such as `none` and `HS256`.
     pub(super) fn parse(name: &str) -> Option<Self> {
         // RFC 9864 names the curve.

@@ -17,6 +17,7 @@ pub use backend_cache::{BackendCache, CacheStatus};
 pub use facet::KvEventsFacet;
 pub use learning::{CacheKnowledge, LearningCounts};
 pub use receipt::KvEventsDriver;
+pub use settings::TASK;
 pub use settings::{KvEventSource, KvEventsSettings, Section};
 
 #[cfg(test)]

@@ -4,7 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
+use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_settings::{ConfigSection, ReloadClass};
+
+/// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
+pub const TASK: BackgroundTask = BackgroundTask::new("kv_events");
 
 /// How the gateway uses the KV events of backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

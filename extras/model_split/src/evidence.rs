@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::named_enum;
 use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
+use xxhash_rust::xxh3::xxh3_64;
 
 named_enum! {
     /// In what a version is worse than the others.
@@ -34,9 +35,12 @@ pub(super) struct Evidence {
     empty_answers: Share,
     /// A bit for each conversation with a bad request. Conversations can have the same bit.
     bad_conversations: u64,
+    /// A bit for each tenant, or address of a client without one, with a request, and with a bad one.
+    clients: u64,
+    bad_clients: u64,
 }
 
-/// The evidence of the last minute.
+/// The evidence of the last hour.
 #[derive(Debug, Default)]
 pub(super) struct Window(VecDeque<Slice>);
 
@@ -47,14 +51,21 @@ struct Slice {
     evidence: Evidence,
 }
 
-/// Time over which versions are compared.
-const WINDOW: Duration = Duration::from_mins(1);
+/// Least time over which versions are compared.
+pub(super) const MIN_SPAN: Duration = Duration::from_mins(1);
+/// Greatest time over which versions are compared.
+const MAX_SPAN: Duration = Duration::from_hours(1);
+/// Number of requests of a version after which no earlier ones are compared.
+const ENOUGH_REQUESTS: u64 = 200;
 /// Length of a slice.
 const SLICE: Duration = Duration::from_secs(5);
 /// Fewest requests of a version, and of all others together, that are compared.
 const MIN_REQUESTS: u64 = 20;
-/// Fewest conversations with bad requests: one client must not take out a version.
+/// Fewest conversations with bad requests.
 const MIN_BAD_CONVERSATIONS: u32 = 5;
+/// Fewest clients with bad requests, if the version has so many clients: clients name their conversations, and one
+/// client must not take out a version for all.
+const MIN_BAD_CLIENTS: u32 = 3;
 /// Least difference of two shares of bad requests.
 const MIN_DIFFERENCE: f64 = 0.03;
 /// Least signed root of the likelihood ratio at which two shares differ, in standard deviations. Equal versions
@@ -127,11 +138,13 @@ impl Evidence {
         if let Some(end) = record.response_end() {
             evidence.empty_answers = Share::one(end == ResponseEnd::Empty);
         }
+        evidence.clients = client_bit(record);
         if Fault::ALL
             .iter()
             .any(|fault| evidence.share(*fault).bad > 0)
         {
             evidence.bad_conversations = 1 << (conversation % u64::from(u64::BITS));
+            evidence.bad_clients = evidence.clients;
         }
         evidence
     }
@@ -141,6 +154,8 @@ impl Evidence {
         self.objectives.add(other.objectives);
         self.empty_answers.add(other.empty_answers);
         self.bad_conversations |= other.bad_conversations;
+        self.clients |= other.clients;
+        self.bad_clients |= other.bad_clients;
     }
 
     pub(super) fn share(&self, fault: Fault) -> Share {
@@ -158,7 +173,9 @@ impl Evidence {
 
     /// In what the version is worse than the others. `None`: in nothing.
     pub(super) fn fault_against(&self, others: &Self) -> Option<Fault> {
-        if self.bad_conversations.count_ones() < MIN_BAD_CONVERSATIONS {
+        let bad_clients = self.bad_clients.count_ones();
+        let is_of_few = bad_clients < self.clients.count_ones().min(MIN_BAD_CLIENTS);
+        if is_of_few || self.bad_conversations.count_ones() < MIN_BAD_CONVERSATIONS {
             return None;
         }
         let is_worse = |fault: &Fault| self.share(*fault).is_worse_than(others.share(*fault));
@@ -166,8 +183,25 @@ impl Evidence {
     }
 }
 
+/// A bit for the tenant of a request, or for the address of its client.
+fn client_bit(record: &RequestRecord) -> u64 {
+    let hash = match &record.caller {
+        Some(caller) => xxh3_64(caller.tenant.as_bytes()),
+        None => xxh3_64(record.client.to_string().as_bytes()),
+    };
+    1 << (hash % u64::from(u64::BITS))
+}
+
 impl Window {
+    /// Adds evidence. Forgets what is older than an hour.
     pub(super) fn add(&mut self, evidence: Evidence, now: Instant) {
+        while self
+            .0
+            .front()
+            .is_some_and(|oldest| oldest.age(now) >= MAX_SPAN)
+        {
+            self.0.pop_front();
+        }
         match self.0.back_mut() {
             Some(last) if now < last.began + SLICE => last.evidence.add(evidence),
             _ => self.0.push_back(Slice {
@@ -177,26 +211,39 @@ impl Window {
         }
     }
 
-    /// The evidence of the last minute. Forgets what is older.
-    pub(super) fn recent(&mut self, now: Instant) -> Evidence {
-        while self
-            .0
-            .front()
-            .is_some_and(|slice| now.saturating_duration_since(slice.began) >= WINDOW)
-        {
-            self.0.pop_front();
+    /// The time over which the version is compared at `now`: so long that it had enough requests.
+    pub(super) fn span(&self, now: Instant) -> Duration {
+        let mut requests = 0;
+        for slice in self.0.iter().rev() {
+            requests += slice.evidence.errors.requests;
+            if requests >= ENOUGH_REQUESTS {
+                return (slice.age(now) + SLICE).clamp(MIN_SPAN, MAX_SPAN);
+            }
         }
+        MAX_SPAN
+    }
+
+    /// The evidence of this time before `now`.
+    pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
         let mut sum = Evidence::default();
-        for slice in &self.0 {
+        let slices = self.0.iter().rev();
+        for slice in slices.take_while(|slice| slice.age(now) < span) {
             sum.add(slice.evidence);
         }
         sum
     }
 }
 
+impl Slice {
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_protocol::clock;
     use tokenweir_request::record::fixtures::streamed;
 
     fn share(bad: u64, requests: u64) -> Share {
@@ -264,7 +311,8 @@ mod tests {
             assert_eq!(shows(failed).errors, share(1, 1));
         }
         for other in [Outcome::ClientError, Outcome::Cancelled, Outcome::Shutdown] {
-            assert_eq!(shows(other), Evidence::default());
+            let evidence = shows(other);
+            assert_eq!((evidence.errors, evidence.is_bad()), (share(0, 0), false));
         }
         let mut empty = answered.clone();
         empty.observed.has_answer = false;
@@ -273,25 +321,46 @@ mod tests {
         assert!(evidence.is_bad() && !shows(Outcome::Ok).is_bad());
     }
 
-    #[test]
-    fn a_window_forgets_after_a_minute() {
+    /// A window with one request each of these seconds.
+    fn window(seconds: impl Iterator<Item = u64>, start: Instant) -> Window {
         let mut window = Window::default();
-        let start = tokenweir_protocol::clock::now();
         let one = Evidence {
             errors: share(1, 1),
             ..Evidence::default()
         };
-        for second in 0..120 {
-            let now = start + Duration::from_secs(second);
-            window.add(one, now);
-            let recent = window.recent(now).errors.requests;
+        for second in seconds {
+            window.add(one, start + Duration::from_secs(second));
+        }
+        window
+    }
+
+    #[test]
+    fn the_span_has_enough_requests() {
+        let start = clock::now();
+        for (requests, every, expected) in [
+            (10_000, 0, 60..=60),
+            (300, 1, 200..=210),
+            (300, 10, 1_990..=2_000),
+            (300, 30, 3_600..=3_600),
+            (10, 1, 3_600..=3_600),
+        ] {
+            let last = start + Duration::from_secs((requests - 1) * every);
+            let span = window((0..requests).map(|number| number * every), start).span(last);
             assert!(
-                (55..=60).contains(&recent) || recent == second + 1,
-                "{recent}"
+                expected.contains(&span.as_secs()),
+                "{requests} {every}: {span:?}"
             );
         }
-        let later = start + Duration::from_mins(3);
-        assert_eq!(window.recent(later), Evidence::default());
-        assert!(window.0.is_empty());
+    }
+
+    #[test]
+    fn a_window_forgets_after_an_hour() {
+        let start = clock::now();
+        let window = window(0..7_200, start);
+        let last = start + Duration::from_secs(7_199);
+        let counted = |span| window.evidence(span, last).errors.requests;
+        assert!((55..=60).contains(&counted(MIN_SPAN)));
+        assert!((3_595..=3_600).contains(&counted(MAX_SPAN)));
+        assert!(window.0.len() <= 721, "{}", window.0.len());
     }
 }

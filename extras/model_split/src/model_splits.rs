@@ -6,6 +6,7 @@ use super::split::Split;
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_gateway::proxy::{ProxyContext, ReadRequest, conversation_hash};
@@ -51,6 +52,12 @@ impl ModelSplits {
         let mut splits: Vec<Arc<Split>> = self.0.load().splits.values().cloned().collect();
         splits.sort_by(|one, other| one.name.cmp(&other.name));
         splits
+    }
+
+    /// The versions that the guards have taken out.
+    pub fn taken_out(&self) -> Vec<VersionTakenOut> {
+        let splits = self.splits();
+        splits.iter().flat_map(|split| split.taken_out()).collect()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Status and metrics of split models.
 
-use super::evidence::Fault;
+use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
-use super::split::{Removal, Split, Version};
+use super::split::{Split, Version};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_gateway::status::{StatusBlock, StatusSource};
 
@@ -58,7 +59,7 @@ struct VersionStatus {
     /// Failed requests among them.
     recent_errors: u64,
     /// Why the version was taken out. `None`: it was not.
-    taken_out: Option<Removal>,
+    taken_out: Option<VersionTakenOut>,
 }
 
 impl StatusBlock for ModelSplitsStatus {
@@ -83,8 +84,8 @@ impl SplitStatus {
 impl VersionStatus {
     /// `weights`: the sum of the weights of the versions that get requests.
     fn new(version: &Version, weights: u64, now: Instant) -> Self {
-        let errors = version.recent(now).share(Fault::Errors);
-        let removal = version.removal.get().copied();
+        let errors = version.evidence(SHOWN_SPAN, now).share(Fault::Errors);
+        let removal = version.removal.get().cloned();
         let share = match removal {
             Some(_) => 0.0,
             None => f64::from(version.weight) / weights as f64,

@@ -1,10 +1,10 @@
 //! The versions of one model: which version a conversation gets, and which version the guard has taken out.
 
-use super::evidence::{Evidence, Fault, Window};
-use serde::Serialize;
+use super::evidence::{Evidence, Window};
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::rendezvous_score;
@@ -31,16 +31,7 @@ pub(super) struct Version {
     hash: u64,
     window: Mutex<Window>,
     /// `None`: the version gets requests.
-    pub(super) removal: OnceLock<Removal>,
-}
-
-/// Why a version was taken out.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Removal {
-    pub(super) fault: Fault,
-    /// The share of bad requests in the minute before.
-    share: f64,
-    share_of_others: f64,
+    pub(super) removal: OnceLock<VersionTakenOut>,
 }
 
 impl Split {
@@ -93,19 +84,28 @@ impl Split {
         if !self.may_lose(version) {
             return;
         }
-        let own = version.recent(now);
+        let span = lock(&version.window).span(now);
+        let own = version.evidence(span, now);
         let mut others = Evidence::default();
         for other in self.serving().filter(|other| !ptr::eq(*other, version)) {
-            others.add(other.recent(now));
+            others.add(other.evidence(span, now));
         }
         if let Some(fault) = own.fault_against(&others) {
-            let removal = Removal {
-                fault,
+            let removal = VersionTakenOut {
+                model: self.name.clone(),
+                version: version.name.clone(),
+                fault: fault.as_str(),
                 share: own.share(fault).ratio(),
                 share_of_others: others.share(fault).ratio(),
             };
-            self.take_out(version, removal);
+            Self::take_out(version, removal);
         }
+    }
+
+    /// The versions that were taken out.
+    pub(super) fn taken_out(&self) -> impl Iterator<Item = VersionTakenOut> {
+        let removals = self.versions.iter().map(|version| &version.removal);
+        removals.filter_map(OnceLock::get).cloned()
     }
 
     /// Whether at most half of the weights would be out without a version that gets requests.
@@ -123,18 +123,18 @@ impl Split {
         version.removal.get().is_none() && 2 * lost <= all
     }
 
-    fn take_out(&self, version: &Version, removal: Removal) {
-        if version.removal.set(removal).is_ok() {
-            tracing::warn!(
-                model = &*self.name,
-                version = &*version.name,
-                fault = removal.fault.as_str(),
-                share = removal.share,
-                share_of_others = removal.share_of_others,
-                "a version is worse than the others of its model: it gets no more requests until `models` \
-                 or `slos` changes"
-            );
-        }
+    fn take_out(version: &Version, removal: VersionTakenOut) {
+        tracing::warn!(
+            model = &*removal.model,
+            version = &*removal.version,
+            fault = removal.fault,
+            share = removal.share,
+            share_of_others = removal.share_of_others,
+            "a version is worse than the others of its model: it gets no more requests until `models` \
+             or `slos` changes"
+        );
+        // The comparison is locked, so no other removal is set.
+        let _ = version.removal.set(removal);
     }
 }
 
@@ -148,9 +148,9 @@ fn nearest<'a>(
 }
 
 impl Version {
-    /// The evidence of the last minute.
-    pub(super) fn recent(&self, now: Instant) -> Evidence {
-        lock(&self.window).recent(now)
+    /// The evidence of this time before `now`.
+    pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
+        lock(&self.window).evidence(span, now)
     }
 }
 
@@ -158,7 +158,6 @@ impl Version {
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use std::time::Duration;
     use tokenweir_protocol::clock;
     use tokenweir_request::record::Outcome;
     use tokenweir_request::record::fixtures::streamed;
@@ -254,17 +253,24 @@ mod tests {
     /// Sends 20 requests a second, each of another conversation, for some simulated seconds. Returns after how
     /// many of them a version was out. `None`: none was.
     fn run(split: &Split, seconds: u64, outcome: impl Fn(&str, u64) -> Outcome) -> Option<u64> {
+        run_at(split, Duration::from_millis(50), seconds * 20, outcome)
+    }
+
+    /// Like [`run`], with this time between two requests.
+    fn run_at(
+        split: &Split,
+        pause: Duration,
+        requests: u64,
+        outcome: impl Fn(&str, u64) -> Outcome,
+    ) -> Option<u64> {
         let start = clock::now();
-        for second in 0..seconds {
-            for number in 0..20 {
-                let conversation = second * 20 + number;
-                let version = split.choose(hash(conversation), |_| true).unwrap();
-                let failed = outcome(&version.name, conversation);
-                let now = start + Duration::from_secs(second);
-                count(split, version, conversation, failed, now);
-            }
+        for conversation in 0..requests {
+            let passed = pause * u32::try_from(conversation).unwrap();
+            let version = split.choose(hash(conversation), |_| true).unwrap();
+            let found = outcome(&version.name, conversation);
+            count(split, version, conversation, found, start + passed);
             if split.serving().count() < split.versions.len() {
-                return Some(second);
+                return Some(passed.as_secs());
             }
         }
         None
@@ -296,7 +302,7 @@ mod tests {
         });
         assert!(out.is_some_and(|seconds| seconds < 60), "{out:?}");
         let removal = split.find("v1").unwrap().removal.get().unwrap();
-        assert_eq!(removal.fault, Fault::Errors);
+        assert_eq!(removal.fault, "errors");
         assert!(removal.share > 0.9 && removal.share_of_others < 0.05);
         for (conversation, name) in (0..REQUESTS).zip(before) {
             assert_eq!(chosen(&split, conversation), "v0", "{name}");
@@ -310,6 +316,37 @@ mod tests {
             failing(version == "v1" && number % 4 == 0)
         });
         assert!(out.is_some_and(|seconds| seconds < 60), "{out:?}");
+    }
+
+    #[test]
+    fn few_requests_an_hour_are_enough() {
+        for (pause, expected) in [(2, 60..200), (30, 600..3_600)] {
+            let split = split(&[50, 50]);
+            let pause = Duration::from_secs(pause);
+            let bad = |version: &str, _| failing(version == "v1");
+            let out = run_at(&split, pause, 1_000, bad).unwrap();
+            assert!(expected.contains(&out), "{pause:?}: {out}");
+        }
+    }
+
+    /// Versions that fail alike: now and then, and all requests of some minutes.
+    #[test]
+    fn slow_traffic_takes_no_equal_version_out() {
+        for weights in [[95, 5], [50, 50]] {
+            for pause in [1, 5, 30, 120] {
+                let out = run_at(
+                    &split(&weights),
+                    Duration::from_secs(pause),
+                    20_000,
+                    |_, number| {
+                        let minute = number * pause / 60;
+                        let is_outage = hash(minute).is_multiple_of(40);
+                        failing(is_outage || hash(number).is_multiple_of(33))
+                    },
+                );
+                assert_eq!(out, None, "{weights:?} {pause}");
+            }
+        }
     }
 
     #[test]
@@ -345,6 +382,31 @@ mod tests {
             count(&split, version, conversation, Outcome::Ok, now);
         }
         assert_eq!(split.serving().count(), 2);
+    }
+
+    /// Each request is of another conversation: clients name them.
+    #[test]
+    fn one_of_several_clients_takes_no_version_out() {
+        let is_out = |bad_clients: u8, clients: u8| {
+            let split = split(&[50, 50]);
+            let now = clock::now();
+            for number in 0..2_000_u64 {
+                let client = (number % u64::from(clients)) as u8;
+                for version in &split.versions {
+                    let mut record = streamed();
+                    record.caller = None;
+                    record.client = [10, 0, 0, client].into();
+                    record.observed.has_answer = true;
+                    let is_bad = client < bad_clients && *version.name == *"v0";
+                    record.outcome = failing(is_bad);
+                    split.count(version, Evidence::of(&record, hash(number), &[]), now);
+                }
+            }
+            split.serving().count() == 1
+        };
+        assert!(is_out(1, 1), "there is only one client");
+        assert!(!is_out(1, 4) && !is_out(2, 4));
+        assert!(is_out(4, 4));
     }
 
     #[test]

@@ -8,10 +8,12 @@
 //! Private data is redacted before anything is written.
 
 pub mod rows;
+mod section;
 mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use section::{check, output_file};
 pub use settings::PayloadLogSettings;
 
 use std::io;
@@ -24,6 +26,9 @@ use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
 use tokio::sync::watch;
+
+/// Redacts and writes records of the payload log.
+pub const TASK: BackgroundTask = BackgroundTask::new("content_log");
 
 /// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
 /// thread.
@@ -55,12 +60,7 @@ impl PayloadLog {
                 file.write_json(&redaction.redact_texts(job));
             }
         };
-        let (queue, guard) = PayloadQueue::start(
-            BackgroundTask::ContentLog,
-            1,
-            watch::Sender::new(None),
-            write,
-        );
+        let (queue, guard) = PayloadQueue::start(TASK, 1, watch::Sender::new(None), write);
         Ok(Some((
             Self {
                 consumer,

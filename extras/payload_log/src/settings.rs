@@ -28,6 +28,12 @@ impl PayloadLogSettings {
         self.max_bytes + REDACTION_MARGIN_BYTES
     }
 
+    /// The file and the share of requests that it gets, as text. `None`: the log is disabled.
+    pub fn target(&self) -> Option<String> {
+        let file = self.file.as_ref()?.display();
+        Some(format!("{} % of requests to {file}", self.sample * 1e2))
+    }
+
     /// Returns how prompts and responses are redacted. Other options that write them use the same settings,
     /// even if the payload log is disabled.
     pub fn redaction(&self) -> RedactionSettings {

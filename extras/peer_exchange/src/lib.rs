@@ -15,3 +15,4 @@ mod task;
 pub use exchange::{ExchangeFacet, PeerExchange};
 pub use section::{PeerExchangeConfig, PeerExchangeError, Section};
 pub use status::PeerExchangeStatus;
+pub use task::TASK;

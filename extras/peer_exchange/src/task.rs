@@ -17,6 +17,9 @@ use tokenweir_protocol::clock;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
+/// Exchanges hashes of prompts and pending prompt tokens with other gateways (`peer_exchange`).
+pub const TASK: BackgroundTask = BackgroundTask::new("peer_exchange");
+
 /// Maximum time for which a decision waits for further decisions, to be sent in one message with them.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between two messages without decisions. Such a message shows the other gateways that this
@@ -43,7 +46,7 @@ impl BackendDriver for ExchangeFacet {
         let exchange = self.0.clone();
         let pool = pool.clone();
         let run = move || run(exchange.clone(), pool.clone());
-        Some(supervise::spawn(BackgroundTask::PeerExchange, run))
+        Some(supervise::spawn(TASK, run))
     }
 }
 
@@ -168,7 +171,7 @@ impl PeerExchange {
                 Ok(ReceivedMessage::Own) => {}
                 Ok(ReceivedMessage::Peer(peer, message)) => {
                     backends.update(pool);
-                    self.apply(peer, &message, &backends);
+                    self.apply(peer, &message, &backends, pool);
                 }
                 Err(reason) => {
                     if self.counters.reject(reason) {
@@ -182,7 +185,13 @@ impl PeerExchange {
         }
     }
 
-    fn apply(&self, peer: usize, message: &PeerMessage, backends: &BackendsByHash) {
+    fn apply(
+        &self,
+        peer: usize,
+        message: &PeerMessage,
+        backends: &BackendsByHash,
+        pool: &BackendPool,
+    ) {
         let now = clock::now();
         add(&self.counters.received_messages, 1);
         for backlog in &message.backlogs {
@@ -198,7 +207,7 @@ impl PeerExchange {
         }
         for sent in &message.prompts {
             if let Some(backend) = backends.by_hash.get(&sent.backend) {
-                backend.on_peer_prompt(&sent.prompt);
+                pool.on_peer_prompt(backend, &sent.prompt);
                 add(&self.counters.received_decisions, 1);
             }
         }

@@ -11,6 +11,7 @@ mod judge;
 mod model_trends;
 pub mod rows;
 mod sample;
+mod section;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ mod worker;
 pub use judge::QualityStartError;
 pub use model_trends::ModelQuality;
 pub use sample::QualitySampleCounts;
+pub use section::Section;
 pub use settings::QualitySettings;
 
 use judge::QualityJudge;
@@ -37,6 +39,9 @@ use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
 use tokio::sync::watch;
 use worker::{JUDGE_BATCH_SIZE, QualityWorker};
+
+/// Redacts samples of responses and sends them to the quality judge.
+pub const TASK: BackgroundTask = BackgroundTask::new("quality_samples");
 
 /// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
@@ -103,7 +108,7 @@ impl QualityMonitor {
             counters: counters.clone(),
         };
         let process = move |jobs: &[QualityJob]| worker.process_batch(jobs);
-        let task = BackgroundTask::QualitySamples;
+        let task = TASK;
         let (queue, guard) =
             PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
         Ok(Some((

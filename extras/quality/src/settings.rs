@@ -39,6 +39,14 @@ impl QualitySettings {
         let has_destination = self.enabled && (self.file.is_some() || self.judge.is_some());
         if has_destination { self.sample } else { 0.0 }
     }
+
+    /// The file, the judge and the share of sampled requests, as text. `None`: no request is sampled.
+    pub fn target(&self) -> Option<String> {
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        let targets: Vec<String> = file.into_iter().chain(self.judge.clone()).collect();
+        let share = self.share() * 1e2;
+        (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
+    }
 }
 
 impl Default for QualitySettings {

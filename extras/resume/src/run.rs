@@ -53,7 +53,7 @@ impl Run {
     async fn complete(mut self) {
         let mut is_successful = false;
         let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));
-        match supervise::catch_panic_async(BackgroundTask::Request, writing).await {
+        match supervise::catch_panic_async(BackgroundTask::REQUEST, writing).await {
             Some(Some(end)) => {
                 // The exchange ended with the response body, so the note about the run is final.
                 let has_failed = self.producer.note().has_failed();

@@ -11,6 +11,7 @@
 mod block_table;
 mod growth;
 mod return_times;
+mod section;
 mod sessions_status;
 mod settings;
 mod turn;
@@ -23,6 +24,7 @@ mod session_admission;
 
 pub mod rows;
 
-pub use session_admission::{GatewayCount, SessionAdmission};
+pub use section::Section;
+pub use session_admission::{GatewaySharing, SessionAdmission, Sharing};
 pub use sessions_status::SessionsStatus;
 pub use settings::SessionSettings;

@@ -1,9 +1,11 @@
 //! How soon sessions return after the end of a turn, learned from the turns so far.
 //!
 //! ```text
-//! h(b)    share of the sessions that return in interval b, of those that have not returned before it
-//! P(t)    = 1 − Π (1 − h(b)) over the intervals b from that of t on
-//! window  the longest t with P(t) ≥ 0.3
+//! h(b)      share of the sessions that return in interval b, of those that have not returned before it
+//! P(t)      = 1 − Π (1 − h(b)) over the intervals b from that of t on: a session that is idle for t returns
+//! F(t)      = 1 − Π (1 − h(b)) over the intervals b up to that of t: a session has returned until t
+//! probable  the longest t with P(t) ≥ 0.3
+//! most      the shortest t with F(t) ≥ 0.85 × F(32 s)
 //! ```
 //!
 //! This is the estimator of Kaplan and Meier (1958). It also learns from sessions that have not returned yet,
@@ -37,6 +39,8 @@ const ASSUMED_EARLY: f64 = 1.0;
 const ASSUMED_LATE: f64 = 0.2;
 /// Least probability of a return for which a context counts.
 const MIN_PROBABILITY: f64 = 0.3;
+/// Share of the returns until [`ReturnTimes::most_returns`].
+const MOST_RETURNS: f64 = 0.85;
 /// Number of sessions in an interval from which on older ones count half.
 const MAX_IDLE: f64 = 200.0;
 
@@ -84,15 +88,30 @@ impl ReturnTimes {
 
     /// The time for which the context of an idle session is worth its place in a KV cache: as long as the session
     /// returns with a probability of at least [`MIN_PROBABILITY`].
-    pub(crate) fn window(&self) -> Duration {
+    pub(crate) fn probable_return(&self) -> Duration {
         let mut stays_away = 1.0;
         for interval in self.intervals.iter().rev() {
-            stays_away *= 1.0 - interval.returned / interval.idle;
+            stays_away *= interval.stays_away();
             if 1.0 - stays_away >= MIN_PROBABILITY {
                 return interval.until;
             }
         }
         Duration::ZERO
+    }
+
+    /// The time within which most sessions return that do.
+    pub(crate) fn most_returns(&self) -> Duration {
+        let intervals = self.intervals.iter();
+        let ever_away: f64 = intervals.map(Interval::stays_away).product();
+        let most = MOST_RETURNS * (1.0 - ever_away);
+        let mut stays_away = 1.0;
+        for interval in &self.intervals {
+            stays_away *= interval.stays_away();
+            if 1.0 - stays_away >= most {
+                return interval.until;
+            }
+        }
+        Self::LONGEST
     }
 
     fn count(&mut self, interval: usize, returned: f64) {
@@ -105,5 +124,12 @@ impl ReturnTimes {
             interval.idle /= 2.0;
             interval.returned /= 2.0;
         }
+    }
+}
+
+impl Interval {
+    /// The probability that a session that is idle at its begin does not return in it.
+    fn stays_away(&self) -> f64 {
+        1.0 - self.returned / self.idle
     }
 }

@@ -5,21 +5,31 @@ use super::sessions_status::SessionsStatus;
 use super::settings::SessionSettings;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::backend::pool::{BackendPool, PeerPrompt};
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::proxy::admission::AdmissionController;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
+use tokio::sync::broadcast;
 
-/// Counts the gateways that share the backends.
-pub type GatewayCount = Arc<dyn Fn(Instant) -> u64 + Send + Sync>;
+/// Says how this gateway shares the backends with others.
+pub type GatewaySharing = Arc<dyn Fn(Instant) -> Sharing + Send + Sync>;
+
+/// How this gateway shares the backends with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each gateway knows the prompts of all, so each counts the sessions of all.
+    Exchange,
+    /// Each of so many gateways knows its own prompts, so it fills its share of the caches.
+    Separate(u64),
+}
 
 /// Admission by live sessions.
 pub struct SessionAdmission {
     pool: Arc<BackendPool>,
     admission: Arc<AdmissionController>,
-    gateway_count: GatewayCount,
+    sharing: GatewaySharing,
     running: Mutex<Option<Running>>,
 }
 
@@ -36,11 +46,11 @@ const UPDATED_EVERY: Duration = Duration::from_millis(500);
 
 impl SessionAdmission {
     /// Admission without the gate, until [`Self::configure`] turns it on.
-    pub fn new(proxy: &ProxyState, gateway_count: GatewayCount) -> Self {
+    pub fn new(proxy: &ProxyState, sharing: GatewaySharing) -> Self {
         Self {
             pool: proxy.pool.clone(),
             admission: proxy.admission.clone(),
-            gateway_count,
+            sharing,
             running: Mutex::default(),
         }
     }
@@ -63,9 +73,14 @@ impl SessionAdmission {
         let previous = running.take().map(|running| running.gate);
         let gate = previous.unwrap_or_else(|| Arc::new(SessionGate::new(self.pool.clone())));
         let updated = gate.clone();
-        let gateway_count = self.gateway_count.clone();
-        let task = supervise::spawn(BackgroundTask::Admission, move || {
-            update_always(updated.clone(), settings, gateway_count.clone())
+        let sharing = self.sharing.clone();
+        let pool = self.pool.clone();
+        let task = supervise::spawn(BackgroundTask::ADMISSION, move || {
+            let gateways = GatewaysOf {
+                configured: settings.gateways,
+                sharing: sharing.clone(),
+            };
+            update_always(updated.clone(), gateways, pool.peer_prompts.subscribe())
         });
         self.admission.set_gate(Some(gate.clone()));
         *running = Some(Running {
@@ -78,26 +93,41 @@ impl SessionAdmission {
     /// The state of the gate. `None`: the option is off.
     pub(super) fn status(&self, now: Instant) -> Option<SessionsStatus> {
         let gate = lock(&self.running).as_ref()?.gate.clone();
-        let held_requests = self.admission.gated_requests(now);
-        Some(SessionsStatus {
-            held_requests,
-            ..gate.status(now)
-        })
+        Some(gate.status(self.admission.gated_requests(now), now))
+    }
+}
+
+/// The number of gateways that share the capacity.
+struct GatewaysOf {
+    configured: Option<u32>,
+    sharing: GatewaySharing,
+}
+
+impl GatewaysOf {
+    fn count(&self, now: Instant) -> u64 {
+        match ((self.sharing)(now), self.configured) {
+            (Sharing::Exchange, _) => 1,
+            (Sharing::Separate(_), Some(configured)) => u64::from(configured),
+            (Sharing::Separate(known), None) => known,
+        }
     }
 }
 
 /// Updates a gate until the future is dropped.
 async fn update_always(
     gate: Arc<SessionGate>,
-    settings: SessionSettings,
-    gateway_count: GatewayCount,
+    gateways: GatewaysOf,
+    mut prompts: broadcast::Receiver<PeerPrompt>,
 ) {
+    let mut updates = tokio::time::interval(UPDATED_EVERY);
     loop {
-        let now = clock::now();
-        let gateways = settings
-            .gateways
-            .map_or_else(|| gateway_count(now), u64::from);
-        gate.update(gateways, now);
-        tokio::time::sleep(UPDATED_EVERY).await;
+        tokio::select! {
+            _ = updates.tick() => {
+                let now = clock::now();
+                gate.update(gateways.count(now), now);
+            }
+            // An error: some prompts were missed.
+            Ok(sent) = prompts.recv() => gate.count_peer(&sent, clock::now()),
+        }
     }
 }

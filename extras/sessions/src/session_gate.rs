@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements, PeerPrompt};
 use tokenweir_gateway::proxy::admission::{AdmissionGate, Entrance, Standing};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{Admission, AdmissionPermit};
 use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::PromptFingerprint;
 
 /// Lets sessions in.
 #[derive(Debug)]
@@ -66,10 +67,25 @@ impl SessionGate {
         pool.capacity_notifier.notify();
     }
 
-    /// What the live sessions of all working sets need.
-    pub(crate) fn status(&self, now: Instant) -> SessionsStatus {
+    /// Counts a turn that another gateway has sent.
+    pub(crate) fn count_peer(&self, sent: &PeerPrompt, now: Instant) {
+        let bytes = sent.prompt.blocks.len() as u64 * u64::from(sent.prompt.block_bytes);
+        let prompt = Arc::new(PromptFingerprint {
+            bytes,
+            ..PromptFingerprint::clone(&sent.prompt)
+        });
+        for (backends, set) in lock(&self.0.sets).iter_mut() {
+            if backends.contains(&sent.backend) {
+                set.count_peer(&prompt, now);
+            }
+        }
+    }
+
+    /// What the live sessions of all working sets need, while `held_requests` requests of new sessions wait.
+    pub(crate) fn status(&self, held_requests: usize, now: Instant) -> SessionsStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut status = SessionsStatus {
+            held_requests,
             is_capacity_known: true,
             admitted: self.0.admitted.iter().map(count).collect(),
             ..SessionsStatus::default()
@@ -104,19 +120,23 @@ impl AdmissionGate for SessionGate {
         request: &BackendRequirements<'_>,
         entrance: Entrance,
         now: Instant,
-    ) -> Admission {
+    ) -> Option<Admission> {
         let makes_room = entrance == Entrance::Overdue;
         let mut kind = TurnKind::Unlimited;
         // The turn ends in the set in which it begins, also if the pool changes meanwhile.
         let backends = self.0.pool.model_backends(request.model);
         let context = self.0.in_set(&backends, request, |set, turn| {
             kind = set.turn_kind(turn, now);
+            if kind == TurnKind::Waits && entrance == Entrance::AtOnce {
+                return None;
+            }
             set.begin(turn, makes_room, now)
         });
         let reason = match (kind, entrance) {
             (TurnKind::Unlimited, _) => AdmissionReason::UnknownCapacity,
             (TurnKind::OfLiveSession, _) => AdmissionReason::LiveSession,
-            (_, Entrance::AtOnce) => AdmissionReason::Fits,
+            (TurnKind::Waits, Entrance::AtOnce) => return None,
+            (TurnKind::Fits, Entrance::AtOnce) => AdmissionReason::Fits,
             (_, Entrance::AfterWait) => AdmissionReason::AfterWait,
             (_, Entrance::Overdue) => AdmissionReason::Overdue,
         };
@@ -129,10 +149,14 @@ impl AdmissionGate for SessionGate {
                 tokens: None,
             })
         };
-        Admission {
+        Some(Admission {
             reason: reason.as_str(),
             permit: context.map(permit),
-        }
+        })
+    }
+
+    fn reason(&self, held: usize, now: Instant) -> String {
+        self.status(held, now).summary()
     }
 }
 

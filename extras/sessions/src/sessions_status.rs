@@ -57,7 +57,7 @@ impl SessionsStatus {
     }
 
     /// A sentence about the sessions that fit.
-    fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         if !self.is_capacity_known {
             return "the capacity of the KV caches is not known: no session waits".to_owned();
         }

@@ -11,7 +11,7 @@ pub struct SessionSettings {
     /// Whether new sessions wait. Needs `admission.enabled`, and backends that report the capacity of their KV
     /// caches.
     pub enabled: bool,
-    /// Number of gateways that share the backends. Each fills its share of the KV caches. `None`: those that
-    /// `peer_exchange` knows, or else one.
+    /// Number of gateways that share the backends. While no `peer_exchange` connects them, each fills its share of
+    /// the KV caches. `None`: those that the exchange knew last, or else one.
     pub gateways: Option<u32>,
 }

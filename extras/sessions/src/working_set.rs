@@ -4,7 +4,8 @@
 //! turn      one request. It continues a context if its prompt extends the prompt of one that is idle
 //! context   what one prompt and its response occupy in a KV cache. Blocks that several have count once
 //! need      Σ tokens of contexts that are running, or idle within the window + tokens of shared blocks
-//! window    the time within which sessions return, see `return_times`
+//! window    the time within which most sessions return; while sessions wait for long, the time within which a return is
+//!           probable, see `return_times`
 //! ```
 //!
 //! - A turn that continues a context, or that belongs to the session of a live one, runs.
@@ -46,6 +47,15 @@ pub(crate) struct WorkingSet {
     next_id: ContextId,
     running: usize,
     need: Need,
+    /// `None`: no turn has had to wait.
+    held: Option<Held>,
+}
+
+/// The time in which turns had to wait, without a pause of [`HELD_PAUSE`].
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    since: Instant,
+    last: Instant,
 }
 
 /// What the live sessions need.
@@ -93,6 +103,11 @@ const SEARCHED_BLOCKS: usize = 64;
 const COMPUTED_EVERY: Duration = Duration::from_millis(100);
 /// Weight of one request in the moving average of tokens per byte.
 const RATIO_WEIGHT: f64 = 0.1;
+/// Time without a turn that had to wait, after which the sessions fit again.
+const HELD_PAUSE: Duration = Duration::from_secs(1);
+/// Time for which turns must have had to wait so that the window is long. Below the capacity a turn waits for a moment
+/// only; then the contexts of sessions that have just ended should not count for long.
+const HELD_LONG: Duration = Duration::from_secs(5);
 
 impl WorkingSet {
     /// An empty set.
@@ -109,6 +124,7 @@ impl WorkingSet {
             next_id: 0,
             running: 0,
             need: Need::default(),
+            held: None,
         }
     }
 
@@ -143,6 +159,7 @@ impl WorkingSet {
         if self.running == 0 || tokens <= capacity as f64 {
             TurnKind::Fits
         } else {
+            self.hold(now);
             TurnKind::Waits
         }
     }
@@ -171,6 +188,19 @@ impl WorkingSet {
         Some(self.insert(turn))
     }
 
+    /// Counts a turn that another gateway has sent. When it ends is not known, so its context counts as idle from now
+    /// on: this gateway may continue it.
+    pub(crate) fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
+        let turn = Turn {
+            prompt,
+            session: None,
+            output: 0,
+        };
+        if let Some(id) = self.begin(&turn, false, now) {
+            self.end(id, None, now);
+        }
+    }
+
     /// The turn of a context has ended. `None`: its number of tokens is not known.
     pub(crate) fn end(&mut self, id: ContextId, tokens: Option<u64>, now: Instant) {
         let Some(context) = self.contexts.get_mut(&id) else {
@@ -192,6 +222,25 @@ impl WorkingSet {
         if prompt.media == 0 && prompt.bytes > 0 {
             let ratio = (tokens as f64 / prompt.bytes as f64).clamp(0.01, 1.0);
             self.tokens_per_byte += RATIO_WEIGHT * (ratio - self.tokens_per_byte);
+        }
+    }
+
+    fn hold(&mut self, now: Instant) {
+        let before = self.held.filter(|held| now < held.last + HELD_PAUSE);
+        self.held = Some(Held {
+            since: before.map_or(now, |held| held.since),
+            last: now,
+        });
+    }
+
+    /// The time for which an idle context counts.
+    fn window(&self, now: Instant) -> Duration {
+        let probable = self.returns.probable_return();
+        let is_long = |held: Held| now < held.last + HELD_PAUSE && now >= held.since + HELD_LONG;
+        if self.held.is_some_and(is_long) {
+            probable
+        } else {
+            probable.min(self.returns.most_returns())
         }
     }
 
@@ -328,7 +377,7 @@ impl WorkingSet {
             .filter_map(|(id, it)| Some((it.idle_since?, *id)));
         let mut idle: Vec<(Instant, ContextId)> = idle.collect();
         idle.sort_unstable();
-        let window = self.returns.window();
+        let window = self.window(now);
         for (since, id) in idle {
             if self.need.tokens + added <= capacity {
                 break;
@@ -392,7 +441,7 @@ impl WorkingSet {
     }
 
     fn compute_need(&self, now: Instant) -> Need {
-        let window = self.returns.window();
+        let window = self.window(now);
         let shared_tokens = self.blocks.shared_tokens as f64;
         let mut need = Need {
             tokens: shared_tokens,
@@ -424,3 +473,6 @@ impl Context {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod closed_loop_tests;

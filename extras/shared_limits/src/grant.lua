@@ -40,8 +40,9 @@ used = used - own_used + stated
 local base = math.max(own_granted, held, stated)
 granted = granted - own_granted + base
 
--- Gateways that end without returning their grants.
-if limit - granted < wanted - base and now >= swept + SWEEP_SECONDS then
+-- Gateways that end without returning their grants. The clock is set back by a failover to a slower server.
+local is_swept = now >= swept and now < swept + SWEEP_SECONDS
+if limit - granted < wanted - base and not is_swept then
   local all = redis.call('HGETALL', KEYS[1])
   for index = 1, #all, 2 do
     local name = all[index]
@@ -60,11 +61,12 @@ if limit - granted < wanted - base and now >= swept + SWEEP_SECONDS then
   swept = now
 end
 
-local is_settling = now < born + SETTLING_SECONDS
+local is_settling = now >= born and now < born + SETTLING_SECONDS
 local free = is_settling and 0 or math.max(0, limit - granted)
 local grant = math.max(stated, math.min(wanted, base + free))
 granted = granted - base + grant
 
 redis.call('HSET', KEYS[1], 'all', text(granted, used, swept), gateway, text(grant, stated, now))
-redis.call('EXPIREAT', KEYS[1], ends_at + 60)
+-- A gateway whose clock is slow must not remove what others share.
+redis.call('EXPIREAT', KEYS[1], math.max(ends_at, now) + 60)
 return { grant, stated, granted, used, is_settling and 1 or 0, born }

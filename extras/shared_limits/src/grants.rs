@@ -3,6 +3,7 @@
 
 use crate::claims::{StoreAnswer, SubjectClaim};
 use std::sync::Arc;
+use tokenweir_protocol::named_enum;
 use tokenweir_request::access::{
     Quota, QuotaRegistry, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
 };
@@ -22,17 +23,19 @@ pub(crate) struct Grants {
     is_settling: bool,
 }
 
-/// What the server of the exchange is for grants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreState {
-    /// It has not answered since the gateway started.
-    Starting,
-    /// It answers claims.
-    Connected,
-    /// It answers, but grants nothing yet: it has lost its data or never had any.
-    Settling,
-    /// It does not answer.
-    Away,
+named_enum! {
+    /// What the server of the exchange is for grants.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum StoreState {
+        /// It has not answered since the gateway started.
+        Starting = "starting",
+        /// It answers claims.
+        Connected = "connected",
+        /// It answers, but grants nothing yet: it has lost its data or never had any.
+        Settling = "settling",
+        /// It does not answer.
+        Away = "away",
+    }
 }
 
 /// Greatest number of claims at a time.
@@ -66,9 +69,9 @@ impl Grants {
     }
 
     /// Lets the next claims state what this gateway has used of all quotas.
-    pub(crate) fn restate<'a>(&mut self, subjects: impl Iterator<Item = &'a Arc<SubjectUsage>>) {
+    pub(crate) fn restate(&mut self, subjects: impl Iterator<Item = Arc<SubjectUsage>>) {
         let inactive = subjects.filter(|subject| subject.restate());
-        self.active.extend(inactive.cloned());
+        self.active.extend(inactive);
     }
 
     /// Returns the claims that are due. `gateways`: their present number, with this one.
@@ -102,7 +105,7 @@ impl Grants {
 
     /// Lets the next claims state what these claims stated, which the server did not answer.
     pub(crate) fn fail(&mut self, claims: &[SubjectClaim], now: u64) {
-        self.restate(claims.iter().map(|claim| &claim.subject));
+        self.restate(claims.iter().map(|claim| claim.subject.clone()));
         self.apply_rule(now);
     }
 

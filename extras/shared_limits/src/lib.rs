@@ -28,3 +28,4 @@ mod task;
 pub use section::{Section, SharedLimitsConfig};
 pub use status::SharedLimitsStatus;
 pub use task::SharedLimits;
+pub use task::TASK;

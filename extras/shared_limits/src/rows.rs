@@ -16,9 +16,7 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_limit_store_state",
         "1 for the state of the server with which gateways share limits. While it is away, the last grants hold.",
-        &[MetricLabel::fixed("state", || {
-            StoreState::ALL.map(StoreState::as_str).to_vec()
-        })],
+        &[MetricLabel::fixed("state", || StoreState::NAMES.to_vec())],
         MetricSource::Status(|status, emit| {
             if let Some(store) = store(status) {
                 for state in StoreState::ALL.map(StoreState::as_str) {

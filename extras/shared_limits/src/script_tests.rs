@@ -5,6 +5,7 @@ use crate::claims::{SCRIPT, StoreAnswer, SubjectClaim};
 use crate::simulation_tests::{Store, keys};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir_peer_exchange::messages::ExchangeKey;
@@ -85,7 +86,7 @@ async fn the_script_answers_as_the_simulated_store() {
         arguments: Vec::new(),
     };
     let set = "redis.call('SET', KEYS[1], 1) return { 1 }";
-    scripts.run(set, &[old]).await.unwrap();
+    scripts.run(set, slice::from_ref(&old)).await.unwrap();
     let mut store = Store::with_data_since(1);
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..40 {
@@ -104,6 +105,20 @@ async fn the_script_answers_as_the_simulated_store() {
                 "{round}: {claim:?}"
             );
         }
+    }
+    // A failover to a server whose clock is slow, and a gateway with a slow clock.
+    let set = "redis.call('SET', KEYS[1], redis.call('TIME')[1] + 1000) return { 1 }";
+    scripts.run(set, &[old]).await.unwrap();
+    let mut slow = random_claim(&mut random);
+    slow.claim.number = 2;
+    slow.claim.ends_at = 1;
+    for gateway in ["g0", "g1"] {
+        let call = slow.call(&key, gateway);
+        let result = scripts.run(SCRIPT, &[call]).await.unwrap();
+        let answer = StoreAnswer::from_result(&result[0]).unwrap();
+        assert!(!answer.is_settling);
+        let used = if gateway == "g0" { 1 } else { 2 } * slow.claim.used;
+        assert_eq!(answer.quota.used_by_all, used, "nothing is removed");
     }
     server.kill().unwrap();
     server.wait().unwrap();

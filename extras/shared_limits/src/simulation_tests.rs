@@ -4,6 +4,7 @@
 use crate::claims::{StoreAnswer, SubjectClaim};
 use crate::grants::Grants;
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 use tokenweir_request::access::{
     ApiKeys, KeyDigest, KeyEntry, KeyFile, QuotaAnswer, QuotaRegistry, QuotaScope, QuotaUnit,
@@ -70,7 +71,8 @@ impl Store {
         let base = own.granted.max(claim.held).max(stated);
         stored.granted = stored.granted - own.granted + base;
         let lacks = claim.limit.saturating_sub(stored.granted) < claim.wanted.saturating_sub(base);
-        if lacks && now >= stored.swept + 10 {
+        let is_swept = (stored.swept..stored.swept + 10).contains(&now);
+        if lacks && !is_swept {
             for (name, share) in &mut stored.by_gateway {
                 if name != gateway && now > share.at + 30 {
                     let kept = if is_gauge { 0 } else { share.used };
@@ -82,7 +84,8 @@ impl Store {
             }
             stored.swept = now;
         }
-        let is_settling = now < self.has_data_since + 10;
+        let settles = self.has_data_since..self.has_data_since + 10;
+        let is_settling = settles.contains(&now);
         let free = if is_settling {
             0
         } else {
@@ -145,7 +148,7 @@ impl Gateway {
     fn new(id: String, limits: UsageLimits, now: u64) -> Self {
         let registry = Arc::new(QuotaRegistry::new(QuotaScope::Shared));
         let keys = keys(limits, &registry);
-        let subject = keys.quota_subjects().next().unwrap().clone();
+        let subject = keys.quota_subjects().next().unwrap();
         Self {
             id,
             subject,
@@ -215,7 +218,7 @@ impl Gateway {
         }
         if !self.is_connected {
             self.is_connected = true;
-            self.grants.restate([&self.subject].into_iter());
+            self.grants.restate(iter::once(self.subject.clone()));
         }
         let claims = self.grants.claims(now, GATEWAYS as u64);
         if claims.is_empty() && !self.grants.needs_heartbeat(now) {
@@ -241,7 +244,7 @@ impl Gateway {
         } else if at > now {
             self.pending = Some((claims, answers, at));
         } else if !answers.is_empty() && self.grants.settle(&claims, &answers, now) {
-            self.grants.restate([&self.subject].into_iter());
+            self.grants.restate(iter::once(self.subject.clone()));
         }
     }
 }

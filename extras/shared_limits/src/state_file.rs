@@ -2,14 +2,12 @@
 //! the gateway from starting.
 
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use tokenweir_net::file_watcher::open_regular;
-use tokenweir_request::access::{Quota, QuotaPeriod, SubjectUsage};
+use tokenweir_request::access::SavedQuota;
 
 /// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -19,17 +17,6 @@ pub(crate) struct SavedUsage {
     /// The last known number of gateways, with this one.
     pub(crate) gateways: u64,
     pub(crate) quotas: Vec<SavedQuota>,
-}
-
-/// What was used of a quota.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SavedQuota {
-    pub(crate) subject: String,
-    pub(crate) unit: String,
-    pub(crate) period: String,
-    /// The number of the period.
-    pub(crate) number: u64,
-    pub(crate) used: u64,
 }
 
 /// Greatest length of the file, in bytes.
@@ -60,58 +47,4 @@ impl SavedUsage {
         opened.sync_all()?;
         fs::rename(new, file)
     }
-
-    /// What the subjects have used of quotas that outlast a restart.
-    pub(crate) fn collect<'a>(
-        subjects: impl Iterator<Item = &'a Arc<SubjectUsage>>,
-    ) -> Vec<SavedQuota> {
-        let mut saved = Vec::new();
-        for subject in subjects {
-            subject.with_quotas(|quotas| {
-                for quota in quotas.iter().filter(|quota| is_saved(quota)) {
-                    let (number, used) = quota.in_period();
-                    saved.push(SavedQuota {
-                        subject: subject.name.to_string(),
-                        unit: quota.unit.as_str().to_owned(),
-                        period: quota.period.as_str().to_owned(),
-                        number,
-                        used,
-                    });
-                }
-            });
-        }
-        saved
-    }
-
-    /// Restores what the subjects had used, in periods that have not ended at `now`.
-    pub(crate) fn restore<'a>(
-        &self,
-        subjects: impl Iterator<Item = &'a Arc<SubjectUsage>>,
-        now: u64,
-    ) {
-        let mut by_subject: HashMap<&str, Vec<&SavedQuota>> = HashMap::new();
-        for saved in &self.quotas {
-            by_subject.entry(&saved.subject).or_default().push(saved);
-        }
-        for subject in subjects {
-            let Some(saved) = by_subject.get(&*subject.name) else {
-                continue;
-            };
-            subject.with_quotas(|quotas| {
-                for quota in quotas {
-                    let of_quota = saved.iter().find(|saved| {
-                        saved.unit == quota.unit.as_str() && saved.period == quota.period.as_str()
-                    });
-                    if let Some(saved) = of_quota {
-                        quota.restore(saved.number, saved.used, now);
-                    }
-                }
-            });
-        }
-    }
-}
-
-fn is_saved(quota: &Quota) -> bool {
-    let is_long = matches!(quota.period, QuotaPeriod::Day | QuotaPeriod::Month);
-    is_long && quota.used() > 0
 }

@@ -1,6 +1,5 @@
 //! The counters and the state of limits over gateways and restarts.
 
-use crate::grants::StoreState;
 use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,19 +50,6 @@ pub(crate) struct Counters {
 /// Adds `count` to a counter.
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
-}
-
-impl StoreState {
-    pub(crate) const ALL: [Self; 4] = [Self::Starting, Self::Connected, Self::Settling, Self::Away];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Connected => "connected",
-            Self::Settling => "settling",
-            Self::Away => "away",
-        }
-    }
 }
 
 impl Counters {

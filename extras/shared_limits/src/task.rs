@@ -18,6 +18,9 @@ use tokenweir_protocol::mutex::lock;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
+/// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
+pub const TASK: BackgroundTask = BackgroundTask::new("shared_limits");
+
 /// Limits over all gateways and over restarts.
 pub struct SharedLimits {
     access: Arc<AccessControl>,
@@ -67,7 +70,10 @@ impl SharedLimits {
         let mut saved = read_saved(config, &counters);
         let now = clock::unix_millis();
         if let Some(keys) = access.keys() {
-            saved.restore(keys.quota_subjects(), now);
+            access
+                .quotas
+                .awaited
+                .restore(&saved.quotas, keys.quota_subjects());
         }
         let is_id = saved.gateway.bytes().all(|byte| byte.is_ascii_hexdigit());
         if saved.gateway.len() != 16 || !is_id {
@@ -99,7 +105,7 @@ impl SharedLimits {
     /// Starts the task.
     pub fn start(self: &Arc<Self>) -> SupervisedTask {
         let limits = self.clone();
-        supervise::spawn(BackgroundTask::SharedLimits, move || {
+        supervise::spawn(TASK, move || {
             let limits = limits.clone();
             async move { limits.run().await }
         })
@@ -220,10 +226,12 @@ impl SharedLimits {
             .sharing
             .as_ref()
             .map_or(1, |sharing| sharing.grants.gateways());
+        let mut quotas = self.access.quotas.awaited.list();
+        quotas.extend(keys.quota_subjects().flat_map(|it| it.saved_quotas()));
         let usage = SavedUsage {
             gateway: self.gateway.clone(),
             gateways,
-            quotas: SavedUsage::collect(keys.quota_subjects()),
+            quotas,
         };
         if usage == state.saved {
             return;

@@ -14,6 +14,9 @@
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
 pub mod rows;
+mod section;
+
+pub use section::{Section, TraceCaptureConfig};
 
 use serde::Serialize;
 use std::collections::hash_map::RandomState;

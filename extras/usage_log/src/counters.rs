@@ -1,5 +1,6 @@
 //! The numbers of records, gaps and acknowledged events. The file, the push and the metrics share them.
 
+use super::disk_sync::DiskSync;
 use super::state_file::StateFile;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,9 +17,10 @@ pub(super) struct UsageCounters {
     pub(super) gaps_lost: AtomicU64,
     pub(super) gaps_unclean_stop: AtomicU64,
     pub(super) gaps_expired: AtomicU64,
-    /// Number of the last line that the disk has, and of the last line that the receiver has.
-    pub(super) synced: AtomicU64,
+    /// Number of the last line that the receiver has.
     pub(super) acknowledged: AtomicU64,
+    /// What the disk has.
+    pub(super) disk: Arc<DiskSync>,
     /// Why the receiver does not accept events. `None`: it accepts them.
     pub(super) push_error: Mutex<Option<String>>,
     /// The state file. Empty until this process owns the file.
@@ -60,12 +62,13 @@ impl UsageCounters {
 
     /// Whether the receiver accepts events and does not have all of them.
     pub(super) fn is_pushing(&self) -> bool {
-        let has_all = self.acknowledged.load(Relaxed) >= self.synced.load(Relaxed);
+        let has_all = self.acknowledged.load(Relaxed) >= self.disk.synced.load(Relaxed);
         !has_all && lock(&self.push_error).is_none()
     }
 
     pub(super) fn status(&self, is_pushed: bool) -> UsageLogStatus {
         let waiting = self
+            .disk
             .synced
             .load(Relaxed)
             .saturating_sub(self.acknowledged.load(Relaxed));

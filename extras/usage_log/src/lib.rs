@@ -2,18 +2,20 @@
 //! and no record is missing without a gap that says so.
 //!
 //! ```text
-//! request ends ─► bounded queue ─► thread: lines, then one sync ─► FILE, FILE.old ─► push
+//! request ends ─► bounded queue ─► thread: lines ─► FILE, FILE.old ─► thread: sync ─► push
 //! ```
 //!
-//! A request never waits for the disk. Records wait in the queue while the file cannot be written, and are
-//! counted as lost beyond its capacity.
+//! A request never waits for the disk. A record is written at once, so the end of the process loses only what was
+//! in the queue for some microseconds, and the end of the machine what was not stored yet. Records wait in the queue
+//! while the file cannot be written, and are counted as lost beyond its capacity.
 
 mod counters;
+mod disk_sync;
 mod event;
 mod event_reader;
 mod push;
 pub mod rows;
-mod settings;
+mod section;
 mod state_file;
 mod usage_file;
 mod usage_record;
@@ -22,14 +24,16 @@ mod usage_record;
 mod tests;
 
 pub use counters::UsageLogStatus;
-pub use settings::UsageLogSettings;
+pub use push::TASK;
+pub use section::{Section, UsageLogConfig};
+pub use usage_file::UsageLogSettings;
 
 use counters::UsageCounters;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
@@ -44,16 +48,15 @@ pub struct UsageLog {
     is_pushed: bool,
 }
 
-/// Guard of the thread that writes the file, and of the push. Dropping the guard waits until the remaining
-/// records are written, but at most 5 s.
+/// Guard of the threads that write and store the file, and of the push. Dropping the guard waits until the
+/// remaining records are stored, but at most 5 s for each thread.
 pub struct UsageLogGuard {
     writer: BatchWorkerGuard,
+    disk_sync: BatchWorkerGuard,
     push: Option<SupervisedTask>,
     counters: Arc<UsageCounters>,
 }
 
-/// How long the first record waits for further records, which one sync then stores together.
-const BATCH_LINGER: Duration = Duration::from_millis(2);
 /// Capacity of the queue, in records (about 20 MiB).
 const MAX_WAITING_RECORDS: usize = 32_768;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,8 +68,10 @@ impl UsageLog {
     /// previous process during an upgrade, records wait until it ends. Must be called inside a Tokio runtime.
     pub fn start(settings: UsageLogSettings) -> io::Result<(Self, UsageLogGuard)> {
         let counters = Arc::<UsageCounters>::default();
-        let queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_WAITING_RECORDS));
+        let queue = Arc::new(BatchQueue::new(Duration::ZERO, MAX_WAITING_RECORDS));
         let mut file = UsageFile::open(&settings, &counters, false)?;
+        let disk = counters.disk.clone();
+        let disk_sync = disk.start(settings.file.clone(), SHUTDOWN_TIMEOUT);
         let push = settings.push.clone();
         let is_pushed = push.is_some();
         let push = push.map(|to| push::start(to, settings.file.clone(), counters.clone()));
@@ -76,7 +81,7 @@ impl UsageLog {
             if records.is_empty() {
                 return;
             }
-            let written = supervise::catch_panic(BackgroundTask::UsageLog, || {
+            let written = supervise::catch_panic(TASK, || {
                 let open = || UsageFile::open_when_free(&settings, &thread_counters);
                 file.get_or_insert_with(open).write(&records);
             });
@@ -87,6 +92,7 @@ impl UsageLog {
         let writer = BatchWorkerGuard::start(queue.clone(), SHUTDOWN_TIMEOUT, write);
         let guard = UsageLogGuard {
             writer,
+            disk_sync,
             push,
             counters: counters.clone(),
         };
@@ -112,10 +118,12 @@ impl UsageLogGuard {
     pub async fn shutdown(self) {
         let Self {
             writer,
+            disk_sync,
             push,
             counters,
         } = self;
         drop(writer);
+        drop(disk_sync);
         if push.is_some() {
             let pushed = async {
                 while counters.is_pushing() {

@@ -8,14 +8,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokenweir_net::client::receiver::{Receiver, ReceiverClient};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_webhooks::{WebhookClient, WebhookEndpoint};
 use tokio::{task, time};
+
+/// Writes the usage log or pushes its events.
+pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
 /// The push to one receiver.
 struct UsagePush {
-    client: WebhookClient,
+    client: ReceiverClient,
     file: PathBuf,
     counters: Arc<UsageCounters>,
 }
@@ -29,16 +32,16 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// Starts the push of the events in `file`. Must be called inside a Tokio runtime.
 pub(super) fn start(
-    endpoint: WebhookEndpoint,
+    receiver: Receiver,
     file: PathBuf,
     counters: Arc<UsageCounters>,
 ) -> SupervisedTask {
     let push = Arc::new(UsagePush {
-        client: WebhookClient::new(endpoint),
+        client: ReceiverClient::new(receiver),
         file,
         counters,
     });
-    supervise::spawn(BackgroundTask::UsageLog, move || push.clone().run())
+    supervise::spawn(TASK, move || push.clone().run())
 }
 
 impl UsagePush {
@@ -49,7 +52,7 @@ impl UsagePush {
         }
         let mut reader = EventReader::new(&self.file, self.counters.acknowledged.load(Relaxed));
         loop {
-            let until = self.counters.synced.load(Relaxed);
+            let until = self.counters.disk.synced.load(Relaxed);
             let read = task::spawn_blocking(move || {
                 let batch = reader.read_batch(until);
                 (reader, batch)

@@ -124,7 +124,7 @@ fn lost_records_are_stated_in_the_file() {
     let folder = TempFolder::new("usage-lost");
     let settings = settings(folder.path().join("usage.jsonl"));
     let counters = Arc::<UsageCounters>::default();
-    let queue = Arc::new(BatchQueue::new(BATCH_LINGER, 2));
+    let queue = Arc::new(BatchQueue::new(Duration::ZERO, 2));
     let log = UsageLog {
         queue: queue.clone(),
         counters: counters.clone(),
@@ -205,7 +205,11 @@ fn events_are_read_in_order_across_rotations() {
     let mut read = 0;
     for _ in 0..40 {
         file.write(&records(100));
-        while let Some(batch) = reader.read_batch(counters.synced.load(Relaxed)).unwrap() {
+        counters.disk.sync_waiting(&settings.file);
+        while let Some(batch) = reader
+            .read_batch(counters.disk.synced.load(Relaxed))
+            .unwrap()
+        {
             let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();
             for event in &events {
                 read += 1;

@@ -2,8 +2,8 @@
 //! also over restarts.
 
 use super::counters::UsageCounters;
+use super::disk_sync::{WrittenLines, warn_unwritable};
 use super::event::{EventContent, Gap, LINE_START, LineId, MAX_LINE_BYTES};
-use super::settings::UsageLogSettings;
 use super::state_file::StateFile;
 use super::usage_record::UsageRecord;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, rotated_path};
+use tokenweir_net::client::receiver::Receiver;
 use tokenweir_protocol::clock;
+
+/// The settings of the usage log.
+#[derive(Debug, Clone)]
+pub struct UsageLogSettings {
+    /// The file.
+    pub file: PathBuf,
+    /// Greatest length of the file and of its rotated predecessor together, in bytes.
+    pub max_bytes: u64,
+    /// The name of this gateway in the events.
+    pub gateway: String,
+    /// The receiver of the events. `None`: the events are in the file only.
+    pub push: Option<Receiver>,
+}
 
 /// The open file. Dropping it writes that the gateway has stopped.
 pub(super) struct UsageFile {
@@ -112,7 +126,7 @@ impl UsageFile {
         for record in records {
             self.retry(|file| file.try_append(EventContent::Usage(record)));
         }
-        self.sync();
+        self.counters.disk.add(self.written_lines(), &self.path);
     }
 
     /// Repeats a write until it succeeds.
@@ -163,11 +177,15 @@ impl UsageFile {
         Ok(())
     }
 
-    /// Waits until the disk has all lines. The push reads no further.
-    fn sync(&mut self) {
-        match self.file.sync() {
-            Ok(()) => self.counters.synced.store(self.last.sequence, Relaxed),
-            Err(error) => warn_unwritable(&self.path, &error),
+    /// Waits until the disk has all lines.
+    fn sync(&self) {
+        self.counters.disk.sync(&self.written_lines(), &self.path);
+    }
+
+    fn written_lines(&self) -> WrittenLines {
+        WrittenLines {
+            file: self.file.present(),
+            last: self.last.sequence,
         }
     }
 }
@@ -180,14 +198,6 @@ impl Drop for UsageFile {
             self.sync();
         }
     }
-}
-
-fn warn_unwritable(file: &Path, error: &io::Error) {
-    tracing::error!(
-        file = %file.display(),
-        %error,
-        "the usage log cannot be written: its records wait in memory"
-    );
 }
 
 /// The end of a file.

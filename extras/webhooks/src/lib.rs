@@ -4,10 +4,11 @@
 //! The diagnosis task passes each diagnosis to this module and never waits. Each webhook has a queue of
 //! bounded length and a task of its own, so a webhook that does not respond delays nothing else.
 
+mod check;
 pub mod rows;
 mod settings;
 
-mod client;
+mod section;
 
 mod verdict_tracker;
 
@@ -15,8 +16,10 @@ mod sender;
 
 mod notifier;
 
-pub use client::WebhookClient;
+pub use check::check;
+pub use notifier::TASK;
 pub use notifier::WebhookNotifier;
+pub use section::Section;
 pub use sender::WebhookStatus;
-pub use settings::{RetryTimes, WebhookEndpoint, WebhookSettings};
+pub use settings::{RetryTimes, WebhookSettings};
 pub use verdict_tracker::{BEGINS_AFTER, ENDS_AFTER};

@@ -1,14 +1,18 @@
 //! Passes the begun and ended verdicts of the diagnosis to the senders of all webhooks.
 
 use super::sender::{WebhookSender, WebhookStatus};
-use super::settings::{WebhookEndpoint, WebhookSettings};
+use super::settings::WebhookSettings;
 use super::verdict_tracker::VerdictTracker;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
+use tokenweir_net::client::receiver::Receiver;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
+
+/// Sends messages to one webhook.
+pub const TASK: BackgroundTask = BackgroundTask::new("webhook");
 
 /// Sends the start and the end of verdicts to all webhooks.
 #[derive(Default)]
@@ -37,19 +41,18 @@ impl WebhookNotifier {
             retries,
         } = settings;
         let mut running = lock(&self.running);
-        let state_of = |endpoint: &WebhookEndpoint| {
+        let state_of = |endpoint: &Receiver| {
             let mut senders = running.senders.iter().map(|(sender, _)| sender);
-            let is_same = |it: &WebhookEndpoint| {
-                (&it.address, &it.path) == (&endpoint.address, &endpoint.path)
-            };
-            let same = senders.find(|sender| is_same(&sender.client.endpoint));
+            let is_same =
+                |it: &Receiver| (&it.address, &it.path) == (&endpoint.address, &endpoint.path);
+            let same = senders.find(|sender| is_same(sender.client.receiver()));
             same.map(|sender| sender.state()).unwrap_or_default()
         };
-        let start = |endpoint: WebhookEndpoint| {
+        let start = |endpoint: Receiver| {
             let state = state_of(&endpoint);
             let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
             let running = sender.clone();
-            let task = supervise::spawn(BackgroundTask::Webhook, move || running.clone().run());
+            let task = supervise::spawn(TASK, move || running.clone().run());
             (sender, task)
         };
         let senders = endpoints.into_iter().map(start).collect();

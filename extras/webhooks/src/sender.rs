@@ -1,18 +1,18 @@
 //! Posts messages to one webhook, in their order.
 
-use super::client::WebhookClient;
-use super::settings::{RetryTimes, WebhookEndpoint};
+use super::settings::RetryTimes;
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use tokenweir_net::client::receiver::{Receiver, ReceiverClient};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
 /// Sends messages to one webhook: the queue of messages, and the results of earlier requests.
 pub(super) struct WebhookSender {
-    pub(super) client: WebhookClient,
+    pub(super) client: ReceiverClient,
     retries: RetryTimes,
     state: Mutex<SenderState>,
     added: Notify,
@@ -45,16 +45,12 @@ const MAX_WAITING: usize = 100;
 impl WebhookSender {
     /// Creates the sender of one webhook. `state`: the messages and results of the sender with the
     /// previous settings.
-    pub(super) fn new(
-        endpoint: WebhookEndpoint,
-        retries: RetryTimes,
-        mut state: SenderState,
-    ) -> Self {
+    pub(super) fn new(endpoint: Receiver, retries: RetryTimes, mut state: SenderState) -> Self {
         endpoint
             .address
             .authority()
             .clone_into(&mut state.status.webhook);
-        let client = WebhookClient::new(endpoint);
+        let client = ReceiverClient::new(endpoint);
         Self {
             client,
             retries,
@@ -119,7 +115,7 @@ impl WebhookSender {
         }
         let previous = std::mem::replace(&mut state.status.error, error.clone());
         drop(state);
-        let webhook = self.client.endpoint.address.authority();
+        let webhook = self.client.receiver().address.authority();
         match (previous, error) {
             (None, Some(error)) => {
                 tracing::warn!(

@@ -1,16 +1,13 @@
 //! The settings of the webhooks.
 
-use http::HeaderValue;
-use http::uri::PathAndQuery;
-use std::fmt;
 use std::time::Duration;
-use tokenweir_engine::address::BackendAddress;
+use tokenweir_net::client::receiver::Receiver;
 
 /// The settings of the webhooks.
 #[derive(Debug, Clone, Default)]
 pub struct WebhookSettings {
     /// The webhooks. Each gets all messages.
-    pub endpoints: Vec<WebhookEndpoint>,
+    pub endpoints: Vec<Receiver>,
     /// The name of this gateway in messages: host name and admin port.
     pub gateway: String,
     /// URL of the page of runbooks, to which messages link.
@@ -36,22 +33,5 @@ impl Default for RetryTimes {
             max_requests: 6,
             first_pause: Duration::from_secs(2),
         }
-    }
-}
-
-/// A webhook. `Debug` shows only the host, because a path can be a secret.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WebhookEndpoint {
-    /// Scheme, host and port.
-    pub address: BackendAddress,
-    /// Path and query.
-    pub path: PathAndQuery,
-    /// The value of the `Authorization` header. `None`: the header is not sent.
-    pub authorization: Option<HeaderValue>,
-}
-
-impl fmt::Debug for WebhookEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WebhookEndpoint({})", self.address.authority())
     }
 }

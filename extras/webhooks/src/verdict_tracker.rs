@@ -40,6 +40,8 @@ struct Message<'a> {
     began_at: String,
     ended_at: Option<String>,
     runbook_url: String,
+    /// The live page at the moment of the begin. `None`: its URL is not known.
+    moment_url: Option<String>,
     #[serde(flatten)]
     verdict: &'a Verdict,
 }
@@ -136,6 +138,9 @@ impl VerdictEvent {
             began_at: time(self.began_at),
             ended_at: self.ended_at.map(time),
             runbook_url: format!("{runbooks}#{}", self.verdict.verdict),
+            moment_url: runbooks
+                .strip_suffix("/runbooks")
+                .map(|page| format!("{page}/#at={}", time(self.began_at))),
             verdict: &self.verdict,
         })
     }
@@ -291,6 +296,10 @@ mod tests {
             ("severity", "critical"),
             ("began_at", "1970-01-01T00:00:00Z"),
             ("runbook_url", "http://gateway-0:9090/runbooks#kv_thrashing"),
+            (
+                "moment_url",
+                "http://gateway-0:9090/#at=1970-01-01T00:00:00Z",
+            ),
             (
                 "text",
                 "gateway-0:9090: critical: kv_thrashing at gpu-0. It thrashes. Remedy: Lower it.",

@@ -106,9 +106,9 @@ Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_a
 llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer), \
 llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling), \
 radix_tree and vllm_router (the cache-aware policies of the SGLang and vLLM routers), smg (that of \
-their successor), \
+their successor), smetric (another one of the vLLM router), \
 dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
-contents), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
+contents), thunder_agent and dynamo_sessions (admission of sessions of llm-d and of Dynamo), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
 lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), \
 without_admission (kv_aware without admission control), and backlog_and_share.
 

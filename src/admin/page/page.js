@@ -124,7 +124,7 @@ const TILES = [
     value: (live) => live.harm.client_errors.share,
   },
   shareTile("Refused", "refused", (live) =>
-    [`${count(live.last_minute.refused)} of ${count(live.last_minute.requests)}`, ...longestWait(live)]),
+    [`${count(live.last_minute.refused)} of ${count(live.last_minute.requests)}`, ...longestWait(live), ...heldBecause(live)]),
   { ...quantileTile("TTFT", "ttft", firstAnswer), harm: "slow_first_output" },
   {
     title: "Requests", unit: "/s", value: (live) => rate(live, "requests"), format: number,
@@ -141,7 +141,7 @@ const TILES = [
 ];
 
 /** What clients got instead of a good answer. */
-const BAD_ANSWERS = ["failed", "empty", "truncated", "client_timeout", "refused", "rejected", "late"];
+const BAD_ANSWERS = ["failed", "empty", "damaged", "truncated", "client_timeout", "refused", "rejected", "late"];
 const badAnswers = (answers) =>
   BAD_ANSWERS.filter((name) => answers[name] > 0).map((name) => `${count(answers[name])} ${label(name)}`);
 
@@ -172,6 +172,9 @@ function firstAnswer({ last_minute: minute, harm }) {
 /** The longest wait in the queue. The TTFT does not show it: it covers only requests that are served. */
 const longestWait = (live) =>
   (live.longest_wait_seconds === null ? [] : [`longest wait ${seconds(live.longest_wait_seconds)}`]);
+
+/** Why requests wait although backends have capacity. */
+const heldBecause = (live) => (live.held_because ? [live.held_because] : []);
 
 /** The statuses of 4xx with the number of their responses. */
 function statuses(minute) {

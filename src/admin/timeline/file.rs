@@ -1,7 +1,6 @@
 //! The file of the timeline: one mark per line. A mark whose end is known later has two lines.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use tokenweir_gateway::telemetry::non_blocking_writer::{
 };
 use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, RotatingFileCounters};
 use tokenweir_gateway::telemetry::sanitize;
+use tokenweir_net::file_watcher::open_regular;
 
 /// Writes marks to the file, on a thread of its own.
 pub(super) struct TimelineFile {
@@ -41,16 +41,16 @@ impl TimelineFile {
 }
 
 /// Reads the marks of `FILE.old` and of the file, the oldest first. Their ends may be missing, and none of them
-/// holds. Lines that cannot be read are skipped.
+/// holds. Lines that cannot be read are skipped: a line may be cut anywhere, also within a character.
 pub(super) fn read(path: &Path) -> Vec<Mark> {
     let mut old = OsString::from(path);
     old.push(".old");
     let files = [Path::new(&old), path];
-    let files = files.into_iter().filter_map(|file| File::open(file).ok());
-    let lines = files.flat_map(|file| BufReader::new(file.take(MAX_BYTES)).lines());
+    let files = files.into_iter().filter_map(|file| open_regular(file).ok());
+    let lines = files.flat_map(|file| BufReader::new(file.take(MAX_BYTES)).split(b'\n'));
     let marks = lines
         .map_while(Result::ok)
-        .filter_map(|line| serde_json::from_str::<Mark>(&line).ok());
+        .filter_map(|line| serde_json::from_slice::<Mark>(&line).ok());
     marks
         .map(|mark| Mark {
             holds: false,

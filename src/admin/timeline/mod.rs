@@ -200,7 +200,8 @@ mod tests {
         before.observe(&[verdict("shedding"), verdict("stalls")], Vec::new(), at(5));
         before.observe(&[verdict("stalls")], Vec::new(), at(9));
         drop(before);
-        std::fs::write(path.with_extension("jsonl.old"), "{broken\n").unwrap();
+        // A line that a full disk cut within a character.
+        std::fs::write(path.with_extension("jsonl.old"), b"{broken \xe2\n").unwrap();
         let marks = open(100).marks();
         let shown: Vec<_> = marks
             .iter()

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use tokenweir_diagnose::CpuSupply;
 use tokenweir_gateway::telemetry::Telemetry;
+use tokenweir_protocol::clock;
 
 /// The folder of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -19,6 +20,10 @@ pub(super) fn read(telemetry: &Telemetry) -> CpuSupply {
     CpuSupply {
         timers: delays.timers(),
         late_seconds: delays.late().as_secs_f64(),
+        pauses: delays.pauses(),
+        pause_seconds: delays.paused().as_secs_f64(),
+        longest_pause_seconds: delays.take_longest_pause().as_secs_f64(),
+        wall_seconds: clock::unix_time().as_secs_f64(),
         throttled_seconds: throttled_seconds(),
         waiting_share: read_text(PRESSURE.into()).and_then(|text| waiting_share(&text)),
     }

@@ -2,6 +2,7 @@
 
 mod cpu_supply;
 pub(super) mod rows;
+mod settings;
 mod stall_log;
 mod task;
 mod timeline;

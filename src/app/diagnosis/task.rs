@@ -2,6 +2,7 @@
 //! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::cpu_supply;
+use super::settings::{limiting_setting, set_values};
 use super::stall_log::StallLog;
 use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
@@ -9,11 +10,11 @@ use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_api::{ClientSummary, main_client};
+use tokenweir_api::{ClientSummary, LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
+    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -41,6 +42,9 @@ pub(crate) trait DiagnosisHooks: Send + Sync {
         now: Instant,
     );
 
+    /// Sets what options know in the conditions of the gateway.
+    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant);
+
     /// Acts on a diagnosis. Does not wait.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
 }
@@ -64,11 +68,19 @@ const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
+/// Number of the oldest open streams among which hanging ones are searched.
+const MAX_OLDEST_STREAMS: usize = 64;
+/// A stream without output hangs after this time, if its prompt has fewer than [`MAX_HANGING_PROMPT`] tokens: long
+/// prompts take their time.
+const HANGING_SECONDS: f64 = 20.0;
+const MAX_HANGING_PROMPT: u64 = 16_000;
+
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
 /// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 5] = [
+const RULES_ABOUT_WORK: [&str; 6] = [
+    "gateway_limit",
     "shedding",
     "gateway_queue",
     "prefill_starvation",
@@ -79,7 +91,7 @@ const RULES_ABOUT_WORK: [&str; 5] = [
 impl DiagnosisTask {
     /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
-        supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
+        supervise::spawn(BackgroundTask::DIAGNOSIS, move || self.clone().run())
     }
 
     /// Samples and diagnoses the backends every [`EVERY`], until the future is dropped.
@@ -125,13 +137,11 @@ impl DiagnosisTask {
             .map(|(_, waiting)| waiting)
             .sum();
         let samples = self.sample_backends(&backends, now);
-        let is_limited = |limit: u32| {
-            samples
-                .iter()
-                .filter(|(_, sample)| is_limited(sample, limit))
-                .count()
-        };
-        let limited_backends = admission.max_in_flight().map_or(0, is_limited);
+        let settings = set_values(&self.admin.configuration.view());
+        let limits = samples
+            .iter()
+            .filter_map(|(_, sample)| limiting_setting(sample, &settings));
+        let limits: Vec<&'static str> = limits.collect();
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
         let backends = readiness.backends.iter().map(|current| {
@@ -148,15 +158,30 @@ impl DiagnosisTask {
             longest_wait_seconds: admission
                 .oldest_waiting()
                 .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
-            limited_backends,
+            held_because: admission.held_because(now),
+            limited_backends: limits.len(),
+            limited_by: limits.first().copied(),
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
             unserved_models: self.request_counters.unserved_models(is_listed),
+            unforwarded: self.request_counters.take_unforwarded(),
+            settings,
+            ttft: self.observed_ttft(now),
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
         let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
+    }
+
+    /// The TTFT of the streams of the last minute.
+    fn observed_ttft(&self, now: Instant) -> Option<ObservedTtft> {
+        let minute = self.admin.recent_requests.last_minute(now);
+        minute.ttft.map(|ttft| ObservedTtft {
+            count: ttft.count,
+            p50: ttft.p50,
+            p95: ttft.p95,
+        })
     }
 
     /// Takes a sample of each backend.
@@ -169,12 +194,36 @@ impl DiagnosisTask {
             let counts = self.request_counters.take(&backend.identity.id);
             (
                 backend.identity.id.clone(),
-                sample_backend(backend, counts, now),
+                sample_backend(backend, &counts, now),
             )
         });
         let mut samples: Vec<_> = samples.collect();
+        self.add_hanging_streams(&mut samples, now);
         self.extras.complete_samples(backends, &mut samples, now);
         samples
+    }
+
+    /// Adds the streams that have had no output for long, although their prompts are short.
+    fn add_hanging_streams(&self, samples: &mut [(BackendId, DiagnosisSample)], now: Instant) {
+        let open = &self.admin.proxy.open_streams;
+        for stream in open.snapshot(MAX_OLDEST_STREAMS, now).oldest {
+            let seconds = now
+                .saturating_duration_since(stream.subject.accepted)
+                .as_secs_f64();
+            let is_hanging = stream.phase == StreamPhase::NoOutput
+                && seconds >= HANGING_SECONDS
+                && stream.subject.prompt_tokens < MAX_HANGING_PROMPT;
+            let of_backend = samples
+                .iter_mut()
+                .find(|(id, _)| stream.subject.backend.as_ref() == Some(id));
+            if is_hanging
+                && let Some((_, sample)) = of_backend
+                && let Some(gateway) = &mut sample.gateway
+            {
+                gateway.hanging += 1;
+                gateway.hanging_seconds = gateway.hanging_seconds.max(seconds);
+            }
+        }
     }
 
     /// Returns the models that no backend can serve now and for which requests wait.
@@ -226,7 +275,7 @@ impl DiagnosisTask {
         let access_log: AccessLogCounts = status.blocks.get_or_default();
         let streams = self.admin.proxy.open_streams.snapshot(0, now);
         let unread = streams.phases.get(&StreamPhase::WriteStalled);
-        GatewayConditions {
+        let mut conditions = GatewayConditions {
             reload_problem: self
                 .admin
                 .configuration
@@ -242,19 +291,24 @@ impl DiagnosisTask {
             span_export_failure: spans.last_failure,
             lost_log_lines: access_log.dropped,
             refused_connections: status.connections.full + status.connections.accept_errors,
+            is_memory_full: self.admin.proxy.overload_guard.is_memory_full(),
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
-        }
+            versions_taken_out: Vec::new(),
+            connected_gateways: 0,
+        };
+        self.extras.complete_conditions(&mut conditions, now);
+        conditions
     }
 }
 
-/// Whether a backend has `limit` requests of the gateway, and none of them waits in its engine.
-fn is_limited(sample: &DiagnosisSample, limit: u32) -> bool {
-    sample
-        .gateway
-        .is_some_and(|gateway| gateway.in_flight >= limit)
-        && sample.page.and_then(|page| page.waiting) == Some(0.0)
+/// Number of requests whose clients got no answer, or got it slowly. Requests can count twice. Requests that clients
+/// sent wrongly, and answers that end at a limit, do not count.
+fn harmed_requests(counts: &LastMinute) -> u64 {
+    let answers = &counts.answers;
+    let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
+    unanswered + counts.slow.values().sum::<u64>()
 }
 
 /// Returns the counts of the requests that ended in the last 25 to 30 s.
@@ -262,6 +316,7 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
+    let harmed = harmed_requests(&counts);
     RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
@@ -270,6 +325,7 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
             .into_iter()
             .max_by_key(|(_, count)| *count)
             .map(|(reason, _)| reason),
+        harmed,
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
@@ -345,7 +401,7 @@ fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
 /// counts.
 fn sample_backend(
     backend: &Backend,
-    counts: BackendRequestCounts,
+    counts: &BackendRequestCounts,
     now: Instant,
 ) -> DiagnosisSample {
     let state = backend.health.state();
@@ -354,6 +410,8 @@ fn sample_backend(
         age <= EVERY * MAX_SAMPLE_AGE_INTERVALS && scrape.load.is_understood()
     });
     let pending = backend.load.estimator.local_load();
+    let connects = backend.idle_pool.take_connects();
+    let page_time = backend.load.take_page_time();
     let observed = GatewayObservations {
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
@@ -366,7 +424,13 @@ fn sample_backend(
         pending_tokens: pending.backlog,
         overdue_seconds: backend.standstill_seconds(now),
         engine_switches: backend.load.engine_switches(),
-        counts,
+        connects: connects.count,
+        connect_seconds: connects.seconds,
+        first_heads: connects.first_heads,
+        first_head_seconds: connects.first_head_seconds,
+        page_seconds: page_time.map(|time| time.as_secs_f64()),
+        counts: *counts,
+        ..GatewayObservations::default()
     };
     // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
     // diagnosis does not judge it.
@@ -406,7 +470,7 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::rank_clients;
+    use tokenweir_api::largest_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
@@ -426,7 +490,7 @@ mod tests {
                 backends: backends.collect(),
                 ..FleetObservation::default()
             };
-            let sample = sample_backend(backend, BackendRequestCounts::default(), now);
+            let sample = sample_backend(backend, &BackendRequestCounts::default(), now);
             diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
         let latest = (0..20).map(|_| diagnose()).last().unwrap();
@@ -461,7 +525,7 @@ mod tests {
         };
         name_main_client(
             &mut diagnosis,
-            &rank_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
+            &largest_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
         );
         let causes: Vec<_> = diagnosis
             .verdicts

@@ -7,9 +7,11 @@ use gpu::GpuFacet;
 use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
 use peer_exchange::{ExchangeFacet, PeerExchange, PeerExchangeError};
 use ranks::{RankFacet, RankProbes};
-use sessions::GatewayCount;
+use sessions::{GatewaySharing, Sharing};
 use sleep::{SleepFacet, SleepMode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tokenweir_gateway::backend::BackendDrivers;
 use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use tokenweir_gateway::status::StatusSource;
@@ -71,11 +73,12 @@ impl BackendOptions {
     pub fn facets(&self, config: &Config, entry: &BackendConfig) -> Vec<Box<dyn BackendFacet>> {
         let kv_events = entry.kv_events.clone().unwrap_or_default();
         let source = kv_events.resolve(&config.kv_events, &entry.url);
+        let cost = config.cost.of_backend(entry.gpus, entry.gpu_hour_price);
         let mut facets: Vec<Box<dyn BackendFacet>> = vec![
             Box::new(RankFacet::new(config.routing.data_parallel_ranks)),
             Box::new(SleepFacet::default()),
             Box::new(KvEventsFacet::new(source)),
-            Box::new(GpuFacet::default()),
+            Box::new(GpuFacet::new(cost)),
         ];
         if let Some(exchange) = &self.exchange {
             facets.push(Box::new(exchange.clone()));
@@ -88,13 +91,26 @@ impl BackendOptions {
         self.exchange.as_ref().map(|exchange| exchange.0.clone())
     }
 
-    /// Counts the gateways that share the backends, as far as the exchange knows them.
-    pub(super) fn gateway_count(&self) -> GatewayCount {
+    /// Number of other gateways that the exchange knows.
+    pub(super) fn connected_gateways(&self, now: Instant) -> u64 {
+        let exchange = self.exchange.as_ref();
+        exchange.map_or(0, |exchange| exchange.0.status(now).peers as u64)
+    }
+
+    /// How the gateways share the backends. While the exchange is away, those share them that it knew last.
+    pub(super) fn sharing(&self) -> GatewaySharing {
         let exchange = self.exchange.clone();
+        let last_known = AtomicU64::new(1);
         Arc::new(move |now| {
-            exchange
-                .as_ref()
-                .map_or(1, |exchange| exchange.0.status(now).peers as u64 + 1)
+            let Some(exchange) = &exchange else {
+                return Sharing::Separate(1);
+            };
+            let status = exchange.0.status(now);
+            if status.connected {
+                last_known.store(status.peers as u64 + 1, Ordering::Relaxed);
+                return Sharing::Exchange;
+            }
+            Sharing::Separate(last_known.load(Ordering::Relaxed))
         })
     }
 

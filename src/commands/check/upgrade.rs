@@ -3,7 +3,10 @@
 use crate::app::extras;
 use crate::commands::{EXIT_FAILURE, EXIT_USAGE, print_line};
 use crate::config::{Config, QueriedMetric, UpgradeNote, UpgradedFile, UpgradedKind, upgrade_file};
-use std::fs;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Shows how a file changes, and writes it if `is_written`. Returns the exit code.
@@ -30,12 +33,32 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     }
     if is_written
         && upgraded.lines.is_changed()
-        && let Err(error) = fs::write(file, upgraded.lines.text())
+        && let Err(error) = replace(file, &upgraded.lines.text())
     {
         eprintln!("{}: cannot be written: {error}", file.display());
         return EXIT_FAILURE;
     }
     if notes.is_empty() { 0 } else { EXIT_FAILURE }
+}
+
+/// Replaces the text of a file, which keeps its mode. The file has the old or the new text at any time, also if the
+/// disk is full.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    // A symbolic link stays one.
+    let file = fs::canonicalize(file)?;
+    let mut new = OsString::from(&file);
+    new.push(".new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut opened = options.open(&new)?;
+    let written = opened.write_all(text.as_bytes());
+    let written = written.and_then(|()| opened.set_permissions(fs::metadata(&file)?.permissions()));
+    let written = written.and_then(|()| opened.sync_all());
+    let replaced = written.and_then(|()| fs::rename(&new, &file));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    replaced
 }
 
 /// Whether the changed file is a configuration with mistakes, which are printed.

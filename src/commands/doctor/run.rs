@@ -5,6 +5,7 @@ use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
+use crate::app::extras;
 use crate::commands::{
     ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, report_problem,
     resolve_optional_secret, variable,
@@ -248,6 +249,7 @@ async fn gather_facts(
         gateway,
         start_problems,
         collector,
+        status_checks: extras::STATUS_CHECKS,
     })
 }
 

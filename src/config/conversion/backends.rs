@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::facets::BackendFacet;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
-use tokenweir_gateway::status::BackendCost;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
 use tokenweir_settings::{ConfiguredSecret, Environment, SecretValue, UnreadableSecret};
 
@@ -34,10 +33,6 @@ impl Config {
                 continuous_usage_share: self.continuous_usage,
                 is_drained: entry.drained,
                 pod: entry.pod.as_deref().map(Into::into),
-                cost: BackendCost::new(
-                    entry.gpus.or(self.cost.gpus),
-                    entry.gpu_hour_price.or(self.cost.gpu_hour_price),
-                ),
             };
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let mut backend = backend.with_settings(settings);

@@ -6,7 +6,6 @@ mod proxy;
 mod server;
 mod telemetry;
 mod tls_files;
-mod webhooks;
 
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
 pub use proxy::ProxySettingsError;

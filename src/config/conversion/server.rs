@@ -1,4 +1,4 @@
-//! The limits of the listeners.
+//! The limits and the URL of the listeners.
 
 use crate::config::root::Config;
 use tokenweir_gateway::server::{DescriptorBudget, ServerLimits};
@@ -21,6 +21,16 @@ impl Config {
             drain_delay: self.drain.delay,
             drain_timeout: self.drain.timeout,
             ..ServerLimits::default()
+        }
+    }
+
+    /// The URL of the admin listener for other machines. `host_name`: the name of this machine.
+    pub fn admin_url(&self, host_name: &str) -> String {
+        let scheme = if self.tls.admin { "https" } else { "http" };
+        if self.admin.ip().is_unspecified() {
+            format!("{scheme}://{host_name}:{}", self.admin.port())
+        } else {
+            format!("{scheme}://{}", *self.admin)
         }
     }
 }

@@ -161,6 +161,22 @@ async fn no_backend_sees_an_abusive_request() {
 }
 
 #[tokio::test]
+async fn lists_of_media_are_refused() {
+    let fake = scripted_backend().await;
+    let gateway = capped(&fake, caps()).await;
+    for (path, list) in [
+        ("/v2/embed", "images"),
+        ("/v1/decisions", "images"),
+        ("/v1/decisions", "audio"),
+        ("/v1/decisions", "videos"),
+    ] {
+        let body = format!("{{\"model\":\"tiny\",\"{list}\":[\"http://169.254.169.254/\"]}}");
+        assert_refused(&gateway, path, &body).await;
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
 async fn requests_within_caps_arrive_byte_for_byte() {
     let fake = scripted_backend().await;
     let gateway = capped(&fake, caps()).await;
@@ -216,6 +232,28 @@ async fn caps_hold_for_the_default_model() {
         String::from_utf8_lossy(&body),
         r#"{"max_tokens":1000,"messages":[]}"#
     );
+}
+
+#[tokio::test]
+async fn without_a_model_the_caps_of_all_hold() {
+    let fakes = [scripted_backend().await, scripted_backend().await];
+    fakes[0].set_models(&["big"]);
+    fakes[1].set_models(&["small"]);
+    let model = |name: &str, most| ModelConfig {
+        name: name.into(),
+        caps: Some(RequestCaps {
+            max_tokens: Some(most),
+            ..RequestCaps::default()
+        }),
+        ..ModelConfig::default()
+    };
+    let setup = Setup {
+        models: vec![model("big", 1_000), model("small", 10)],
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    let body = r#"{"messages":[],"max_tokens":11}"#;
+    assert_refused(&gateway, "/v1/chat/completions", body).await;
 }
 
 #[tokio::test]

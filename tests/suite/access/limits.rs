@@ -8,7 +8,7 @@ use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, stream_of,
 };
 use crate::support::test_gateway::{
-    ASK_STREAM, Setup, gateway_following_with, get, post, read_until_times, status,
+    ASK_STREAM, Setup, gateway_following_with, get, post, read_until_times, start_with, status,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
@@ -193,6 +193,56 @@ async fn a_disconnected_client_pays_what_it_received() {
         "{}",
         head(&next)
     );
+}
+
+/// The engine states their tokens only to those who ask for the stored response later.
+#[tokio::test]
+async fn limits_of_tokens_refuse_background_responses() {
+    const RESPONSES: &str = "/v1/responses";
+    let answer = r#"{"id":"resp_1","object":"response","status":"queued","output":[]}"#;
+    let fake = ScriptedBackend::answering(json("200 OK", answer)).await;
+    let ask =
+        |background: &str| format!(r#"{{"model":"tiny","input":"hi","background":{background}}}"#);
+    let gateway = gated(&fake, tokens(100)).await;
+    for background in ["true", "1", "\"yes\""] {
+        let refused = gateway.raw(keyed(&post(RESPONSES, &ask(background)))).await;
+        assert_eq!(status(&refused), 400, "{background}");
+        assert!(head(&refused).contains("x-gateway-error: request_cap"));
+    }
+    assert!(fake.seen().is_empty());
+    let whole = gateway.raw(keyed(&post(RESPONSES, &ask("false")))).await;
+    assert_eq!(status(&whole), 200);
+    let gateway = gated(&fake, concurrency(1)).await;
+    let background = gateway.raw(keyed(&post(RESPONSES, &ask("true")))).await;
+    assert_eq!(status(&background), 200);
+}
+
+#[tokio::test]
+async fn a_request_without_a_model_escapes_no_limit() {
+    let fakes = [scripted_backend().await, scripted_backend().await];
+    fakes[0].set_models(&["small"]);
+    fakes[1].set_models(&["big"]);
+    let limits = UsageLimits {
+        requests_per_day: Some(1),
+        ..UsageLimits::default()
+    };
+    let tenant = TenantEntry {
+        model_limits: [("big".to_owned(), limits)].into(),
+        ..tenant()
+    };
+    let setup = Setup {
+        access: access(tenant),
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fakes[0].addr, fakes[1].addr], setup).await;
+    let ask = async |model: &str| {
+        let body = format!(r#"{{{model}"messages":[]}}"#);
+        status(&gateway.raw(keyed(&post(CHAT, &body))).await)
+    };
+    assert_eq!(ask("").await, 403, "a backend would select the model");
+    assert_eq!(ask(r#""model":"small","#).await, 200);
+    assert_eq!(ask(r#""model":"big","#).await, 200);
+    assert_eq!(ask(r#""model":"big","#).await, 429);
 }
 
 #[tokio::test]

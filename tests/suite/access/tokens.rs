@@ -12,6 +12,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -44,6 +45,7 @@ impl TokenSource for TenantNames {
             digest: KeyDigest::from_key(token.as_bytes()),
             tenant: tenant.into(),
             key: "_subject".into(),
+            subject: KeyDigest::from_key(granted.as_bytes()),
             tier: None,
             models: (!model.is_empty()).then(|| vec![model.to_owned()]),
             limits: UsageLimits::default(),
@@ -141,7 +143,7 @@ impl Issuer {
     }
 
     /// The configuration of a gateway that trusts the issuer.
-    fn write_config(&self, backend: std::net::SocketAddr) -> PathBuf {
+    fn write_config(&self, backend: SocketAddr) -> PathBuf {
         let hash = KeyDigest::from_key(KEY.as_bytes());
         let keys = format!("tenants:\n- {{ name: a, keys: [{{ name: one, hash: '{hash}' }}] }}\n");
         fs::write(self.folder.join("keys.yaml"), keys).unwrap();
@@ -149,8 +151,9 @@ impl Issuer {
             "listen: 127.0.0.1:0\nlog: {{ level: debug }}\n\
              backends: [{{ url: 'http://{backend}' }}]\n\
              access: {{ keys_file: '{folder}/keys.yaml' }}\n\
+             shared_limits: {{ file: '{folder}/limits.json' }}\n\
              jwt:\n  issuers:\n  - issuer: https://issuer.test\n    audiences: [gateway]\n    \
-             jwks_file: '{folder}/jwks.json'\n",
+             jwks_file: '{folder}/jwks.json'\n    claims: {{ limits: limits }}\n",
             folder = self.folder.display()
         );
         let file = self.folder.join("gateway.yaml");
@@ -159,16 +162,35 @@ impl Issuer {
     }
 }
 
+async fn ask(gateway: SocketAddr, token: &str) -> Vec<u8> {
+    let lines = format!("authorization: Bearer {token}");
+    let request = with_lines(&post(CHAT, ASK), &lines);
+    read_rest(send_to(gateway, request).await).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_a_subject_outlast_restarts() {
+    let fake = scripted_backend().await;
+    let issuer = Issuer::new(&folder("jwt-limits"));
+    let config = issuer.write_config(fake.addr);
+    let token = issuer.sign(&json!({
+        "iss": "https://issuer.test", "aud": "gateway", "exp": 99_999_999_999_u64, "sub": "bob",
+        "tenant": "a", "limits": { "requests_per_month": 2 },
+    }));
+    for expected in [200, 200, 429] {
+        let mut process = GatewayProcess::start(&config).await;
+        assert_eq!(status(&ask(process.clients(), &token).await), expected);
+        process.signal("TERM").await;
+        assert!(process.ended().await.success());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_program_checks_signed_tokens() {
     let fake = scripted_backend().await;
     let issuer = Issuer::new(&folder("jwt"));
     let process = GatewayProcess::start(&issuer.write_config(fake.addr)).await;
-    let ask = async |token: &str| {
-        let lines = format!("authorization: Bearer {token}");
-        let request = with_lines(&post(CHAT, ASK), &lines);
-        read_rest(send_to(process.clients(), request).await).await
-    };
+    let ask = async |token: &str| ask(process.clients(), token).await;
     let now = clock::wall_time()
         .duration_since(UNIX_EPOCH)
         .unwrap()

@@ -93,7 +93,7 @@ impl EngineFixture {
         let request = SequenceRequest {
             prompt_tokens: self.random.u32(traffic.prompt.0..=traffic.prompt.1),
             output_tokens: self.random.u32(traffic.output.0..=traffic.output.1),
-            block_hashes: Vec::new(),
+            ..SequenceRequest::default()
         };
         self.engine
             .submit(SequenceId(self.sent), request, at)

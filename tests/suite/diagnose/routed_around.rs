@@ -1,6 +1,6 @@
-//! Four topics: conditions that routing hides because it sends few requests to the backend, engines with long
-//! prompts, metrics pages that no longer change, and a severity that depends on the share of affected
-//! clients.
+//! Five topics: conditions that routing hides because it sends few requests to the backend, engines with long
+//! prompts, engines that evict conversations, metrics pages that no longer change, and a severity that depends on
+//! the share of affected clients.
 
 use super::engines::{EngineFixture, Traffic};
 use super::faults::FAULTS;
@@ -209,6 +209,41 @@ fn long_prompts_are_no_slow_engine() {
         slow.remedy.contains("that of the other backend is 20 ms"),
         "{}",
         slow.remedy
+    );
+}
+
+#[test]
+fn evicted_conversations_are_no_slow_engine() {
+    let verdicts_with = |hits, predicted| {
+        let diagnosis = two_backends(2 * MINUTE_STEPS, |step, place, page, gateway| {
+            if place == 0 {
+                page.gap_seconds = Some(300.0 * step as f64);
+                page.prefix_queries = Some(5_000.0 * step as f64);
+                page.prefix_hits = Some(hits * step as f64);
+                gateway.counts = BackendRequestCounts {
+                    first_outputs: 5,
+                    first_output_seconds: 15.0,
+                    slow_first_outputs: 4,
+                    prompt_tokens: 5_000.0,
+                    known_tokens: 4_000.0,
+                    reusable_tokens: predicted,
+                    ..gateway.counts
+                };
+            }
+        });
+        let cause = |rule: &str| at_first(&diagnosis, rule).map(|it| it.cause.clone());
+        (
+            cause("slow_engine").is_some(),
+            cause("prefix_cache_misses").flatten(),
+        )
+    };
+    let evicted = "evicted: more conversations are in progress than fit into the KV cache";
+    assert_eq!(verdicts_with(700.0, 1_000.0), (false, Some(evicted.into())));
+    assert_eq!(verdicts_with(3_500.0, 3_800.0), (true, None), "it has them");
+    assert_eq!(
+        verdicts_with(700.0, 3_800.0),
+        (true, None),
+        "others have them"
     );
 }
 

@@ -17,7 +17,7 @@ use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
-use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings};
+use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings, Sharing};
 use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
 use tokenweir::app::extras::{self, BackendOptions, RequestExtras};
@@ -39,7 +39,7 @@ use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
-use tokenweir_gateway::status::{BackendCost, StatusSource};
+use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::metrics_registry::{
@@ -395,6 +395,8 @@ fn option_config(setup: &Setup) -> Config {
         ..Config::default()
     };
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
+    config.cost.gpus = setup.gpus;
+    config.cost.gpu_hour_price = setup.gpu_hour_price;
     config
 }
 
@@ -413,7 +415,6 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         let settings = BackendSettings {
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
-            cost: BackendCost::new(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
@@ -600,7 +601,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
-    let sessions = Arc::new(SessionAdmission::new(&proxy.state, Arc::new(|_| 1)));
+    let sharing = Arc::new(|_| Sharing::Separate(1));
+    let sessions = Arc::new(SessionAdmission::new(&proxy.state, sharing));
     sessions.configure(setup.sessions);
     status_sources.push(sessions::rows::status_source(sessions));
     status_sources.extend(request_extras.status_sources());
@@ -615,6 +617,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),
+        tasks: extras::BACKGROUND_TASKS,
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {

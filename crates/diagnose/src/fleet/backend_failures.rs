@@ -1,11 +1,13 @@
 //! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
+use super::limits::named;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
-use crate::harm::{HARMED_SHARE, is_share_above};
+use crate::harm::HARMED_SHARE;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
+use tokenweir_request::significance::is_share_above;
 use tokenweir_routing::resilience::Availability;
 
 /// Length of the window whose attempts are counted.
@@ -67,6 +69,8 @@ pub(super) struct BackendFailures {
     backends: HashMap<BackendId, BackendAttempts>,
     /// Time of the last attempt at any backend.
     last_attempt_at: Option<Instant>,
+    /// The backends whose failures a setting of the gateway causes.
+    excused: Vec<String>,
 }
 
 /// The attempts at one backend.
@@ -90,7 +94,13 @@ struct BackendAttempts {
 impl BackendFailures {
     /// Returns a verdict for each backend that matches [`BACKEND_FAILING`] at `now`. Only backends that are
     /// available or ejected can match.
-    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
+    /// `is_excused`: whether a setting of the gateway is the reason for failures of a kind.
+    pub(super) fn judge(
+        &mut self,
+        fleet: &FleetObservation,
+        is_excused: impl Fn(&str) -> bool,
+        now: Instant,
+    ) -> Vec<Verdict> {
         self.backends
             .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         if fleet
@@ -107,6 +117,7 @@ impl BackendFailures {
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
         let mut matches = Vec::new();
         let mut asked = 0;
+        let mut excused = Vec::new();
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
@@ -119,10 +130,20 @@ impl BackendFailures {
                 Availability::Available | Availability::Ejected
             );
             asked += usize::from(attempts.sums(LONG_WINDOW, now).0 > 0);
+            if attempts.most_are(&is_excused, now) {
+                excused.push(backend.id.to_string());
+            }
             if attempts.is_failing && gets_requests {
-                matches.push(attempts.found_at(backend, severity, now));
+                matches.push(attempts.found_at(backend, fleet, severity, now));
             }
         }
+        // A backend is to blame if its peers do not need the same time.
+        self.excused = if 2 * excused.len() >= asked {
+            excused
+        } else {
+            Vec::new()
+        };
+        matches.retain(|found: &Verdict| !self.is_excused(&found.backend));
         if matches.len() > 1 && matches.len() == asked {
             name_common_cause(&mut matches);
         }
@@ -131,8 +152,17 @@ impl BackendFailures {
 }
 
 impl BackendFailures {
+    /// Whether a setting of the gateway causes the failures of a backend.
+    pub(super) fn is_excused(&self, backend: &str) -> bool {
+        self.excused.iter().any(|excused| excused == backend)
+    }
+
     /// The cause of an ejection and its remedy, from the last failures of the backend. `None`: unknown.
-    pub(super) fn cause_of_ejection(&self, backend: &str) -> Option<EjectionCause> {
+    pub(super) fn cause_of_ejection(
+        &self,
+        backend: &str,
+        fleet: &FleetObservation,
+    ) -> Option<EjectionCause> {
         let attempts = self
             .backends
             .iter()
@@ -143,7 +173,7 @@ impl BackendFailures {
             .iter()
             .max_by_key(|failure| failure.count)?;
         Some(EjectionCause {
-            cause: format!("its last failures: {}", most.describe()),
+            cause: format!("its last failures: {}", most.describe(fleet)),
             remedy: most.remedy(),
         })
     }
@@ -243,6 +273,21 @@ impl BackendAttempts {
             || !has_recovered && is_above(LONG_WINDOW)
     }
 
+    /// Whether most failures of the last minute are of an excused kind.
+    fn most_are(&self, is_excused: impl Fn(&str) -> bool, now: Instant) -> bool {
+        let is_in = |at: Instant| now.saturating_duration_since(at) < WINDOW;
+        let recent = self.recent.iter().filter(|(at, _)| is_in(*at));
+        let mut all = 0;
+        let mut excused = 0;
+        for failure in recent.flat_map(|(_, counts)| &counts.failures) {
+            all += failure.count;
+            if is_excused(failure.kind) {
+                excused += failure.count;
+            }
+        }
+        all > 0 && 2 * excused >= all
+    }
+
     /// Whether responses of the last five minutes, some of them of the last minute, broke after the same time.
     fn has_timeout(&self, now: Instant) -> bool {
         let (_, recent) = self.sums(WINDOW, now);
@@ -257,6 +302,7 @@ impl BackendAttempts {
     fn found_at(
         &mut self,
         backend: &FleetBackend,
+        fleet: &FleetObservation,
         severity: VerdictSeverity,
         now: Instant,
     ) -> Verdict {
@@ -267,7 +313,7 @@ impl BackendAttempts {
         let most = self.found.iter().max_by_key(|failure| failure.count);
         let (attempts, failed) = self.sums(WINDOW, now);
         let mut cause = most.map_or_else(String::new, |most| {
-            format!("most of its failures: {}", most.describe())
+            format!("most of its failures: {}", most.describe(fleet))
         });
         if backend.state == Availability::Ejected {
             cause.push_str("; the circuit breaker has ejected it");
@@ -332,8 +378,11 @@ impl AttemptCounts {
 
 impl AttemptFailures {
     /// The failure as a clause about the backend, such as `it answers 502`.
-    fn describe(&self) -> String {
+    fn describe(&self, fleet: &FleetObservation) -> String {
         let words = self.words();
+        if let Some(setting) = self.timeout_setting().and_then(|name| fleet.setting(name)) {
+            return format!("{words}: {}", named(setting));
+        }
         match self.equal_seconds() {
             Some(seconds) => format!("{words}, each after {seconds:.1} s"),
             None => words,
@@ -353,6 +402,16 @@ impl AttemptFailures {
         let is_equal =
             mean >= MIN_EQUAL_SECONDS && variance.max(0.0).sqrt() <= EQUAL_DEVIATION * mean;
         is_equal.then_some(mean)
+    }
+
+    /// The timeout of the gateway that ends attempts in this way. `None`: none does.
+    fn timeout_setting(&self) -> Option<&'static str> {
+        match self.kind {
+            "timeout" | "timeout_headers" => Some("timeouts.response_headers"),
+            "first_output_timeout" | "timeout_first_output" => Some("timeouts.first_output"),
+            "timeout_idle" => Some("stalls.abort_after"),
+            _ => None,
+        }
     }
 
     fn words(&self) -> String {
@@ -438,7 +497,7 @@ mod tests {
                 backends,
                 ..FleetObservation::default()
             };
-            let found = self.rule.judge(&fleet, self.now);
+            let found = self.rule.judge(&fleet, |_| false, self.now);
             assert!(found.iter().all(|it| it.backend == "bad"));
             found.into_iter().next()
         }
@@ -489,7 +548,7 @@ mod tests {
                 backends: backends.collect(),
                 ..FleetObservation::default()
             };
-            found = rule.judge(&fleet, now);
+            found = rule.judge(&fleet, |_| false, now);
         }
         let first = found.into_iter().next()?;
         first.cause.map(Into::into)
@@ -526,9 +585,11 @@ mod tests {
                 backends: vec![backend("a", counts)],
                 ..FleetObservation::default()
             };
-            rule.judge(&fleet, now);
+            rule.judge(&fleet, |_| false, now);
         }
-        let explained = rule.cause_of_ejection("a").unwrap();
+        let explained = rule
+            .cause_of_ejection("a", &FleetObservation::default())
+            .unwrap();
         assert_eq!(explained.cause, "its last failures: it answers 401");
         assert!(
             explained
@@ -590,7 +651,7 @@ mod tests {
                     backends: vec![down],
                     ..FleetObservation::default()
                 };
-                assert_eq!(fixture.rule.judge(&fleet, fixture.now).len(), 0);
+                assert_eq!(fixture.rule.judge(&fleet, |_| false, fixture.now).len(), 0);
             }
             fixture.step(1, 0).is_some()
         };
@@ -609,7 +670,7 @@ mod tests {
                 backends,
                 ..FleetObservation::default()
             };
-            fixture.rule.judge(&fleet, fixture.now).len()
+            fixture.rule.judge(&fleet, |_| false, fixture.now).len()
         };
         assert_eq!((0..59).map(|_| idle(&mut fixture)).sum::<usize>(), 59);
         assert_eq!(idle(&mut fixture), 0);
@@ -642,7 +703,7 @@ mod tests {
                 counts,
                 ..FleetObservation::default()
             };
-            let found = BackendFailures::default().judge(&fleet, now);
+            let found = BackendFailures::default().judge(&fleet, |_| false, now);
             found
                 .into_iter()
                 .next()

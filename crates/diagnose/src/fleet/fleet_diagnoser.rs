@@ -3,16 +3,20 @@
 use super::backend_failures::BackendFailures;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
+use super::limits::{GatewayLimits, named};
 use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::starvation::Starvation;
 use super::unserved_models::UnservedModels;
-use crate::verdict::Verdict;
+use crate::verdict::{Verdict, VerdictSeverity};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
+
+/// The remedy for an ejection that a timeout of the gateway causes.
+const EXCUSED_REMEDY: &str = "See gateway_limit: the timeout, and not the backend, is the cause.";
 
 /// The rules about the fleet and the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
@@ -22,6 +26,7 @@ pub(crate) struct FleetDiagnoser {
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
     failures: BackendFailures,
+    limits: GatewayLimits,
     refused_by_backends: RefusedByBackends,
     restarts: Restarts,
     starvation: Starvation,
@@ -37,7 +42,9 @@ impl FleetDiagnoser {
         };
         let is_named = verdicts.iter().any(names_wait);
         verdicts.extend(self.gateway_queue.judge(fleet, is_named, now));
-        let failing = self.failures.judge(fleet, now);
+        verdicts.extend(self.limits.judge(fleet, now));
+        let is_excused = |kind: &str| self.limits.excuses(kind);
+        let failing = self.failures.judge(fleet, is_excused, now);
         // If a backend is failing and ejected, only its failures are reported: they are the reason for
         // the ejection, and last longer than the ejection.
         let is_named = |found: &Verdict| {
@@ -49,14 +56,14 @@ impl FleetDiagnoser {
         verdicts.retain(|found| !is_named(found));
         for found in &mut verdicts {
             if found.verdict == BACKEND_EJECTED.name {
-                self.explain_ejection(found);
+                self.explain_ejection(found, fleet);
             }
         }
         verdicts.extend(failing);
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
         verdicts.extend(self.restarts.judge(fleet, now));
         verdicts.extend(self.unserved_models.judge(fleet, now));
-        verdicts.extend(self.gateway.judge(&fleet.gateway, now));
+        verdicts.extend(self.gateway.judge(fleet, now));
         verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
@@ -71,12 +78,30 @@ impl FleetDiagnoser {
 }
 
 impl FleetDiagnoser {
+    /// Whether the times that the gateway measured say nothing about backends.
+    pub(crate) fn is_disturbed(&self, now: Instant) -> bool {
+        self.starvation.is_disturbed(now)
+    }
+
     /// Adds to the verdict about an ejected backend why its last requests failed.
-    fn explain_ejection(&self, found: &mut Verdict) {
-        let Some(explained) = self.failures.cause_of_ejection(&found.backend) else {
+    fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
+        let Some(explained) = self.failures.cause_of_ejection(&found.backend, fleet) else {
             return;
         };
         found.add_to_cause(&explained.cause);
+        if self.failures.is_excused(&found.backend) {
+            found.severity = VerdictSeverity::Info;
+            EXCUSED_REMEDY.clone_into(&mut found.remedy);
+            return;
+        }
+        for name in [
+            "circuit_breaker.consecutive_failures",
+            "circuit_breaker.failure_ratio",
+        ] {
+            if let Some(setting) = fleet.setting(name) {
+                found.add_to_cause(&named(setting));
+            }
+        }
         if let Some(remedy) = explained.remedy {
             remedy.clone_into(&mut found.remedy);
         }

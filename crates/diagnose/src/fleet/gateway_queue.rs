@@ -1,10 +1,12 @@
-//! The rule about requests that wait in the gateway because all backends are full.
+//! The rule about requests that wait in the gateway because all backends are full, or because of the gate of admission.
 
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
+/// The setting that limits backends without a queue, if no other is known.
+const MAX_IN_FLIGHT: &str = "admission.max_in_flight";
 /// Minimum number of requests that wait now, or of ended requests that waited and were slow.
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
@@ -23,7 +25,8 @@ pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
                for 2 s; or of the requests of 30 s three or more, and at least 2 %, were slow \
                because they waited there. The cause counts the backends that get no requests. It names \
                `admission.max_in_flight` instead if half of those that get requests have reached \
-               it without a queue in their engines.",
+               it without a queue in their engines; or the number of sessions that fit, if `sessions` holds the \
+               requests.",
     excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
     remedy: "Undrain or restart the backends that get no requests. If all get requests, raise the \
              limit that a verdict about the engines names, or add backends.",
@@ -35,12 +38,23 @@ pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
 #[derive(Debug, Default)]
 pub(super) struct GatewayQueue {
     debounce: VerdictDebounce,
-    /// The cause of the verdict, and the remedy for this cause, if it differs from the remedy of the rule.
     /// `None`: no verdict holds.
-    cause: Option<CauseAndRemedy>,
+    cause: Option<QueueCause>,
 }
 
-type CauseAndRemedy = (String, Option<&'static str>);
+/// Why the requests wait.
+#[derive(Debug, Clone)]
+struct QueueCause {
+    text: String,
+    /// `None`: the remedy of the rule applies.
+    remedy: Option<&'static str>,
+    /// Whether the cause is `admission.max_in_flight`.
+    is_limit: bool,
+}
+
+/// The remedy for requests that the gate of admission holds.
+const GATE_REMEDY: &str = "Add backends, store KV in fp8 (--kv-cache-dtype), or give vLLM more of the GPU's memory \
+                           (--gpu-memory-utilization). admission.max_wait limits the wait.";
 
 impl GatewayQueue {
     /// The verdict of the rule, if its condition holds at `now`. `is_named`: whether another verdict
@@ -68,14 +82,11 @@ impl GatewayQueue {
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
-        let is_limit = self
-            .cause
-            .as_ref()
-            .is_some_and(|(_, remedy)| remedy.is_some());
+        let is_limit = self.cause.as_ref().is_some_and(|cause| cause.is_limit);
         if self.cause.is_none() || is_found && !is_limit {
-            self.cause = Some(cause_and_remedy(fleet));
+            self.cause = Some(queue_cause(fleet));
         }
-        let (cause, remedy) = self.cause.clone()?;
+        let QueueCause { text, remedy, .. } = self.cause.clone()?;
         let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
         Some(Verdict {
             evidence: vec![
@@ -84,13 +95,19 @@ impl GatewayQueue {
                 Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
             ],
             remedy: remedy.unwrap_or(GATEWAY_QUEUE.remedy).to_owned(),
-            ..GATEWAY_QUEUE.verdict(severity, Some(cause))
+            ..GATEWAY_QUEUE.verdict(severity, Some(text))
         })
     }
 }
 
-/// Why no backend has capacity, and the remedy for this cause, if it differs from the remedy of the rule.
-fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
+fn queue_cause(fleet: &FleetObservation) -> QueueCause {
+    if let Some(reason) = &fleet.held_because {
+        return QueueCause {
+            text: reason.clone(),
+            remedy: Some(GATE_REMEDY),
+            is_limit: false,
+        };
+    }
     let up = fleet
         .backends
         .iter()
@@ -99,16 +116,23 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     let limited = fleet.limited_backends;
     // No requests wait in the engines of the limited backends, so these engines have capacity left.
     if limited > 0 && 2 * limited >= up {
-        let cause = format!(
-            "{limited} of {up} backends have as many requests as admission.max_in_flight allows, and no \
+        let name = fleet.limited_by.unwrap_or(MAX_IN_FLIGHT);
+        let setting = fleet.setting(name);
+        let value = setting.map_or_else(String::new, |setting| format!(" ({})", setting.value));
+        let text = format!(
+            "{limited} of {up} backends have as many requests as {name}{value} allows, and no \
              queue in their engines"
         );
-        let remedy = "Raise admission.max_in_flight until the engines have a short queue, or remove \
+        let remedy = "Raise this setting until the engines have a short queue, or remove \
                       it for engines with metrics.";
-        return (cause, Some(remedy));
+        return QueueCause {
+            text,
+            remedy: Some(remedy),
+            is_limit: true,
+        };
     }
     let missing = fleet.missing_backends();
-    let cause = if missing.is_empty() {
+    let text = if missing.is_empty() {
         "every backend that serves them is full".to_owned()
     } else {
         format!(
@@ -116,7 +140,11 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
             fleet.backends.len()
         )
     };
-    (cause, None)
+    QueueCause {
+        text,
+        remedy: None,
+        is_limit: false,
+    }
 }
 
 #[cfg(test)]
@@ -168,6 +196,28 @@ mod tests {
             );
         }
         assert_eq!(judge(0, 0.0, 2, false), None);
+    }
+
+    #[test]
+    fn the_gate_names_what_it_waits_for() {
+        let mut rule = GatewayQueue::default();
+        let mut now = clock::epoch();
+        let mut judge = |held_because: Option<&str>| {
+            now += Duration::from_secs(5);
+            let fleet = FleetObservation {
+                queued: 26,
+                longest_wait_seconds: Some(9.0),
+                held_because: held_because.map(str::to_owned),
+                ..FleetObservation::default()
+            };
+            rule.judge(&fleet, false, now)
+        };
+        judge(Some("14 of 40 sessions fit into the KV caches"));
+        let found = judge(Some("14 of 41 sessions fit into the KV caches")).unwrap();
+        let expected = "14 of 41 sessions fit into the KV caches";
+        assert_eq!(found.cause.as_deref(), Some(expected));
+        assert_eq!(found.remedy, GATE_REMEDY);
+        assert_eq!(judge(None).unwrap().remedy, GATEWAY_QUEUE.remedy);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::observation::{CertificateReloads, GatewayConditions};
+use super::observation::{CertificateReloads, FleetObservation, VersionTakenOut};
+use super::slow_clients::SlowClients;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,6 @@ const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
 /// The verdict about lost spans or log lines ends if none is lost for this time. While there are requests,
 /// the exporter sends a batch every few seconds.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
-/// The verdict about refused connections ends if no further connection is refused for this time.
-const CONNECTION_HOLD: Duration = Duration::from_secs(30);
-/// [`SLOW_CLIENTS`] needs at least this share, and at least `MIN_UNREAD`, of the open streams to have
-/// clients that do not read.
-const MIN_UNREAD_SHARE: f64 = 0.2;
-const MIN_UNREAD: usize = 2;
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
 
@@ -80,35 +75,19 @@ pub(super) static LOG_LINES_LOST: VerdictDescription = VerdictDescription {
     pages: false,
 };
 
-pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
-    name: "slow_clients",
+pub(super) static VERSION_TAKEN_OUT: VerdictDescription = VerdictDescription {
+    name: "version_taken_out",
     scope: VerdictScope::Gateway,
     is_about_state: true,
-    severity: "info",
-    meaning: "Clients do not read their responses as fast as these arrive.",
-    evidence: "At two evaluations in succession, the clients of two or more streams, and of 20 % \
-               of the open streams, did not read.",
+    severity: "warning",
+    meaning: "A version of a split model gets no requests, because it was worse than the others.",
+    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause has \
+               the version, the fault and both shares.",
     excluded: "",
-    remedy: "tokenweir top lists the streams with the phase write_stalled. Check the network of \
-             the clients, and whether they read while they process.",
-    disproof: "The clients of the streams in the phase write_stalled read the responses of other \
-               servers fast.",
+    remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
+             get requests.",
+    disproof: "model_splits in /status has taken_out: null for the version.",
     pages: false,
-};
-
-pub(super) static CONNECTIONS_REFUSED: VerdictDescription = VerdictDescription {
-    name: "connections_refused",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
-    severity: "critical",
-    meaning: "Clients cannot connect: a limit of the gateway or of its process is reached.",
-    evidence: "In the last 30 s the gateway closed a connection because of `limits.connections` or \
-               for lack of a file descriptor, or could not accept one.",
-    excluded: "one client reached `limits.connections_per_client`",
-    remedy: "Raise limits.connections, or the open files of the process if they are lower \
-             (LimitNOFILE= in systemd, ulimit -n), or start a second gateway.",
-    disproof: "tokenweir_connections_refused_total and tokenweir_accept_errors_total do not grow.",
-    pages: true,
 };
 
 /// The rules about the gateway, with the state that they need between two evaluations.
@@ -118,10 +97,7 @@ pub(super) struct GatewayRules {
     spans: CountGrowth,
     /// The number of lost lines of the access log.
     log_lines: CountGrowth,
-    /// Whether enough clients for [`SLOW_CLIENTS`] did not read at the last evaluation.
-    was_unread: bool,
-    /// The number of refused connections.
-    connections: CountGrowth,
+    slow_clients: SlowClients,
     /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:
     /// no evaluation yet.
     certificate_reloads: Option<CertificateReloads>,
@@ -140,14 +116,9 @@ struct CountGrowth {
 
 impl GatewayRules {
     /// Returns a verdict for each condition of the gateway that holds at `now`.
-    pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<Verdict> {
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
+        let gateway = &fleet.gateway;
         let mut matches = Vec::new();
-        if self
-            .connections
-            .has_grown(gateway.refused_connections, CONNECTION_HOLD, now)
-        {
-            matches.push(CONNECTIONS_REFUSED.verdict(VerdictSeverity::Critical, None));
-        }
         let earliest = gateway
             .certificates
             .iter()
@@ -186,20 +157,8 @@ impl GatewayRules {
         {
             matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning, None));
         }
-        let unread = gateway.unread_streams;
-        let is_unread =
-            unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * gateway.open_streams as f64;
-        // Two evaluations in succession must find the clients, because one evaluation can find a
-        // client between two reads.
-        if is_unread && self.was_unread {
-            let evidence = vec![
-                streams("write_stalled_streams", unread),
-                streams("open_streams", gateway.open_streams),
-            ];
-            let found = SLOW_CLIENTS.verdict(VerdictSeverity::Info, None);
-            matches.push(Verdict { evidence, ..found });
-        }
-        self.was_unread = is_unread;
+        matches.extend(version_taken_out(&gateway.versions_taken_out));
+        matches.extend(self.slow_clients.judge(fleet, now));
         matches
     }
 
@@ -233,17 +192,39 @@ impl CountGrowth {
     }
 }
 
-/// The evidence that `count` streams have the property `measure` at the time of the evaluation.
-fn streams(measure: &'static str, count: usize) -> Evidence {
-    Evidence::new(measure, count as f64, "requests", 0.0)
+/// The verdict of [`VERSION_TAKEN_OUT`]. `None`: no version was taken out.
+fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
+    let first = versions.first()?;
+    let causes = versions.iter().map(|version| {
+        let fault = version.fault.replace('_', " ");
+        let share = 100.0 * version.share;
+        let others = 100.0 * version.share_of_others;
+        let VersionTakenOut { model, version, .. } = version;
+        format!("{version} of {model}: {fault} {share:.0} %, at the others {others:.0} %")
+    });
+    let cause = causes.collect::<Vec<_>>().join("; ");
+    let share = |measure, share| Evidence::new(measure, share, "ratio", 0.0);
+    let evidence = vec![
+        share("bad_share", first.share),
+        share("bad_share_of_others", first.share_of_others),
+    ];
+    Some(Verdict {
+        evidence,
+        ..VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning, Some(cause))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::observation::GatewayConditions;
     use tokenweir_protocol::clock;
 
     fn names(rules: &mut GatewayRules, gateway: &GatewayConditions, now: Instant) -> Vec<String> {
+        let fleet = FleetObservation {
+            gateway: gateway.clone(),
+            ..FleetObservation::default()
+        };
         let name = |it: Verdict| {
             format!(
                 "{} {} {}",
@@ -252,7 +233,7 @@ mod tests {
                 it.cause.unwrap_or_default()
             )
         };
-        rules.judge(gateway, now).into_iter().map(name).collect()
+        rules.judge(&fleet, now).into_iter().map(name).collect()
     }
 
     #[test]
@@ -302,21 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn refused_connections_are_reported_for_30_seconds() {
-        let mut rules = GatewayRules::default();
-        let start = clock::epoch();
-        let mut is_named = |seconds, refused_connections| {
-            let gateway = GatewayConditions {
-                refused_connections,
-                ..GatewayConditions::default()
-            };
-            !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
-        };
-        assert!(!is_named(0, 9), "these are old");
-        assert!(is_named(5, 10) && is_named(30, 10) && !is_named(35, 10));
-    }
-
-    #[test]
     fn a_failed_certificate_reload_lasts_until_a_success() {
         let mut rules = GatewayRules::default();
         let mut is_named = |succeeded, failed| {
@@ -329,6 +295,24 @@ mod tests {
         };
         assert!(!is_named(0, 3), "these are old");
         assert!(is_named(0, 4) && is_named(0, 4) && !is_named(1, 4));
+    }
+
+    #[test]
+    fn a_version_that_was_taken_out_is_named() {
+        let gateway = GatewayConditions {
+            versions_taken_out: vec![VersionTakenOut {
+                model: "chat".into(),
+                version: "chat-v2".into(),
+                fault: "empty_answers",
+                share: 0.254,
+                share_of_others: 0.01,
+            }],
+            ..GatewayConditions::default()
+        };
+        let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
+        let expected =
+            "warning version_taken_out chat-v2 of chat: empty answers 25 %, at the others 1 %";
+        assert_eq!(named, [expected]);
     }
 
     #[test]

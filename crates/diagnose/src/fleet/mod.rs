@@ -7,8 +7,10 @@ mod observation;
 mod backend_failures;
 mod gateway_queue;
 mod gateway_rules;
+mod limits;
 mod refused_by_backends;
 mod restarts;
+mod slow_clients;
 mod starvation;
 mod unserved_models;
 
@@ -20,8 +22,10 @@ mod fleet_diagnoser;
 
 pub(crate) use differences::name_differences;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
+pub use limits::LIMIT_SETTINGS;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FleetBackend, FleetObservation, GatewayConditions, ObservedTtft, RecentCounts, SettingValue,
+    SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
 pub use rules::FLEET_RULES;

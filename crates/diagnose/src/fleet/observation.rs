@@ -19,9 +19,14 @@ pub struct FleetObservation {
     pub queued: usize,
     /// Time for which the oldest waiting request has waited, in seconds. `None`: no request waits.
     pub longest_wait_seconds: Option<f64>,
-    /// Number of backends that get no further requests because of `admission.max_in_flight`, although no
-    /// requests wait in their engines.
+    /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
+    /// no request waits for the gate of admission.
+    pub held_because: Option<String>,
+    /// Number of backends that get no further requests because of `limited_by`, although no requests wait in their
+    /// engines.
     pub limited_backends: usize,
+    /// The setting of admission that keeps requests from these backends. `None`: `admission.max_in_flight`.
+    pub limited_by: Option<&'static str>,
     /// The models that no backend can serve now and for which requests wait.
     pub awaited_models: Vec<AwaitedModel>,
     /// The observations about the gateway itself.
@@ -29,6 +34,54 @@ pub struct FleetObservation {
     /// The models that requests named although no backend lists them. Each has the number of these requests
     /// so far.
     pub unserved_models: Vec<(String, u64)>,
+    /// What the gateway itself ended since the last observation, and the slow uploads.
+    pub unforwarded: UnforwardedCounts,
+    /// The values of the settings [`LIMIT_SETTINGS`](super::LIMIT_SETTINGS) that are set.
+    pub settings: Vec<SettingValue>,
+    /// The TTFT of the streams of the last minute. `None`: there were none.
+    pub ttft: Option<ObservedTtft>,
+}
+
+/// What happened to requests in the gateway itself in an interval.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UnforwardedCounts {
+    /// Number of requests that the gateway ended, by the reason of its error, or by the timeout.
+    pub ends: BTreeMap<&'static str, u64>,
+    /// The uploads that took long.
+    pub uploads: Vec<SlowUpload>,
+}
+
+/// A request whose body took long to arrive.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowUpload {
+    /// The name of the client in texts.
+    pub client: String,
+    /// Time from the head to the end of the body, in seconds.
+    pub seconds: f64,
+    /// Length of the body, in bytes.
+    pub bytes: u64,
+}
+
+/// The value of a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SettingValue {
+    /// The name of the setting, such as `timeouts.first_output`.
+    pub name: &'static str,
+    /// The value as the configuration writes it, such as `1s`.
+    pub value: String,
+    /// The value in seconds. `None`: the setting is no time.
+    pub seconds: Option<f64>,
+}
+
+/// The TTFT of the streams of a minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ObservedTtft {
+    /// Number of streams.
+    pub count: u64,
+    /// The median, in seconds.
+    pub p50: f64,
+    /// The 95th percentile, in seconds.
+    pub p95: f64,
 }
 
 /// Counts of the requests that ended in the last seconds.
@@ -42,6 +95,8 @@ pub struct RecentCounts {
     pub refused_because: Option<String>,
     /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
+    /// Number of the ended requests whose client got no good answer, or a slow one.
+    pub harmed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,
     /// Number of the requests in `waited` that waited in the gateway because all backends were full.
@@ -83,12 +138,35 @@ pub struct GatewayConditions {
     /// Number of client connections that were closed or not accepted since the start, because a limit
     /// of the gateway or of its process was reached.
     pub refused_connections: u64,
+    /// Whether the memory of the process exceeds `limits.memory` now.
+    pub is_memory_full: bool,
     /// The CPU time that the process of the gateway gets.
     pub cpu: CpuSupply,
     /// Number of open streams.
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+    /// The versions of split models that get no requests, because they were worse than the others.
+    pub versions_taken_out: Vec<VersionTakenOut>,
+    /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
+    pub connected_gateways: u64,
+}
+
+/// A version of a split model that gets no requests, because it was worse than the others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VersionTakenOut {
+    /// The name of the split model.
+    #[serde(skip)]
+    pub model: Arc<str>,
+    /// The name of the version.
+    #[serde(skip)]
+    pub version: Arc<str>,
+    /// In what the version was worse, such as `empty_answers`.
+    pub fault: &'static str,
+    /// The share of bad requests of the version, from 0 to 1.
+    pub share: f64,
+    /// The share of bad requests of the others.
+    pub share_of_others: f64,
 }
 
 /// The CPU time that the process of the gateway gets, as far as known.
@@ -98,6 +176,14 @@ pub struct CpuSupply {
     pub timers: u64,
     /// Sum of the times by which these timers were late, in seconds.
     pub late_seconds: f64,
+    /// Number of the timers that were late by 0.7 s or more: the whole process stood still.
+    pub pauses: u64,
+    /// Sum of the times by which these timers were late, in seconds.
+    pub pause_seconds: f64,
+    /// The longest of these times since the last observation, in seconds.
+    pub longest_pause_seconds: f64,
+    /// The time of the wall clock, in seconds. 0: unknown.
+    pub wall_seconds: f64,
     /// Seconds since the start in which the CPU limit of the control group stopped the process. `None`: there is
     /// no limit.
     pub throttled_seconds: Option<f64>,
@@ -185,6 +271,11 @@ pub struct DrainSummary {
 // === impl FleetObservation ===
 
 impl FleetObservation {
+    /// The value of a setting. `None`: it is not set, or not known.
+    pub(super) fn setting(&self, name: &str) -> Option<&SettingValue> {
+        self.settings.iter().find(|setting| setting.name == name)
+    }
+
     /// Share of the ended requests that the gateway refused, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
         self.counts.refused as f64 / self.counts.requests.max(1) as f64

@@ -3,12 +3,13 @@
 use super::backend_failures::BACKEND_FAILING;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
-    CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, LOG_LINES_LOST, RELOAD_FAILED, SLOW_CLIENTS,
-    SPANS_LOST,
+    CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST, VERSION_TAKEN_OUT,
 };
+use super::limits::{GATEWAY_LIMIT, named};
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
+use super::slow_clients::SLOW_CLIENTS;
 use super::starvation::GATEWAY_STARVED;
 use super::unserved_models::MODEL_GONE;
 use crate::harm::is_critical_harm;
@@ -20,6 +21,8 @@ use tokenweir_routing::resilience::{Availability, DownKind};
 const MIN_REFUSED_SHARE: f64 = 0.01;
 /// Minimum number of refused requests for the rule `shedding`.
 const MIN_REFUSED: u64 = 3;
+/// The reasons of refusals for which [`GATEWAY_LIMIT`] is the verdict.
+const OWN_LIMITS: [&str; 3] = ["overloaded", "body_memory", "gateway_exhausted"];
 /// A drain without an end is a warning if it is at least this many seconds old.
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Maximum number of models that the cause of the verdict `backend_awaited` names.
@@ -117,7 +120,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 18] = [
+pub static FLEET_RULES: [&VerdictDescription; 19] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -129,8 +132,9 @@ pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &BACKEND_RESTARTING,
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
-    &CONNECTIONS_REFUSED,
+    &GATEWAY_LIMIT,
     &GATEWAY_STARVED,
+    &VERSION_TAKEN_OUT,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
@@ -234,9 +238,13 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
     })
 }
 
-/// Whether the gateway refuses enough requests for [`SHEDDING`].
+/// Whether the gateway refuses enough requests for [`SHEDDING`], mostly for lack of backends.
 fn is_shedding(fleet: &FleetObservation) -> bool {
-    fleet.counts.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
+    let because = fleet.counts.refused_because.as_deref();
+    let is_own_limit = because.is_some_and(|reason| OWN_LIMITS.contains(&reason));
+    fleet.counts.refused >= MIN_REFUSED
+        && fleet.refused_share() >= MIN_REFUSED_SHARE
+        && !is_own_limit
 }
 
 /// The verdict of [`BACKEND_AWAITED`]. `None`: `models` is empty.
@@ -298,10 +306,18 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
     let total = fleet.backends.len();
     if missing.is_empty() {
         let because = fleet.counts.refused_because.as_deref();
+        let setting = match because {
+            Some("saturated" | "shed") => fleet.setting("admission.queue_capacity"),
+            Some("queue_timeout") => fleet.setting("admission.max_wait"),
+            _ => None,
+        };
         return match because {
-            Some("saturated" | "shed" | "queue_timeout" | "late") => {
-                "every backend is full".to_owned()
-            }
+            Some("saturated" | "shed" | "queue_timeout" | "late") => match setting {
+                Some(setting) => {
+                    format!("every backend is full, and {} is reached", named(setting))
+                }
+                None => "every backend is full".to_owned(),
+            },
             Some(reason) => {
                 let reason = reason.replace('_', " ");
                 format!("not the load of the backends: most refusals have the reason {reason}")

@@ -1,9 +1,10 @@
-//! The rule about a gateway that gets too little CPU time.
+//! The rule about a gateway that gets too little CPU time, or stands still.
 
 use super::observation::CpuSupply;
 use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Minimum mean delay of a timer, in seconds, at which the gateway lacks CPU time. Usual delays are below 5 ms.
 const LATE_SECONDS: f64 = 0.04;
@@ -15,16 +16,30 @@ const THROTTLED_SHARE: f64 = 0.2;
 const BUSY_SHARE: f64 = 0.3;
 /// Minimum number of timers between two evaluations for a mean.
 const MIN_TIMERS: u64 = 3;
+/// Time for which a pause of the whole process counts.
+const PAUSE_WINDOW: Duration = Duration::from_mins(2);
+/// Minimum number of pauses for a verdict, and length of a single pause that suffices, in seconds.
+const MIN_PAUSES: u64 = 2;
+const LONG_PAUSE_SECONDS: f64 = 2.0;
+/// Minimum difference between the growth of the wall clock and of the monotonic clock, in seconds, for a pause that
+/// only the wall clock shows: the machine was suspended, or its time was set.
+const CLOCK_STEP_SECONDS: f64 = 2.0;
+
+/// Time for which a pause disturbs what the gateway measures.
+const DISTURBED_FOR: Duration = Duration::from_secs(9);
+const PAUSE_REMEDY: &str = "Look at the machine of the gateway: steal time, snapshots and live migrations of its VM, swapping \
+                            (swapoff, a memory limit), a debugger, a cgroup freezer.";
 
 pub(super) static GATEWAY_STARVED: VerdictDescription = VerdictDescription {
     name: "gateway_starved",
     scope: VerdictScope::Gateway,
     is_about_state: true,
     severity: "warning",
-    meaning: "The gateway gets too little CPU time. Its times are lower bounds: its clock begins when it reads a \
+    meaning: "The gateway gets too little CPU time, or stands still. Its times are lower bounds: its clock begins when it reads a \
               request, and clients wait before that.",
     evidence: "In two of three evaluations, the timers of the runtime were 40 ms late on average; or 10 ms, \
-               while the CPU limit stopped the process for 20 % of the time.",
+               while the CPU limit stopped the process for 20 % of the time. Or in two minutes the whole process \
+               stood still twice for 0.7 s or more, or once for 2 s: punctual timers between late ones, or a wall clock that jumps.",
     excluded: "",
     remedy: "Raise the CPU limit of the gateway (resources.limits.cpu, CPUQuota=) or remove it, or move other \
              processes to another machine.",
@@ -40,6 +55,20 @@ pub(super) struct Starvation {
     last: Option<(CpuSupply, Instant)>,
     /// What the last evaluation that found the condition observed.
     found: Observation,
+    /// The pauses of the last two minutes, the oldest first.
+    pauses: VecDeque<Pauses>,
+    /// The last evaluation that shows that the gateway stood still or was starved.
+    disturbed_at: Option<Instant>,
+}
+
+/// The pauses of the whole process between two evaluations.
+#[derive(Debug, Clone, Copy)]
+struct Pauses {
+    at: Instant,
+    count: u64,
+    longest_seconds: f64,
+    /// Whether only the wall clock shows them.
+    is_clock_step: bool,
 }
 
 /// The CPU time between two evaluations.
@@ -60,7 +89,25 @@ impl Starvation {
         let seconds = now.saturating_duration_since(at).as_secs_f64().max(1e-3);
         let observed = Observation::between(&before, cpu, seconds);
         let is_found = observed.is_some_and(Observation::is_starved);
+        self.note_pauses(&before, cpu, seconds, now);
+        let has_paused = self.pauses.back().is_some_and(|pauses| pauses.at == now);
+        if is_found || has_paused {
+            self.disturbed_at = Some(now);
+        }
         self.debounce.update(is_found, now);
+        if let Some(cause) = self.pause_cause() {
+            let longest = self.longest_pause();
+            return Some(Verdict {
+                evidence: vec![Evidence::new(
+                    "longest_pause",
+                    longest,
+                    "s",
+                    PAUSE_WINDOW.as_secs_f64(),
+                )],
+                remedy: PAUSE_REMEDY.to_owned(),
+                ..GATEWAY_STARVED.verdict(VerdictSeverity::Warning, Some(cause))
+            });
+        }
         if is_found && let Some(observed) = observed {
             self.found = observed;
         }
@@ -78,19 +125,80 @@ impl Starvation {
     }
 }
 
+impl Starvation {
+    /// Whether the times that the gateway measured since the last evaluation say nothing about backends: it stood
+    /// still or was starved in this time, or in the time before, in which their requests began.
+    pub(super) fn is_disturbed(&self, now: Instant) -> bool {
+        let is_recent = |at| now.saturating_duration_since(at) < DISTURBED_FOR;
+        self.disturbed_at.is_some_and(is_recent)
+    }
+
+    fn note_pauses(&mut self, before: &CpuSupply, after: &CpuSupply, seconds: f64, now: Instant) {
+        let is_old = |it: &mut Pauses| now.saturating_duration_since(it.at) >= PAUSE_WINDOW;
+        while self.pauses.pop_front_if(is_old).is_some() {}
+        let count = after.pauses.saturating_sub(before.pauses);
+        let step = after.wall_seconds - before.wall_seconds - seconds;
+        let is_clock_step = before.wall_seconds > 0.0 && step >= CLOCK_STEP_SECONDS;
+        if count > 0 {
+            self.pauses.push_back(Pauses {
+                at: now,
+                count,
+                longest_seconds: after.longest_pause_seconds,
+                is_clock_step: false,
+            });
+        } else if is_clock_step {
+            self.pauses.push_back(Pauses {
+                at: now,
+                count: 1,
+                longest_seconds: step,
+                is_clock_step,
+            });
+        }
+    }
+
+    fn longest_pause(&self) -> f64 {
+        let seconds = self.pauses.iter().map(|pauses| pauses.longest_seconds);
+        seconds.fold(0.0, f64::max)
+    }
+
+    /// The cause, if the process stood still often or for long enough.
+    fn pause_cause(&self) -> Option<String> {
+        let count: u64 = self.pauses.iter().map(|pauses| pauses.count).sum();
+        let longest = self.longest_pause();
+        if count < MIN_PAUSES && longest < LONG_PAUSE_SECONDS {
+            return None;
+        }
+        let why = if self.pauses.iter().all(|pauses| pauses.is_clock_step) {
+            "the machine was suspended, or its time was set"
+        } else {
+            "its process or its machine was stopped (a snapshot, a migration, swapping, SIGSTOP)"
+        };
+        let times = if count == 1 {
+            "once".to_owned()
+        } else {
+            format!("{count} times")
+        };
+        Some(format!(
+            "it stood still {times} in two minutes, for up to {longest:.1} s: {why}; backends are not to blame"
+        ))
+    }
+}
+
 impl Observation {
-    /// `None`: too few timers fired.
+    /// `None`: too few timers fired. Pauses of the whole process do not count.
     fn between(before: &CpuSupply, after: &CpuSupply, seconds: f64) -> Option<Self> {
         let timers = after.timers.saturating_sub(before.timers);
         if timers < MIN_TIMERS {
             return None;
         }
+        let late = after.late_seconds - before.late_seconds;
+        let paused = after.pause_seconds - before.pause_seconds;
         let throttled = match (before.throttled_seconds, after.throttled_seconds) {
             (Some(before), Some(after)) => (after - before).max(0.0),
             _ => 0.0,
         };
         Some(Self {
-            late_seconds: (after.late_seconds - before.late_seconds).max(0.0) / timers as f64,
+            late_seconds: (late - paused).max(0.0) / timers as f64,
             throttled_share: (throttled / seconds).min(1.0),
             waiting_share: after.waiting_share.unwrap_or(0.0),
         })
@@ -164,6 +272,49 @@ mod tests {
             "its CPU limit stops it for 60 % of the time; its timers are 15 ms late on average";
         assert_eq!(seen[1].as_deref(), Some(cause));
         assert_eq!(causes(&[(15.0, 0.1); 6]), vec![None; 6]);
+    }
+
+    #[test]
+    fn pauses_are_no_lack_of_cpu() {
+        let mut rule = Starvation::default();
+        let mut cpu = CpuSupply::default();
+        let mut now = clock::epoch();
+        let mut judge = |cpu: &mut CpuSupply, pause: f64, step: f64| {
+            now += Duration::from_secs(5);
+            cpu.timers += 40;
+            cpu.wall_seconds += 5.0 + step;
+            cpu.longest_pause_seconds = pause;
+            if pause > 0.0 {
+                cpu.pauses += 1;
+                cpu.pause_seconds += pause;
+                cpu.late_seconds += pause;
+            }
+            let found = rule.judge(cpu, now);
+            let cause = found.and_then(|found| found.cause).unwrap_or_default();
+            (cause.into_owned(), rule.is_disturbed(now))
+        };
+        cpu.wall_seconds = 1e9;
+        assert_eq!(judge(&mut cpu, 0.0, 0.0), (String::new(), false));
+        assert_eq!(
+            judge(&mut cpu, 1.0, 0.0),
+            (String::new(), true),
+            "a single pause is short"
+        );
+        assert!(judge(&mut cpu, 0.0, 0.0).1, "requests of that time end now");
+        assert!(!judge(&mut cpu, 0.0, 0.0).1);
+        let cause = judge(&mut cpu, 3.0, 0.0).0;
+        assert!(
+            cause.starts_with("it stood still 2 times in two minutes, for up to 3.0 s"),
+            "{cause}"
+        );
+        for _ in 0..24 {
+            judge(&mut cpu, 0.0, 0.0);
+        }
+        let cause = judge(&mut cpu, 0.0, 30.0).0;
+        assert!(
+            cause.contains("once") && cause.contains("suspended"),
+            "{cause}"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub struct BackendHistory {
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
-    /// The measures of the first half minute with requests. `None`: there was none, or the process restarted.
+    /// The measures of the first half minute with requests. A restart of the backend process clears those that depend
+    /// on the process. `None`: there was none.
     first: Option<MinuteMeasures>,
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
@@ -76,8 +77,8 @@ impl BackendHistory {
     /// Adds the measures of a completed minute to the baselines. If a verdict holds or the backend is not
     /// up, the current minute begins again.
     fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
-        if is_healthy && self.first.is_none() {
-            self.first = self.measures_of_first();
+        if is_healthy && !self.has_first() {
+            self.keep_first();
         }
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
@@ -99,12 +100,28 @@ impl BackendHistory {
         WindowMeasure::ALL.map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32))
     }
 
-    /// The measures of the last half minute. `None`: it had too few requests.
-    fn measures_of_first(&self) -> Option<MinuteMeasures> {
+    /// Whether the first half minute of this process is known.
+    fn has_first(&self) -> bool {
+        let duration = WindowMeasure::RequestSeconds as usize;
+        self.first.is_some_and(|first| !first[duration].is_nan())
+    }
+
+    /// Keeps the measures of the last half minute as the first ones, if it had enough requests. Those that survive a
+    /// restart stay.
+    fn keep_first(&mut self) {
         let window = self.window(FIRST);
         let is_whole = window.seconds() >= FIRST.as_secs_f64();
         let has_requests = window.get(WindowMeasure::RequestSeconds).is_some();
-        (is_whole && has_requests).then(|| self.measures(FIRST))
+        if !is_whole || !has_requests {
+            return;
+        }
+        let mut measures = self.measures(FIRST);
+        for (value, before) in measures.iter_mut().zip(self.first.iter().flatten()) {
+            if !before.is_nan() {
+                *value = *before;
+            }
+        }
+        self.first = Some(measures);
     }
 
     /// The value of a measure in the first half minute with requests, while the history is too short for a
@@ -123,11 +140,11 @@ impl BackendHistory {
         {
             self.minutes
                 .iter_mut()
+                .chain(&mut self.first)
                 .for_each(|minute| minute[measure as usize] = f32::NAN);
             self.baselines[measure as usize] = None;
         }
         self.minute_start = None;
-        self.first = None;
     }
 
     fn baseline_of(&self, measure: WindowMeasure, min_minutes: usize) -> Option<RobustBaseline> {
@@ -143,6 +160,11 @@ impl BackendHistory {
     /// minutes, because its deviation must be known, too.
     pub(crate) fn usual(&self, measure: WindowMeasure) -> Option<f64> {
         self.baseline_of(measure, 1).map(|baseline| baseline.median)
+    }
+
+    /// The usual value of a measure, or that of the first half minute with requests.
+    pub(crate) fn past(&self, measure: WindowMeasure) -> Option<f64> {
+        self.usual(measure).or(self.early_value(measure))
     }
 
     /// The steps of the last `span` before the newest step.

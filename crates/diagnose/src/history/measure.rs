@@ -32,6 +32,7 @@ named_enum! {
         FrontEnd = "front_end_lag",
         StallsPerStream = "stalls_per_stream",
         ReusablePrompt = "reusable_prompt",
+        KnownPrompt = "known_prompt",
         RequestSeconds = "request_seconds_mean",
         SecondsPerToken = "seconds_per_output_token",
         RequestRate = "requests_per_second",
@@ -41,6 +42,12 @@ named_enum! {
         RepetitiveShare = "repetitive_texts",
         DistinctPieces = "distinct_pieces",
         PieceBytes = "piece_bytes",
+        NonAsciiShare = "non_ascii_text",
+        DamagedShare = "damaged_texts",
+        ToolCallShare = "tool_calls",
+        MissingJsonShare = "missing_json",
+        ReasoningAloneShare = "reasoning_alone",
+        WrongUsageShare = "wrong_token_counts",
         DraftAcceptance = "draft_acceptance",
         GpuUtilization = "gpu_utilization",
         GpuThrottled = "gpu_throttled",
@@ -75,6 +82,9 @@ pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of first outputs in a window for a comparison of the gateway with the engine.
 pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
+/// Greatest mean time, in seconds, by which the engine may seem slower than the gateway sees it: the two clocks and
+/// windows differ a little.
+const MAX_NEGATIVE_LAG: f64 = 0.01;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
 /// Minimum number of output tokens in a window for the time per output token.
@@ -126,8 +136,15 @@ impl WindowMeasure {
             | Self::EmptyShare
             | Self::CutShare
             | Self::RepetitiveShare
+            | Self::NonAsciiShare
+            | Self::DamagedShare
+            | Self::ToolCallShare
+            | Self::MissingJsonShare
+            | Self::ReasoningAloneShare
+            | Self::WrongUsageShare
             | Self::StallsPerStream
             | Self::ReusablePrompt
+            | Self::KnownPrompt
             | Self::DraftAcceptance
             | Self::GpuUtilization
             | Self::GpuThrottled => "ratio",
@@ -192,12 +209,11 @@ impl WindowMeasure {
             Self::Ttft => Ratio::of(S::FirstOutputSeconds, S::FirstOutputs, MIN_OBSERVATIONS),
             Self::SlowShare => Ratio::of(S::SlowFirstOutputs, S::FirstOutputs, 20.0),
             Self::CancelRatio => Ratio::of(S::Cancelled, S::Finished, 20.0),
-            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
-            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
             Self::StallsPerStream => Ratio::of(S::Stalls, S::FirstOutputs, MIN_OBSERVATIONS),
             Self::ReusablePrompt => {
                 Ratio::of(S::ReusableTokens, S::GatewayPromptTokens, MIN_TOKENS)
             }
+            Self::KnownPrompt => Ratio::of(S::KnownTokens, S::GatewayPromptTokens, MIN_TOKENS),
             Self::RequestSeconds => Ratio::of(S::ServedSeconds, S::Served, MIN_COMPARED_STREAMS),
             Self::SecondsPerToken => {
                 Ratio::of(S::ServedSeconds, S::ServedTokens, MIN_SERVED_TOKENS)
@@ -205,12 +221,30 @@ impl WindowMeasure {
             Self::PromptTokens => {
                 Ratio::of(S::GatewayPromptTokens, S::Finished, MIN_COMPARED_STREAMS)
             }
+            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
+            _ => return self.ratio_of_answers(),
+        })
+    }
+
+    /// The ratio of a measure of what engines answer.
+    const fn ratio_of_answers(self) -> Option<Ratio> {
+        use StepSignal as S;
+        Some(match self {
+            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
+            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
             Self::AnswerTokens => Ratio::of(S::ServedTokens, S::Served, MIN_COMPARED_STREAMS),
             Self::AnswerLength => Ratio::of(S::ServedRoots, S::Served, MIN_OBSERVATIONS),
             Self::RepetitiveShare => Ratio::of(S::RepetitiveTexts, S::Texts, MIN_OBSERVATIONS),
             Self::DistinctPieces => Ratio::of(S::DistinctPieces, S::Texts, MIN_OBSERVATIONS),
             Self::PieceBytes => Ratio::of(S::PieceBytes, S::Texts, MIN_OBSERVATIONS),
-            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
+            Self::NonAsciiShare => Ratio::of(S::NonAscii, S::Texts, MIN_OBSERVATIONS),
+            Self::DamagedShare => Ratio::of(S::DamagedTexts, S::SampledTexts, MIN_OBSERVATIONS),
+            Self::ToolCallShare => Ratio::of(S::ToolCalls, S::ToolAnswers, MIN_OBSERVATIONS),
+            Self::MissingJsonShare => Ratio::of(S::MissingJson, S::JsonAnswers, MIN_OBSERVATIONS),
+            Self::ReasoningAloneShare => {
+                Ratio::of(S::ReasoningAlone, S::Responses, MIN_OBSERVATIONS)
+            }
+            Self::WrongUsageShare => Ratio::of(S::WrongUsages, S::Responses, MIN_OBSERVATIONS),
             _ => return None,
         })
     }
@@ -236,20 +270,28 @@ impl WindowMeasure {
                 | Self::RepetitiveShare
                 | Self::DistinctPieces
                 | Self::PieceBytes
+                | Self::NonAsciiShare
+                | Self::DamagedShare
+                | Self::ToolCallShare
+                | Self::MissingJsonShare
+                | Self::ReasoningAloneShare
+                | Self::WrongUsageShare
         )
     }
 
     /// The direction of a change that can harm requests.
     pub(crate) fn adverse_change(self) -> AdverseChange {
         match self {
-            Self::PrefixHitRatio | Self::GenerationRate | Self::DraftAcceptance => {
-                AdverseChange::Fall
-            }
-            Self::AnswerTokens => AdverseChange::Either,
+            Self::PrefixHitRatio
+            | Self::GenerationRate
+            | Self::DraftAcceptance
+            | Self::ToolCallShare => AdverseChange::Fall,
+            Self::AnswerTokens | Self::NonAsciiShare => AdverseChange::Either,
             // A change of these measures is no harm. Clients choose their prompts, and longer prompts
             // are in prefill for longer. The values of GPUs follow the load; faults have rules of
             // their own.
             Self::ReusablePrompt
+            | Self::KnownPrompt
             | Self::Prefilling
             | Self::RequestRate
             | Self::AnswerLength
@@ -283,7 +325,9 @@ impl StepWindow<'_> {
         let counts_same_requests =
             outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
         let lag = self.get(WindowMeasure::Ttft)? - self.get(WindowMeasure::EngineTtft)?;
-        counts_same_requests.then_some(lag)
+        // No request has output before its engine has it: the engine counts other requests, or at other times.
+        let is_possible = lag >= -MAX_NEGATIVE_LAG;
+        (counts_same_requests && is_possible).then_some(lag.max(0.0))
     }
 }
 

@@ -8,12 +8,14 @@ mod step;
 mod window;
 
 mod gpu_condition;
+mod known_prompts;
 mod measure;
 
 mod backend_history;
 
 pub use backend_history::BackendHistory;
 pub use gpu_condition::GpuCondition;
+pub(crate) use known_prompts::KnownPrompts;
 pub(crate) use measure::{AdverseChange, MIN_COMPARED_STREAMS, WindowMeasure};
 pub(crate) use sample::LONG_PROMPT_TOKENS;
 pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};

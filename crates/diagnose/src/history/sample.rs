@@ -69,6 +69,23 @@ pub struct GatewayObservations {
     pub overdue_seconds: f64,
     /// Number of times that the metrics page was that of another engine than before, since the backend joined.
     pub engine_switches: u64,
+    /// Whether the gateway stood still, or had too little CPU time, while the counts were taken: its times say
+    /// nothing about the backend.
+    pub is_disturbed: bool,
+    /// Number of attempts to open a connection since the previous sample.
+    pub connects: u64,
+    /// Sum of the times of these attempts, in seconds.
+    pub connect_seconds: f64,
+    /// Number of new connections that had a response head since the previous sample.
+    pub first_heads: u64,
+    /// Sum of the times from the attempts to connect to these heads, in seconds.
+    pub first_head_seconds: f64,
+    /// The longest time of a metrics page since the previous sample, in seconds. `None`: none was fetched.
+    pub page_seconds: Option<f64>,
+    /// Number of streams whose response has begun long ago, without output.
+    pub hanging: u32,
+    /// Age of the oldest of them, in seconds.
+    pub hanging_seconds: f64,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,
 }
@@ -83,6 +100,28 @@ pub struct BackendRequestCounts {
     pub first_output_seconds: f64,
     /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,
+    /// Number of ended streams whose prompt has media, and which had output.
+    pub media_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub media_seconds: f64,
+    /// Number of ended streams with structured output, which had output.
+    pub structured_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub structured_seconds: f64,
+    /// Number of ended streams with a long prompt, which had output.
+    pub long_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub long_seconds: f64,
+    /// Number of all other ended streams that had output.
+    pub plain_outputs: u64,
+    /// Sum of the times to the first output of these streams, in seconds.
+    pub plain_seconds: f64,
+    /// Number of output tokens of ended streams.
+    pub stream_tokens: u64,
+    /// Number of events with output of these streams.
+    pub stream_events: u64,
+    /// Number of times at which output of these streams arrived.
+    pub stream_arrivals: u64,
     /// Number of requests that ended.
     pub finished: u64,
     /// Number of ended requests whose response was a stream.
@@ -101,6 +140,8 @@ pub struct BackendRequestCounts {
     pub reusable_tokens: f64,
     /// Number of prompt tokens that were predicted to be in the prefix cache of this backend.
     pub reusable_here_tokens: f64,
+    /// Number of prompt tokens that an earlier prompt of the last seconds had.
+    pub known_tokens: f64,
     /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
     /// Number of ended requests with output tokens.
@@ -127,10 +168,34 @@ pub struct BackendRequestCounts {
     pub piece_bytes: f64,
     /// Sum of the squares of these lengths.
     pub piece_bytes_squares: f64,
+    /// Sum of the shares of bytes outside ASCII in these pieces.
+    pub non_ascii: f64,
+    /// Sum of the squares of these shares.
+    pub non_ascii_squares: f64,
+    /// Number of whole responses with text.
+    pub sampled_texts: u64,
+    /// Number of these responses with replacement or control characters in the text.
+    pub damaged_texts: u64,
+    /// Number of answers to requests with tools.
+    pub tool_answers: u64,
+    /// Number of these answers that have a tool call.
+    pub tool_calls: u64,
+    /// Number of these answers that are a text that begins like a tool call.
+    pub texts_like_calls: u64,
+    /// Number of answers to requests that ask for JSON.
+    pub json_answers: u64,
+    /// Number of these answers that are no JSON.
+    pub missing_json: u64,
+    /// Number of responses whose token counts contradict them.
+    pub wrong_usages: u64,
     /// Number of responses that the engine ended without an error.
     pub responses: u64,
     /// Number of these responses that have no answer, or end with their first token.
     pub empty_responses: u64,
+    /// Number of these responses that have reasoning alone.
+    pub reasoning_alone: u64,
+    /// Number of these responses that are no use to clients: empty, unreadable, or no JSON as requested.
+    pub useless_responses: u64,
     /// Number of these responses that end at the limit of their tokens.
     pub cut_responses: u64,
 }

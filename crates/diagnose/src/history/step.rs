@@ -53,11 +53,32 @@ pub(crate) enum StepSignal {
     Overdue,
     /// Number of times that the metrics page was that of another engine since the previous sample.
     EngineSwitches,
+    Connects,
+    ConnectSeconds,
+    FirstHeads,
+    FirstHeadSeconds,
+    /// The longest time of a metrics page, in seconds.
+    PageSeconds,
+    /// Number of streams without output for long.
+    Hanging,
+    /// Age of the oldest of them, in seconds.
+    HangingSeconds,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
     FirstOutputs,
     FirstOutputSeconds,
     SlowFirstOutputs,
+    MediaOutputs,
+    MediaSeconds,
+    StructuredOutputs,
+    StructuredSeconds,
+    LongOutputs,
+    LongSeconds,
+    PlainOutputs,
+    PlainSeconds,
+    StreamTokens,
+    StreamEvents,
+    StreamArrivals,
     Finished,
     Streams,
     Cancelled,
@@ -66,6 +87,7 @@ pub(crate) enum StepSignal {
     GatewayPromptTokens,
     ReusableTokens,
     ReusableHereTokens,
+    KnownTokens,
     LongestPrompt,
     Generated,
     Buffered,
@@ -79,8 +101,20 @@ pub(crate) enum StepSignal {
     DistinctSquares,
     PieceBytes,
     PieceBytesSquares,
+    NonAscii,
+    NonAsciiSquares,
+    SampledTexts,
+    DamagedTexts,
+    ToolAnswers,
+    ToolCalls,
+    TextsLikeCalls,
+    JsonAnswers,
+    MissingJson,
+    WrongUsages,
     Responses,
     EmptyResponses,
+    ReasoningAlone,
+    UselessResponses,
     CutResponses,
     // The signals from here on are those of the GPUs.
     /// Mean utilisation of the GPUs, 0 to 1.
@@ -210,6 +244,11 @@ impl HistoryStep {
         observations: &GatewayObservations,
         before: Option<&GatewayObservations>,
     ) {
+        let in_flight = f64::from(observations.in_flight);
+        self.set(StepSignal::InFlight, Some(in_flight));
+        if observations.is_disturbed {
+            return;
+        }
         let stalls = before.map(|before| observations.stalls.saturating_sub(before.stalls) as f64);
         let switches = before.map(|before| {
             observations
@@ -219,8 +258,17 @@ impl HistoryStep {
         self.set(StepSignal::Stalls, stalls);
         self.set(StepSignal::EngineSwitches, switches);
         self.set(StepSignal::GapP99, observations.gap_p99);
+        self.set(StepSignal::PageSeconds, observations.page_seconds);
         for (signal, value) in [
-            (StepSignal::InFlight, f64::from(observations.in_flight)),
+            (StepSignal::Connects, observations.connects as f64),
+            (StepSignal::ConnectSeconds, observations.connect_seconds),
+            (StepSignal::FirstHeads, observations.first_heads as f64),
+            (
+                StepSignal::FirstHeadSeconds,
+                observations.first_head_seconds,
+            ),
+            (StepSignal::Hanging, f64::from(observations.hanging)),
+            (StepSignal::HangingSeconds, observations.hanging_seconds),
             (StepSignal::Stalled, f64::from(observations.stalled)),
             (StepSignal::Pending, f64::from(observations.pending)),
             (
@@ -233,6 +281,7 @@ impl HistoryStep {
         }
         self.add_requests(&observations.counts);
         self.add_texts(&observations.counts);
+        self.add_responses(&observations.counts);
     }
 
     fn add_requests(&mut self, counts: &BackendRequestCounts) {
@@ -243,6 +292,20 @@ impl HistoryStep {
                 StepSignal::SlowFirstOutputs,
                 counts.slow_first_outputs as f64,
             ),
+            (StepSignal::MediaOutputs, counts.media_outputs as f64),
+            (StepSignal::MediaSeconds, counts.media_seconds),
+            (
+                StepSignal::StructuredOutputs,
+                counts.structured_outputs as f64,
+            ),
+            (StepSignal::StructuredSeconds, counts.structured_seconds),
+            (StepSignal::LongOutputs, counts.long_outputs as f64),
+            (StepSignal::LongSeconds, counts.long_seconds),
+            (StepSignal::PlainOutputs, counts.plain_outputs as f64),
+            (StepSignal::PlainSeconds, counts.plain_seconds),
+            (StepSignal::StreamTokens, counts.stream_tokens as f64),
+            (StepSignal::StreamEvents, counts.stream_events as f64),
+            (StepSignal::StreamArrivals, counts.stream_arrivals as f64),
             (StepSignal::Finished, counts.finished as f64),
             (StepSignal::Streams, counts.streams as f64),
             (StepSignal::Cancelled, counts.cancelled as f64),
@@ -251,6 +314,7 @@ impl HistoryStep {
             (StepSignal::GatewayPromptTokens, counts.prompt_tokens),
             (StepSignal::ReusableTokens, counts.reusable_tokens),
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
+            (StepSignal::KnownTokens, counts.known_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
             (StepSignal::Generated, counts.generated as f64),
         ] {
@@ -271,11 +335,30 @@ impl HistoryStep {
             (StepSignal::DistinctSquares, counts.distinct_squares),
             (StepSignal::PieceBytes, counts.piece_bytes),
             (StepSignal::PieceBytesSquares, counts.piece_bytes_squares),
-            (StepSignal::Responses, counts.responses as f64),
-            (StepSignal::EmptyResponses, counts.empty_responses as f64),
-            (StepSignal::CutResponses, counts.cut_responses as f64),
+            (StepSignal::NonAscii, counts.non_ascii),
+            (StepSignal::NonAsciiSquares, counts.non_ascii_squares),
         ] {
             self.set(signal, Some(value));
+        }
+    }
+
+    fn add_responses(&mut self, counts: &BackendRequestCounts) {
+        for (signal, value) in [
+            (StepSignal::SampledTexts, counts.sampled_texts),
+            (StepSignal::DamagedTexts, counts.damaged_texts),
+            (StepSignal::ToolAnswers, counts.tool_answers),
+            (StepSignal::ToolCalls, counts.tool_calls),
+            (StepSignal::TextsLikeCalls, counts.texts_like_calls),
+            (StepSignal::JsonAnswers, counts.json_answers),
+            (StepSignal::MissingJson, counts.missing_json),
+            (StepSignal::WrongUsages, counts.wrong_usages),
+            (StepSignal::Responses, counts.responses),
+            (StepSignal::EmptyResponses, counts.empty_responses),
+            (StepSignal::ReasoningAlone, counts.reasoning_alone),
+            (StepSignal::UselessResponses, counts.useless_responses),
+            (StepSignal::CutResponses, counts.cut_responses),
+        ] {
+            self.set(signal, Some(value as f64));
         }
     }
 }

@@ -26,6 +26,17 @@ const HARMFUL_PREEMPTED_RATIO: f64 = 0.05;
 /// Share of the blocks of the KV cache that a batch of a safe size fills on average. The other blocks are a
 /// margin for sequences that are longer than the mean.
 const SAFE_BLOCK_FILL_RATIO: f64 = 0.9;
+/// Minimum share of prompt tokens that earlier prompts had, for evicted conversations.
+const MIN_KNOWN_SHARE: f64 = 0.5;
+/// Maximum share of these tokens that are hits.
+const MAX_RETAINED_SHARE: f64 = 0.5;
+/// Maximum share of these tokens that the gateway predicts in a cache. If it predicts more, they were routed to another
+/// backend or lost.
+const MAX_PREDICTED_SHARE: f64 = 0.6;
+
+/// The cause of the verdict `prefix_cache_misses` if the conversations in progress evict each other.
+const EVICTED_CONVERSATIONS: &str =
+    "evicted: more conversations are in progress than fit into the KV cache";
 
 pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
@@ -78,7 +89,9 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     evidence: "The prefix hit ratio of the last minute is at most half of usual, which is ≥ 20 %. \
                The gateway predicted ≥ 50 % of the prompt tokens to be in the cache of a backend. \
                The mean TTFT is 1.3 times usual. The cause says whether the prefixes were evicted, \
-               routed to other backends or lost.",
+               routed to other backends or lost. Or conversations go on that the caches no longer have: \
+               ≥ 50 % of the prompt tokens were in prompts of the last minute, at most half of these \
+               are hits, the gateway predicted at most 60 % of them in a cache, and first tokens are late.",
     excluded: "`shared_backend`, `kv_thrashing` holds, or the backend restarted in the last ten minutes",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
@@ -199,7 +212,49 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(RuleMatch::new(1 + harm.len(), evidence))
 }
 
+/// Whether conversations go on that the cache of the backend no longer has, although it had them less than a minute
+/// before. This needs no usual hit ratio: an engine that evicts nothing has what the earlier prompt of a
+/// conversation had. The prediction shows that no other backend has it.
+pub(super) fn evicts_conversations(evaluation: &Evaluation<'_>) -> bool {
+    let window = evaluation.short_window();
+    let (Some(known), Some(hits), Some(predicted)) = (
+        window.get(WindowMeasure::KnownPrompt),
+        window.get(WindowMeasure::PrefixHitRatio),
+        window.get(WindowMeasure::ReusablePrompt),
+    ) else {
+        return false;
+    };
+    let is_evicted = known >= MIN_KNOWN_SHARE
+        && hits <= MAX_RETAINED_SHARE * known
+        && predicted <= MAX_PREDICTED_SHARE * known;
+    is_evicted
+        && !evaluation
+            .history
+            .has_restarted_within(Duration::from_mins(10))
+}
+
+/// The match for conversations that were evicted. `None`: they were not, or no client is harmed.
+fn evicted_conversations(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let harm = evaluation.slow_start_evidence();
+    if harm.is_empty() || !evicts_conversations(evaluation) {
+        return None;
+    }
+    let measures = [
+        WindowMeasure::KnownPrompt,
+        WindowMeasure::PrefixHitRatio,
+        WindowMeasure::ReusablePrompt,
+    ];
+    let signals = 1 + harm.len();
+    let evidence = [evaluation.evidence_for_all(&measures), harm].concat();
+    let remedy = "Let new sessions wait until those in progress leave room (sessions.enabled: true), or add backends.";
+    let rule_match = RuleMatch::new(signals, evidence).because(EVICTED_CONVERSATIONS);
+    Some(rule_match.remedy(Some(remedy.to_owned())))
+}
+
 fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
+    if let Some(found) = evicted_conversations(evaluation) {
+        return Ok(Some(found));
+    }
     let window = evaluation.short_window();
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
         return Err(vec![

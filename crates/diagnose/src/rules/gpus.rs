@@ -37,7 +37,7 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
     evidence.extend(slow);
     Some(RuleMatch {
-        cause,
+        cause: cause.map(Into::into),
         ..RuleMatch::new(signals, evidence)
     })
 }

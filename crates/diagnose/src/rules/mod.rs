@@ -8,6 +8,7 @@ mod rule;
 
 mod avoided;
 mod cache;
+mod front_end;
 mod gpus;
 mod leak;
 mod prefill;
@@ -22,6 +23,7 @@ use crate::verdict::{VerdictDescription, VerdictScope, VerdictSeverity};
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
+pub(crate) use shared::name_other_gateways;
 
 /// The load without which the condition of a rule cannot hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub const RULES: [DiagnosisRule; 15] = [
     prefill::PREFILL_STARVATION,
     request_flow::STALLS,
     request_flow::ABORT_SPIKE,
-    request_flow::FRONT_END_GAP,
+    front_end::FRONT_END_GAP,
     responses::UNUSUAL_RESPONSES,
     leak::MEMORY_LEAK,
     gpus::THROTTLED,
@@ -98,7 +100,7 @@ impl DiagnosisRule {
             name if name == responses::UNUSUAL_RESPONSES.name => {
                 (StepSignal::EmptyResponses, StepSignal::Responses, 5.0)
             }
-            name if name == request_flow::FRONT_END_GAP.name
+            name if name == front_end::FRONT_END_GAP.name
                 || name == avoided::BACKEND_AVOIDED.name =>
             {
                 (
@@ -120,7 +122,7 @@ impl DiagnosisRule {
     pub(crate) fn harm(&self) -> HarmSignals {
         if self.name == responses::UNUSUAL_RESPONSES.name {
             HarmSignals {
-                harmed: StepSignal::EmptyResponses,
+                harmed: StepSignal::UselessResponses,
                 total: StepSignal::Responses,
             }
         } else {

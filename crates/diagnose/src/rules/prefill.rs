@@ -1,10 +1,12 @@
 //! Rules about prefill and decode. Both share the batch of the engine, so prefill can delay decode, and
 //! decode can delay prefill.
 
-use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
+use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE, evicts_conversations};
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch};
-use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
+use crate::evaluation::{Evaluation, RuleMatch, windows};
+use crate::history::{
+    HistoryStep, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
+};
 use crate::verdict::{Evidence, VerdictSeverity};
 
 /// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
@@ -31,6 +33,16 @@ const MIN_BURST: f64 = 5.0;
 /// Sequence slots of the engine count as free between bursts if the number of running requests is below this
 /// share of its maximum.
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
+/// Minimum number of streams with structured output, and without, for a comparison.
+const MIN_STRUCTURED: f64 = 3.0;
+const GRAMMAR: &str = "only requests with structured output wait: the engine compiles their grammars before it takes them";
+const GRAMMAR_REMEDY: &str = "Reuse schemas, so that the engine finds their grammars in its cache, simplify them, or use another \
+                              backend of structured output (--structured-outputs-config).";
+/// An engine has a limit of its own if its peers run at least this many times as many requests.
+const BELOW_PEERS_FACTOR: f64 = 2.0;
+const MIN_STEPS_BELOW: usize = 3;
+const BELOW_PEERS_REMEDY: &str =
+    "Compare the start flags of the engine with those of its peers, first --max-num-seqs.";
 /// A burst harms clients if the mean time in the engine's queue is at least this many seconds.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 
@@ -62,8 +74,10 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
                80 %. First tokens are late. The cause is `--max-num-seqs` if the batch stays at \
                its maximum and on average fewer than 0.7 requests (0.35 in a batch below eight) \
                are in prefill. The cause is `--max-num-batched-tokens` if the batch is smaller and \
-               0.9 or more are. Or half of the waiting requests are deferred, in half of the samples.",
-    excluded: "`shared_backend`, `kv_thrashing`, `kv_backlog` or `slow_engine` holds",
+               0.9 or more are. It is also `--max-num-seqs` if the engine stays at its maximum while requests wait in \
+               all samples of 20 s, and each peer runs twice as many without a queue. Or half of the waiting requests are deferred, in half of the samples.",
+    excluded: "`shared_backend`, `kv_thrashing`, `kv_backlog` or `slow_engine` holds, or the engine evicts \
+               conversations in progress",
     remedy: "Add backends, or raise the limit that the cause names as far as GPU memory and the \
              times between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
@@ -117,26 +131,35 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(rule_match.remedy(Some(longest)))
 }
 
+/// Whether requests wait in the engine's queue for half of the time to their first token. If the TTFT is unknown, the
+/// time in the queue alone decides.
+fn is_mostly_queue_time(window: &StepWindow<'_>) -> bool {
+    let Some(queue) = window.get(WindowMeasure::QueueTime) else {
+        return false;
+    };
+    let ttft = window
+        .get(WindowMeasure::EngineTtft)
+        .or(window.get(WindowMeasure::Ttft));
+    ttft.map_or(queue >= 0.5, |ttft| queue >= 0.5 * ttft)
+}
+
 fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let has_free_blocks = usage.is_some_and(|usage| usage < FREE_CACHE_USAGE);
-    let queue = window.get(WindowMeasure::QueueTime);
-    let ttft = window
-        .get(WindowMeasure::EngineTtft)
-        .or(window.get(WindowMeasure::Ttft));
-    // If the TTFT is unknown, the time in the queue alone decides.
-    let is_mostly_queue_time = match (queue, ttft) {
-        (Some(queue), Some(ttft)) => queue >= 0.5 * ttft,
-        (queue, _) => queue.is_some_and(|queue| queue >= 0.5),
-    };
     let harm = evaluation.slow_start_evidence();
     if has_free_blocks && !harm.is_empty() && is_deferred(&window) {
         return Some(deferred(evaluation, harm));
     }
-    let is_burst = !evaluation.has_queue() && is_burst(evaluation);
-    let has_queue = evaluation.has_queue() || is_burst;
-    if !has_free_blocks || !has_queue || !is_mostly_queue_time || harm.is_empty() {
+    if !harm.is_empty() && waits_for_grammar(&window) {
+        let rule_match = RuleMatch::new(1 + harm.len(), harm).because(GRAMMAR);
+        return Some(rule_match.remedy(Some(GRAMMAR_REMEDY.to_owned())));
+    }
+    let below_peers = limit_below_peers(evaluation);
+    let is_burst = !evaluation.has_queue() && below_peers.is_none() && is_burst(evaluation);
+    let has_queue = evaluation.has_queue() || is_burst || below_peers.is_some();
+    let is_queued = has_queue && is_mostly_queue_time(&window);
+    if !has_free_blocks || !is_queued || harm.is_empty() || evicts_conversations(evaluation) {
         return None;
     }
     let measures = [
@@ -153,6 +176,10 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     } else {
         scheduler_limit(evaluation, &window)
     };
+    if let Some(cause) = below_peers {
+        let rule_match = RuleMatch::new(2 + harm.len(), evidence).because(cause);
+        return Some(rule_match.remedy(Some(BELOW_PEERS_REMEDY.to_owned())));
+    }
     let (cause, remedy) = if is_burst {
         BURST_CAUSE_AND_REMEDY
     } else {
@@ -163,6 +190,43 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
     let rule_match = RuleMatch::new(signals, evidence).because(cause);
     Some(rule_match.remedy(Some(remedy.to_owned())))
+}
+
+/// Whether only requests with structured output wait.
+fn waits_for_grammar(window: &StepWindow<'_>) -> bool {
+    let mean = |seconds, outputs| window.ratio(seconds, outputs, MIN_STRUCTURED);
+    let structured = mean(StepSignal::StructuredSeconds, StepSignal::StructuredOutputs);
+    let plain = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs);
+    let pair = structured.zip(plain);
+    pair.is_some_and(|(structured, plain)| structured >= 1.0 && structured >= 3.0 * plain)
+}
+
+/// The cause if the engine never runs more than a few requests while others wait there, and its peers run far more
+/// without a queue: a limit of its own.
+fn limit_below_peers(evaluation: &Evaluation<'_>) -> Option<String> {
+    let recent = evaluation.recent_window();
+    let is_waiting = recent.len() >= MIN_STEPS_BELOW
+        && recent.fraction_at_least(StepSignal::Waiting, 1.0) >= 1.0
+        && recent.mean(StepSignal::Waiting)? >= 2.0;
+    let most = recent.max(StepSignal::Running)?;
+    let is_ceiling = recent.fraction_at_least(StepSignal::Running, most) >= 0.8;
+    let peers = windows(evaluation.peers(), RECENT);
+    let running: Vec<f64> = peers
+        .iter()
+        .filter(|peer| {
+            peer.mean(StepSignal::Waiting)
+                .is_some_and(|waiting| waiting < 0.5)
+        })
+        .filter_map(|peer| peer.max(StepSignal::Running))
+        .collect();
+    let least = running.iter().copied().reduce(f64::min)?;
+    let is_below = running.len() == peers.len() && least >= BELOW_PEERS_FACTOR * most.max(1.0);
+    (is_waiting && is_ceiling && is_below).then(|| {
+        format!(
+            "it runs at most {most:.0} requests at once and others wait there, while its peers run {least:.0} without a queue: \
+             its --max-num-seqs is lower"
+        )
+    })
 }
 
 /// Whether most of the waiting requests wait for a LoRA adapter or a KV transfer.
@@ -179,7 +243,7 @@ fn deferred(evaluation: &Evaluation<'_>, harm: Vec<Evidence>) -> RuleMatch {
     let evidence = [evaluation.evidence_for_all(&measures), harm].concat();
     let remedy = "Raise --max-loras, or give rarely used adapters a backend of their own.";
     RuleMatch::new(signals, evidence)
-        .because("requests wait for a slot of their LoRA adapter (--max-loras), or for a KV transfer, while the batch has room")
+        .because("requests wait for a slot of their LoRA adapter (--max-loras), for a KV transfer, or for the grammar of structured output, while the batch has room")
         .remedy(Some(remedy.to_owned()))
 }
 

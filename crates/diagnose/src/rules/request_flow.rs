@@ -1,14 +1,14 @@
 //! Rules about the flow of requests: unreadable metrics, stalled streams, clients that disconnect,
 //! and time that requests lose before they reach the engine.
 
+use super::front_end::{PagePlace, late_pages};
 use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
-use crate::harm::{HARMED_SHARE, is_share_above};
-use crate::history::{
-    FAST, HistoryStep, MIN_COMPARED_STREAMS, RECENT, StepSignal, StepWindow, WindowMeasure,
-};
+use crate::harm::HARMED_SHARE;
+use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
+use tokenweir_request::significance::is_share_above;
 
 /// Minimum number of steps (samples) without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
@@ -28,28 +28,31 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::Queued,
     StepSignal::Gaps,
 ];
-/// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
-/// gateway minus that of the engine.
-const MIN_LAG_SECONDS: f64 = 0.1;
-/// The rule `front_end_gap` compares the front-end lag of the backend in the recent window with those of its
-/// peers.
-/// A backend needs at least `MIN_RECENT_STREAMS` streams in this window, and the lag of each peer may be at
-/// most `MAX_LAG_OF_PEER` times the lag of the backend. The window is short: a window of a minute would
-/// include the time before the fault, and routing soon sends few requests to the backend.
-const MIN_RECENT_STREAMS: f64 = 8.0;
-const MAX_LAG_OF_PEER: f64 = 0.5;
 /// The rule `abort_spike` compares the share of clients that disconnect with the usual share. If the usual
 /// share is lower than this value, the rule uses this value instead.
 const MIN_CANCEL_RATIO: f64 = 0.05;
-/// Minimum lag of the front end for the rule `front_end_gap` at a backend with few requests, in seconds. It
-/// applies to the lag of the last five minutes.
-const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
 /// If fewer than `FEW_STREAMS` streams begin in a minute, the rule `stalls` counts the stalls of five
 /// minutes. At least `MIN_STALLS_OF_FEW` stalls are then needed, and the last one must have begun within
 /// `LAST_STALL_WITHIN`.
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
+/// The causes of the verdict `stalls` if metrics pages are late too.
+const STALLS_ON_NETWORK: &str = "the network between the gateway and the backends: small pages, which need no engine, are \
+                                 late at all of them too";
+const STALLS_OF_API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics page is \
+                                    late too, those of its peers are not";
+/// Minimum number of streams that hang, for a verdict that is critical.
+const MANY_HANGING: f64 = 3.0;
+/// A stream hangs if it has had no output for at least this multiple of the mean TTFT of the backend, and so many
+/// streams that began later have had theirs.
+const HANGING_FACTOR: f64 = 20.0;
+const MIN_SERVED_LATER: f64 = 10.0;
+const MAX_HANGING_SECONDS: f64 = 300.0;
+const HANGING_REMEDY: &str = "tokenweir top lists the oldest streams: compare what they ask for. With data-parallel ranks, look at \
+                              the engine of each rank, and name each rank as a backend of its own (routing.data_parallel_ranks).";
+const HANGING: &str = "requests there hang without output while many that began later are served: one rank of a data-parallel \
+                       engine is dead, or these requests block (a grammar of structured output, media to fetch, a KV transfer)";
 /// Minimum number of stalls for the rule `stalls`. If no stream begins, it is also the minimum number of
 /// stalled streams.
 const MIN_STALLS: f64 = 3.0;
@@ -61,14 +64,6 @@ const OVERDUE_SECONDS_WITHOUT_PEERS: f64 = 15.0;
 /// The cause of the verdict `stalls` if requests get no first output.
 const NO_OUTPUT: &str = "requests there get no first output while its peers answer: the engine stands still, or a \
                          proxy in front of it swallows requests";
-/// Minimum share of the streams whose tokens arrive all at once, for a buffering proxy.
-const BUFFERED_SHARE: f64 = 0.5;
-/// The cause of the verdict `front_end_gap` if a proxy buffers.
-const BUFFERING: &str = "a proxy between the gateway and the engine buffers responses: the tokens of a stream \
-                         arrive all at once";
-/// Minimum lag of the front end as a share of the TTFT, for the rule `front_end_gap`.
-const MIN_LAG_RATIO: f64 = 0.2;
-
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     name: "blind",
     severity: VerdictSeverity::Warning,
@@ -96,7 +91,8 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
                flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
                Or three are stalled, and none began for a minute. If fewer than five streams began \
                in a minute: five stalled in five minutes, significantly more than 5 %, and the \
-               last one less than two minutes ago.",
+               last one less than two minutes ago. Or a stream has had no output for 20 s and for twenty times the \
+               mean TTFT, while ten that began later had theirs (warning; three such streams: critical).",
     excluded: "`kv_thrashing` or `decode_starvation` holds; a stream whose client does not read does not count",
     remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \
              NCCL collective. Set its weight to 0 if it does not recover.",
@@ -135,25 +131,6 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     ],
     needs: &[StepSignal::Cancelled, StepSignal::Finished],
     judge: judge_abort_spike,
-};
-
-pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
-    name: "front_end_gap",
-    severity: VerdictSeverity::Warning,
-    meaning: "Requests lose time between the gateway and the engine: in the API server of the \
-              backend, or on the network.",
-    evidence: "The lag is the mean TTFT of the gateway minus that of the engine; both must count \
-               the same streams. It is ≥ 100 ms in a minute with 20 streams or more, ≥ 250 ms in \
-               five minutes with fewer, or ≥ 100 ms in 20 s and twice that of each peer. It is \
-               also ≥ 20 % of the TTFT and twice usual.",
-    excluded: "`shared_backend` holds",
-    remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
-             round-trip time from the gateway to the backend.",
-    disproof: "Other clients of the backend see the same time to first token as its engine.",
-    pages: false,
-    explained_by: &["shared_backend"],
-    needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
-    judge: |evaluation| Ok(judge_front_end_gap(evaluation)),
 };
 
 fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
@@ -223,7 +200,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
     if !is_overdue && !stalls_few_streams && (is_over || !is_found) {
-        return None;
+        return hanging_streams(evaluation);
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
@@ -246,6 +223,31 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         return Some(rule_match.because(NO_OUTPUT));
     }
     Some(rule_match.because(stall_cause(evaluation, &window)))
+}
+
+/// The match for streams that hang although the backend serves streams that began later.
+fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let window = evaluation.short_window();
+    let hanging = window.latest(StepSignal::Hanging)?;
+    let seconds = window.latest(StepSignal::HangingSeconds)?;
+    let ttft = window.get(WindowMeasure::Ttft)?;
+    let age = Duration::from_secs_f64(seconds.clamp(1.0, MAX_HANGING_SECONDS));
+    let since = evaluation.history.window(age);
+    let served = since.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    if hanging < 1.0 || served < MIN_SERVED_LATER || seconds < HANGING_FACTOR * ttft {
+        return None;
+    }
+    let evidence = vec![
+        Evidence::new("streams_without_output", hanging, "requests", 0.0),
+        Evidence::new("oldest_without_output", seconds, "s", 0.0),
+        Evidence::new("served_later", served, "requests", since.seconds()),
+    ];
+    let found = RuleMatch {
+        is_minor: hanging < MANY_HANGING,
+        ..RuleMatch::new(2, evidence)
+    };
+    let remedy = Some(HANGING_REMEDY.to_owned());
+    Some(found.because(HANGING).remedy(remedy))
 }
 
 /// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
@@ -296,8 +298,14 @@ fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static
     let is_preempting = window
         .sum(StepSignal::Preemptions)
         .is_some_and(|count| count >= 1.0);
+    let pages = late_pages(evaluation);
     if is_preempting {
         "its sequences are preempted, because the KV cache is full"
+    } else if let Some(pages) = pages {
+        match pages {
+            PagePlace::Everywhere => STALLS_ON_NETWORK,
+            PagePlace::ThisBackend => STALLS_OF_API_SERVER,
+        }
     } else if is_everywhere {
         "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
     } else if is_metrics_missing {
@@ -387,98 +395,4 @@ impl CancelWaits {
             self.mean, self.deviation
         )
     }
-}
-
-fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let short = evaluation.short_window();
-    let recent = evaluation.recent_window();
-    let recent_lag = lag_above_peers(evaluation);
-    let has_few = recent_lag.is_none()
-        && short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;
-    let window = match recent_lag {
-        Some(_) => recent,
-        None if has_few => evaluation.long_window(),
-        None => short,
-    };
-    let lag = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd))?;
-    let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
-    let min_lag = if has_few {
-        MIN_LAG_SECONDS_OF_FEW
-    } else {
-        MIN_LAG_SECONDS
-    };
-    let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
-    // A lag of less than twice its usual length is attributed to the network, and not to the front end.
-    let is_new = evaluation
-        .baseline(WindowMeasure::FrontEnd)
-        .is_none_or(|usual| lag >= 2.0 * usual.median);
-    let (recent, min_count) = if has_few { (short, 2.0) } else { (recent, 5.0) };
-    let is_over = recent
-        .ratio(
-            StepSignal::FirstOutputSeconds,
-            StepSignal::FirstOutputs,
-            min_count,
-        )
-        .zip(recent.ratio(
-            StepSignal::FirstTokenSeconds,
-            StepSignal::FirstTokens,
-            min_count,
-        ))
-        .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
-    if !is_significant || !is_new || is_over {
-        return None;
-    }
-    let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
-        + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
-    let in_flight = window.get(WindowMeasure::InFlight);
-    let is_queued_outside = in_flight.is_some_and(|in_flight| in_flight >= in_engine + 1.0);
-    let has_risen = evaluation.has_risen(WindowMeasure::FrontEnd, 2.0);
-    let signals = 1 + usize::from(is_queued_outside) + usize::from(has_risen);
-    let measures = [
-        WindowMeasure::Ttft,
-        WindowMeasure::EngineTtft,
-        WindowMeasure::InFlight,
-        WindowMeasure::Running,
-    ];
-    let mut evidence = evaluation.evidence_for_all(&measures);
-    let name = WindowMeasure::FrontEnd.as_str();
-    let usual = evaluation
-        .baseline(WindowMeasure::FrontEnd)
-        .map(|usual| usual.median);
-    evidence.insert(
-        0,
-        Evidence {
-            usual,
-            ..Evidence::new(name, lag, "s", window.seconds())
-        },
-    );
-    Some(with_buffering(RuleMatch::new(signals, evidence), &recent))
-}
-
-/// Adds the cause to a match if the tokens of most streams of the window arrived all at once.
-fn with_buffering(found: RuleMatch, window: &StepWindow<'_>) -> RuleMatch {
-    let buffered = window.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
-    if buffered.is_none_or(|share| share < BUFFERED_SHARE) {
-        return found;
-    }
-    let remedy = "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
-    let signals = found.signals + 1;
-    RuleMatch { signals, ..found }
-        .because(BUFFERING)
-        .remedy(Some(remedy.to_owned()))
-}
-
-/// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
-/// is far smaller. The gateway is then not the cause. `None`: the lag is not significant, a peer has a
-/// similar lag, or there are too few streams.
-fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
-    let lag = evaluation
-        .recent_window()
-        .front_end_lag(MIN_RECENT_STREAMS)?;
-    let peers = windows(evaluation.peers(), RECENT);
-    let lags = peers
-        .iter()
-        .filter_map(|peer| peer.front_end_lag(MIN_RECENT_STREAMS));
-    let highest = lags.reduce(f64::max)?;
-    (lag >= MIN_LAG_SECONDS && highest <= MAX_LAG_OF_PEER * lag).then_some(lag)
 }

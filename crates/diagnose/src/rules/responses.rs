@@ -1,14 +1,14 @@
 //! The rule about responses that engines end without an error, and that are no use to clients: they are
-//! empty, or they end at the limit of their tokens. The responses are compared with those of the same
-//! backend before, or else with those of its peers.
+//! empty or damaged, end at the limit of their tokens, or lack what the request asked for. The responses are compared
+//! with those of the same backend before, or else with those of its peers.
 
 use super::rule::DiagnosisRule;
 use super::texts::judge_texts;
 use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::harm::is_share_above;
 use crate::history::{FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
+use tokenweir_request::significance::is_share_above;
 
 /// Minimum number of responses in a window for a comparison.
 const MIN_RESPONSES: f64 = 20.0;
@@ -21,19 +21,22 @@ const FACTOR: f64 = 2.0;
 pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
     name: "unusual_responses",
     severity: VerdictSeverity::Warning,
-    meaning: "Many responses of the backend are empty, end at the limit of their tokens, repeat themselves or \
-              differ from those of its peers, which is unusual.",
+    meaning: "Many responses of the backend are empty or damaged, lack the JSON or the tool calls that requests ask for, \
+              end at the limit of their tokens, repeat themselves or differ from those of its peers, which is unusual.",
     evidence: "Of the responses of the last minute (of five minutes, if fewer than 20 ended in it), \
                five or more, and significantly more than twice the usual share plus 5 points, have no \
                answer or end with their first token. Or the same with 20 points for the finish \
-               reason length, or 10 points for texts with at most 8 different pieces among the first 32. Or the \
-               mean number of different pieces, the mean length of a piece or the mean length of answers \
-               differs from that of the peers by eight standard errors, and from it and from usual by 15, 25 \
-               and 40 %, while prompts are as long as usual. Before the first minute without a verdict, the share of empty responses \
+               reason length, or 10 points for texts with at most 8 different pieces among the first 32, or for text instead of requested \
+               JSON; or 5 points for replacement or control characters (2 % of the text), reasoning alone, or token \
+               counts that contradict the answer. Or requests with tools had 20 % tool calls or more and have less \
+               than a tenth of that, after a restart or while their texts begin like tool calls. Or the \
+               mean number of different pieces, the mean length of a piece, the mean length of answers or the share \
+               of other scripts than ASCII differs from that of the peers by eight standard errors, and from it and \
+               from usual by 15, 25, 40 and 50 %, while prompts are as long as usual. Before the first minute without a verdict, the share of empty responses \
                of the peers counts as usual. A restart does not change what is usual.",
     excluded: "",
     remedy: "Send a request directly to the backend. Compare its model files, chat template, --dtype, \
-             --quantization and versions with those of its peers, and set its weight to 0 until it \
+             --quantization, --tokenizer, --reasoning-parser, --tool-call-parser and versions with those of its peers, and set its weight to 0 until it \
              answers. If all backends changed at once, look for a change of max_tokens, stop or \
              prompts at the clients.",
     disproof: "The access log shows that the responses with this finish reason are of a new client that \
@@ -55,9 +58,12 @@ struct ResponseFault {
     of_others: &'static str,
     /// The share that is added to the usual share.
     margin: f64,
+    past: Past,
     /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
     /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
     has_peers: bool,
+    /// The usual share if the past is not known. `None`: that of the peers.
+    natural: Option<f64>,
     /// The cause if the share of the peers is as high.
     cause_everywhere: &'static str,
     /// The cause if the share of the peers is lower.
@@ -73,7 +79,66 @@ const DOES_NOT_STOP: &str = "answers are longer than usual and end at the limit 
 const LOWER_LIMIT: &str = "answers are shorter than usual and end at the limit of their tokens (finish reason length), at its \
                            peers too: clients have lowered max_tokens";
 
-const FAULTS: [ResponseFault; 3] = [
+/// Whether the past of a backend shows what is usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Past {
+    /// One minute without a verdict or more.
+    Minutes,
+    /// Also the first half minute with requests. For responses that no client asks for.
+    FirstRequests,
+}
+
+const FAULTS: [ResponseFault; 7] = [
+    ResponseFault {
+        part: StepSignal::DamagedTexts,
+        total: StepSignal::SampledTexts,
+        min_total: MIN_TEXTS,
+        measure: WindowMeasure::DamagedShare,
+        of_others: "damaged_texts_of_others",
+        margin: 0.05,
+        past: Past::Minutes,
+        has_peers: true,
+        natural: Some(0.0),
+        cause_everywhere: "answers have replacement or control characters (U+FFFD) instead of text, at its peers too: \
+                           the tokenizer, the model files or the detokenizer of the engines",
+        cause_here_only: "answers have replacement or control characters (U+FFFD) instead of text at this backend \
+                          only: its tokenizer, its model files or its detokenizer",
+        cause_without_peers: "answers have replacement or control characters (U+FFFD) instead of text: its \
+                              tokenizer, its model files or its detokenizer",
+    },
+    ResponseFault {
+        part: StepSignal::ReasoningAlone,
+        total: StepSignal::Responses,
+        min_total: MIN_RESPONSES,
+        measure: WindowMeasure::ReasoningAloneShare,
+        of_others: "reasoning_alone_of_others",
+        margin: 0.05,
+        past: Past::FirstRequests,
+        has_peers: true,
+        natural: None,
+        cause_everywhere: "responses have reasoning only and no content, at its peers too: --reasoning-parser, the \
+                           chat template or the model has changed",
+        cause_here_only: "responses have reasoning only and no content at this backend only: its --reasoning-parser \
+                          or its chat template",
+        cause_without_peers: "responses have reasoning only and no content: --reasoning-parser or the chat template",
+    },
+    ResponseFault {
+        part: StepSignal::MissingJson,
+        total: StepSignal::JsonAnswers,
+        min_total: MIN_TEXTS,
+        measure: WindowMeasure::MissingJsonShare,
+        of_others: "missing_json_of_others",
+        margin: 0.1,
+        past: Past::FirstRequests,
+        has_peers: true,
+        natural: None,
+        cause_everywhere: "requests for JSON (response_format) get other text, at its peers too: structured outputs of \
+                           the engines do not work",
+        cause_here_only: "requests for JSON (response_format) get other text at this backend only: structured outputs \
+                          of its engine do not work",
+        cause_without_peers: "requests for JSON (response_format) get other text: structured outputs of the engine do \
+                              not work",
+    },
     ResponseFault {
         part: StepSignal::EmptyResponses,
         total: StepSignal::Responses,
@@ -81,7 +146,9 @@ const FAULTS: [ResponseFault; 3] = [
         measure: WindowMeasure::EmptyShare,
         of_others: "empty_responses_of_others",
         margin: 0.05,
+        past: Past::Minutes,
         has_peers: true,
+        natural: None,
         cause_everywhere: "responses without an answer, at its peers too: the requests, the model or \
                            its chat template have changed",
         cause_here_only: "responses without an answer at this backend only: its engine or its model \
@@ -95,7 +162,9 @@ const FAULTS: [ResponseFault; 3] = [
         measure: WindowMeasure::CutShare,
         of_others: "cut_responses_of_others",
         margin: 0.2,
+        past: Past::Minutes,
         has_peers: false,
+        natural: None,
         cause_everywhere: "responses end at the limit of their tokens (finish reason length), at its \
                            peers too: clients have lowered max_tokens, or the model does not stop",
         cause_here_only: "responses end at the limit of their tokens (finish reason length) at this \
@@ -109,17 +178,122 @@ const FAULTS: [ResponseFault; 3] = [
         measure: WindowMeasure::RepetitiveShare,
         of_others: "repetitive_texts_of_others",
         margin: 0.1,
+        past: Past::Minutes,
         has_peers: true,
+        natural: None,
         cause_everywhere: "answers repeat a few tokens, at its peers too: the requests, the model or its \
                            sampling parameters have changed",
         cause_here_only: "answers repeat a few tokens at this backend only: its engine or its model files",
         cause_without_peers: "answers repeat a few tokens",
     },
+    ResponseFault {
+        part: StepSignal::WrongUsages,
+        total: StepSignal::Responses,
+        min_total: MIN_RESPONSES,
+        measure: WindowMeasure::WrongUsageShare,
+        of_others: "wrong_token_counts_of_others",
+        margin: 0.05,
+        past: Past::FirstRequests,
+        has_peers: true,
+        natural: None,
+        cause_everywhere: "the answers are whole, but the token counts in usage contradict them, at its peers too: \
+                           accounts and limits of tokens are wrong",
+        cause_here_only: "the answers are whole, but the token counts in its usage contradict them at this backend \
+                          only: accounts and limits of tokens are wrong",
+        cause_without_peers: "the answers are whole, but the token counts in usage contradict them: accounts and limits \
+                              of tokens are wrong",
+    },
 ];
+
+/// Minimum usual share of tool calls, and minimum number of calls that were to be expected, for lost tool calls.
+const MIN_TOOL_CALLS: f64 = 0.2;
+const MIN_EXPECTED_CALLS: f64 = 8.0;
+/// Tool calls are lost if their share is at most this part of the usual one.
+const LOST_PART: f64 = 0.1;
+/// Share of texts that begin like a tool call which shows that the engine does not parse them.
+const LIKE_CALLS_SHARE: f64 = 0.5;
+/// Time after a restart in which a change of the answers is due to the restart.
+const RESTART_SPAN: Duration = Duration::from_mins(15);
+const NO_CALLS_HERE: &str = "requests with tools get text instead of tool calls at this backend only: its \
+                             --tool-call-parser or its chat template";
+const NO_CALLS: &str = "requests with tools get text instead of tool calls: --tool-call-parser, the chat template or the \
+                        model has changed";
 
 fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let fault = FAULTS.iter().find_map(|fault| fault.judge(evaluation));
-    fault.or_else(|| judge_texts(evaluation))
+    fault
+        .or_else(|| judge_tool_calls(evaluation))
+        .or_else(|| judge_texts(evaluation))
+}
+
+/// Whether requests with tools no longer get tool calls. Clients differ in how often their models call tools, so a
+/// smaller share alone shows no fault: the process has restarted before, or the texts begin like tool calls.
+fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let history = evaluation.history;
+    let usual = history.past(WindowMeasure::ToolCallShare)?;
+    let has_enough = |window: &StepWindow<'_>| {
+        let answers = window.sum(StepSignal::ToolAnswers).unwrap_or(0.0);
+        answers * usual >= MIN_EXPECTED_CALLS
+    };
+    let recent = evaluation.recent_window();
+    let window = if has_enough(&recent) {
+        recent
+    } else {
+        evaluation.short_window()
+    };
+    let share = window.get(WindowMeasure::ToolCallShare)?;
+    if usual < MIN_TOOL_CALLS || !has_enough(&window) || share > LOST_PART * usual {
+        return None;
+    }
+    let like_calls = window.ratio(StepSignal::TextsLikeCalls, StepSignal::ToolAnswers, 1.0);
+    let is_unparsed = like_calls.is_some_and(|share| share >= LIKE_CALLS_SHARE);
+    let has_restarted = history.has_restarted_within(RESTART_SPAN);
+    if !is_unparsed && !has_restarted {
+        return None;
+    }
+    let peers = share_of(
+        &windows(evaluation.peers(), FAST),
+        StepSignal::ToolCalls,
+        StepSignal::ToolAnswers,
+        MIN_EXPECTED_CALLS,
+    );
+    let is_here_only = peers.is_some_and(|peers| peers > LOST_PART * usual);
+    let cause = if is_here_only {
+        NO_CALLS_HERE
+    } else {
+        NO_CALLS
+    };
+    let measure = WindowMeasure::ToolCallShare;
+    let own = Evidence::new(measure.as_str(), share, measure.unit(), window.seconds());
+    let evidence = vec![Evidence {
+        usual: Some(usual),
+        ..own
+    }];
+    let remedy = has_restarted.then(|| {
+        "It began with the restart of the process: compare its arguments with those before."
+            .to_owned()
+    });
+    let signals = 1 + usize::from(is_unparsed) + usize::from(has_restarted);
+    Some(
+        RuleMatch::new(signals, evidence)
+            .because(cause)
+            .remedy(remedy),
+    )
+}
+
+/// The share of a signal in these windows together. `None`: there are fewer than `least` of `total`.
+fn share_of(
+    windows: &[StepWindow<'_>],
+    part: StepSignal,
+    total: StepSignal,
+    least: f64,
+) -> Option<f64> {
+    let sum = |signal| {
+        let known = windows.iter().filter_map(|window| window.sum(signal));
+        known.sum::<f64>()
+    };
+    let all = sum(total);
+    (all >= least).then(|| sum(part) / all)
 }
 
 impl ResponseFault {
@@ -130,9 +304,12 @@ impl ResponseFault {
         let window = evaluation.history.window(span);
         let part = window.sum(self.part)?;
         let of_peers = self.share_of_peers(evaluation, span);
-        let of_past = evaluation.history.usual(self.measure);
+        let of_past = match self.past {
+            Past::Minutes => evaluation.history.usual(self.measure),
+            Past::FirstRequests => evaluation.history.past(self.measure),
+        };
         let usual = if self.has_peers {
-            of_past.or(of_peers)?
+            of_past.or(self.natural).or(of_peers)?
         } else {
             of_past?
         };
@@ -179,14 +356,7 @@ impl ResponseFault {
     /// The share of such responses at all peers together. `None`: there are too few responses.
     fn share_of_peers(&self, evaluation: &Evaluation<'_>, span: Duration) -> Option<f64> {
         let peers = windows(evaluation.peers(), span);
-        let sum = |signal| {
-            peers
-                .iter()
-                .filter_map(|window| window.sum(signal))
-                .sum::<f64>()
-        };
-        let total = sum(self.total);
-        (total >= self.min_total).then(|| sum(self.part) / total)
+        share_of(&peers, self.part, self.total, self.min_total)
     }
 }
 
@@ -224,11 +394,29 @@ mod tests {
 
         /// Plays steps in which each backend has these numbers of empty and of cut responses. Returns the verdicts of the last step.
         fn play(&mut self, steps: u32, empty: &[u64], cut: &[u64]) -> Vec<Verdict> {
+            let counts = empty
+                .iter()
+                .zip(cut)
+                .map(|(empty, cut)| BackendRequestCounts {
+                    empty_responses: *empty,
+                    useless_responses: *empty,
+                    cut_responses: *cut,
+                    ..healthy()
+                });
+            self.play_counts(steps, &counts.collect::<Vec<_>>())
+        }
+
+        /// Plays steps in which each backend has these counts. Returns the verdicts of the last step.
+        fn play_counts(
+            &mut self,
+            steps: u32,
+            of_backends: &[BackendRequestCounts],
+        ) -> Vec<Verdict> {
             let mut verdicts = Vec::new();
             for _ in 0..steps {
                 self.now += EVERY;
                 let mut samples = Vec::new();
-                for (index, (empty, cut)) in empty.iter().zip(cut).enumerate() {
+                for (index, counts) in of_backends.iter().enumerate() {
                     let started = if index == 0 { self.started } else { 1.0 };
                     let page = EngineLoad {
                         started: Some(started),
@@ -236,16 +424,9 @@ mod tests {
                         waiting: Some(0.0),
                         ..EngineLoad::default()
                     };
-                    let counts = BackendRequestCounts {
-                        finished: 10,
-                        responses: 10,
-                        empty_responses: *empty,
-                        cut_responses: *cut,
-                        ..BackendRequestCounts::default()
-                    };
                     let gateway = GatewayObservations {
                         weight: 1,
-                        counts,
+                        counts: *counts,
                         ..Default::default()
                     };
                     samples.push((
@@ -263,6 +444,23 @@ mod tests {
                 verdicts.retain(|verdict| verdict.verdict == UNUSUAL_RESPONSES.name);
             }
             verdicts
+        }
+    }
+
+    /// Ten whole answers, of which four are to requests with tools and five to requests for JSON.
+    fn healthy() -> BackendRequestCounts {
+        BackendRequestCounts {
+            finished: 10,
+            served: 10,
+            served_seconds: 5.0,
+            served_tokens: 400,
+            served_roots: 63.0,
+            responses: 10,
+            sampled_texts: 6,
+            tool_answers: 4,
+            tool_calls: 4,
+            json_answers: 5,
+            ..BackendRequestCounts::default()
         }
     }
 
@@ -330,5 +528,78 @@ mod tests {
     fn a_client_with_short_limits_is_no_fault() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(20 * MINUTE, &[0, 0], &[10, 1]), []);
+    }
+
+    #[test]
+    fn damaged_text_needs_neither_past_nor_peers() {
+        let damaged = BackendRequestCounts {
+            damaged_texts: 6,
+            useless_responses: 6,
+            ..healthy()
+        };
+        let verdicts = Fleet::new().play_counts(8, &[damaged]);
+        assert!(cause(&verdicts).contains("U+FFFD"), "{verdicts:#?}");
+        assert_eq!(verdicts[0].severity, VerdictSeverity::Critical);
+        let verdicts = Fleet::new().play_counts(8, &[healthy(), damaged, healthy()]);
+        assert_eq!((verdicts.len(), &*verdicts[0].backend), (1, "gpu-1"));
+        assert!(
+            cause(&verdicts).contains("this backend only"),
+            "{verdicts:#?}"
+        );
+    }
+
+    #[test]
+    fn a_change_by_a_restart_is_named() {
+        let reasoning = BackendRequestCounts {
+            reasoning_alone: 9,
+            empty_responses: 9,
+            useless_responses: 9,
+            ..healthy()
+        };
+        let texts = BackendRequestCounts {
+            tool_calls: 0,
+            ..healthy()
+        };
+        let not_json = BackendRequestCounts {
+            missing_json: 5,
+            useless_responses: 5,
+            ..healthy()
+        };
+        let no_usage = BackendRequestCounts {
+            wrong_usages: 10,
+            ..healthy()
+        };
+        for (changed, words) in [
+            (reasoning, "reasoning only"),
+            (texts, "text instead of tool calls"),
+            (not_json, "response_format"),
+            (no_usage, "token counts"),
+        ] {
+            let mut fleet = Fleet::new();
+            // Half a minute is enough of a past.
+            assert_eq!(fleet.play_counts(8, &[healthy(); 1]), []);
+            fleet.started = 9.0;
+            let verdicts = fleet.play_counts(8, &[changed; 1]);
+            assert!(cause(&verdicts).contains(words), "{words}: {verdicts:#?}");
+        }
+    }
+
+    #[test]
+    fn fewer_tool_calls_alone_are_no_fault() {
+        let texts = BackendRequestCounts {
+            tool_calls: 0,
+            ..healthy()
+        };
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play_counts(2 * MINUTE, &[healthy(); 2]), []);
+        assert_eq!(fleet.play_counts(2 * MINUTE, &[texts; 2]), []);
+        let unparsed = BackendRequestCounts {
+            texts_like_calls: 4,
+            ..texts
+        };
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play_counts(2 * MINUTE, &[healthy(); 2]), []);
+        let verdicts = fleet.play_counts(MINUTE, &[healthy(), unparsed]);
+        assert_eq!((verdicts.len(), &*verdicts[0].backend), (1, "gpu-1"));
     }
 }

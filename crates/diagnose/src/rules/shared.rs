@@ -1,11 +1,14 @@
 //! The rule about a backend that is not one engine for this gateway alone: its URL leads to several engines, or
 //! other clients send it requests. The metrics of such a backend do not show the effect of this gateway, so
 //! this rule explains those that would recommend flags of the engine.
+//!
+//! If all backends have the same share of requests of others, these are probably sent by another gateway. That is no
+//! condition by itself. Verdicts that an exchange between the gateways can end say it.
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{BackendHistory, EVERY, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::history::{BackendHistory, EVERY, FAST, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::{Verdict, VerdictSeverity};
 use std::time::Duration;
 
 /// Minimum number of pages of another engine in five minutes.
@@ -23,6 +26,19 @@ const MIN_FOREIGN: f64 = 3.0;
 const FOREIGN_SHARE: f64 = 0.5;
 const FOREIGN_SHARE_WITHOUT_PEERS: f64 = 0.8;
 const MAX_SHARE_OF_PEERS: f64 = 0.5;
+
+/// Minimum share of others in the requests in each engine, and greatest difference between two of these shares, if
+/// they are those of another gateway.
+const MIN_COMMON_SHARE: f64 = 0.3;
+const MAX_SHARE_DIFFERENCE: f64 = 0.25;
+/// The verdicts about what happens if gateways do not know each other's requests: each computes the prefixes that
+/// another one has sent elsewhere, and they send to the same backend at once.
+const ENDED_BY_EXCHANGE: [&str; 4] = [
+    "prefix_cache_misses",
+    "prefill_starvation",
+    "gateway_queue",
+    "shedding",
+];
 
 const SEVERAL_ENGINES: &str = "several engines answer at its URL in turn: the URL is that of a load balancer or of a \
                                Kubernetes Service";
@@ -67,7 +83,7 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
     let foreign: Vec<f64> = window.foreign_requests().collect();
     let is_lasting =
         foreign.len() >= FOREIGN_STEPS && foreign.iter().all(|requests| *requests >= MIN_FOREIGN);
-    let share = foreign_share(evaluation.history).unwrap_or(0.0);
+    let share = foreign_share(evaluation.history, FOREIGN_WINDOW).unwrap_or(0.0);
     let least = foreign.iter().copied().fold(f64::INFINITY, f64::min);
     let most = foreign.iter().copied().fold(0.0, f64::max);
     let is_lasting = is_lasting && has_other_clients(evaluation, most - least);
@@ -86,9 +102,10 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(rule_match.remedy(Some(remedy.to_owned()))))
 }
 
-/// The share of the requests in the engine that are not of this gateway. `None`: unknown, or there are none.
-fn foreign_share(history: &BackendHistory) -> Option<f64> {
-    let window = history.window(FOREIGN_WINDOW);
+/// The share of the requests in the engine that are not of this gateway, in the last `span`. `None`: unknown, or
+/// there are none.
+fn foreign_share(history: &BackendHistory, span: Duration) -> Option<f64> {
+    let window = history.window(span);
     let in_engine = window.get(WindowMeasure::Running)? + window.get(WindowMeasure::Waiting)?;
     if in_engine < 1.0 {
         return None;
@@ -98,12 +115,43 @@ fn foreign_share(history: &BackendHistory) -> Option<f64> {
 }
 
 fn is_unusual(share: f64, evaluation: &Evaluation<'_>) -> bool {
-    let mut shares: Vec<f64> = evaluation.peers().filter_map(foreign_share).collect();
+    let peers = evaluation.peers();
+    let shares = peers.filter_map(|peer| foreign_share(peer, FOREIGN_WINDOW));
+    let mut shares: Vec<f64> = shares.collect();
     shares.sort_by(f64::total_cmp);
     match shares.get(shares.len() / 2) {
         Some(of_peers) => share >= FOREIGN_SHARE && *of_peers <= MAX_SHARE_OF_PEERS * share,
         None => share >= FOREIGN_SHARE_WITHOUT_PEERS,
     }
+}
+
+/// Adds to the verdicts that an exchange between gateways can end that all engines have requests of others.
+pub(crate) fn name_other_gateways(verdicts: &mut [Verdict], up: &[Evaluation<'_>]) {
+    let Some(share) = common_share(up) else {
+        return;
+    };
+    let is_concerned = |verdict: &&mut Verdict| ENDED_BY_EXCHANGE.contains(&&*verdict.verdict);
+    for verdict in verdicts.iter_mut().filter(is_concerned) {
+        verdict.add_to_cause(&format!(
+            "{:.0} % of the requests in all engines are not of this gateway, but probably of another one",
+            100.0 * share
+        ));
+        verdict.remedy = format!(
+            "Connect the gateways before these backends (peer_exchange). {}",
+            verdict.remedy
+        );
+    }
+}
+
+/// The share of others in the requests in the engines, if it is about the same in each. `None`: it is not, or
+/// fewer than two backends have requests.
+fn common_share(up: &[Evaluation<'_>]) -> Option<f64> {
+    let shares = up.iter().map(|it| foreign_share(it.history, FAST));
+    let shares: Vec<f64> = shares.flatten().collect();
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    let is_common = least >= MIN_COMMON_SHARE && most - least <= MAX_SHARE_DIFFERENCE;
+    (shares.len() > 1 && is_common).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 /// Whether the requests in the engine delay each other.
@@ -125,4 +173,69 @@ pub(super) fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> 
     let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
     finished > 1.1 * own_finished + MIN_FOREIGN
         || variation > 2.0 * MIN_FOREIGN + 0.1 * own_finished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{DiagnosisSample, GatewayObservations};
+    use tokenweir_engine::dialect::EngineLoad;
+    use tokenweir_protocol::clock;
+
+    /// A minute with this number of requests in the engine and of requests of this gateway.
+    fn history(running: f64, in_flight: u32) -> BackendHistory {
+        let mut history = BackendHistory::default();
+        for step in 0..13 {
+            let page = EngineLoad {
+                running: Some(running),
+                waiting: Some(0.0),
+                ..EngineLoad::default()
+            };
+            let gateway = GatewayObservations {
+                in_flight,
+                ..GatewayObservations::default()
+            };
+            let sample = DiagnosisSample {
+                is_up: true,
+                page: Some(page),
+                gateway: Some(gateway),
+                ..DiagnosisSample::at(clock::epoch() + EVERY * step)
+            };
+            history.push(sample, true);
+        }
+        history
+    }
+
+    fn cause(histories: &[BackendHistory]) -> String {
+        let evaluation = |history| Evaluation {
+            history,
+            others: Vec::new(),
+        };
+        let up: Vec<Evaluation<'_>> = histories.iter().map(evaluation).collect();
+        let mut verdicts = [Verdict {
+            verdict: "gateway_queue".into(),
+            ..Verdict::default()
+        }];
+        name_other_gateways(&mut verdicts, &up);
+        let [verdict] = verdicts;
+        assert_eq!(
+            verdict.cause.is_some(),
+            verdict.remedy.contains("peer_exchange")
+        );
+        verdict.cause.unwrap_or_default().into_owned()
+    }
+
+    #[test]
+    fn only_a_share_common_to_all_is_named() {
+        let expected = "60 % of the requests in all engines are not of this gateway, but probably of another one";
+        assert_eq!(cause(&[history(20.0, 9), history(20.0, 7)]), expected);
+        let of_others = vec![
+            [history(20.0, 5), history(20.0, 18)],
+            [history(20.0, 18), history(20.0, 17)],
+            [history(20.0, 5), history(0.0, 0)],
+        ];
+        for histories in &of_others {
+            assert_eq!(cause(histories), "");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The rule about an engine that is far slower than the engines of its peers, which serve the same models.
 
-use super::gpus;
 use super::rule::DiagnosisRule;
+use super::{cache, gpus};
 use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{FAST, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
@@ -29,8 +29,8 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
                the median of its peers in the last minute.",
     excluded: "`shared_backend`, `kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
-               the last minute, computes prompts of 8,000 tokens or more on average, or runs a batch \
-               larger than four times the mean of its peers plus 16",
+               the last minute, evicts conversations in progress, computes prompts of 8,000 tokens or more on \
+               average, or runs a batch larger than four times the mean of its peers plus 16",
     remedy: "Compare clocks, temperature and processes of the GPU (nvidia-smi -q -d PERFORMANCE) \
              and the start flags of vLLM with those of a peer. Set the weight of the backend to 0 \
              until it is as fast as its peers.",
@@ -64,7 +64,9 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         .sum(StepSignal::Preemptions)
         .is_some_and(|count| count >= 2.0);
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
-    if !is_slow || is_larger_batch || is_preempting || computes_long_prompts(evaluation) {
+    // Prompts that are long, or computed again, delay the tokens of all streams of an engine that is not slow.
+    let has_prompts = computes_long_prompts(evaluation) || cache::evicts_conversations(evaluation);
+    if !is_slow || is_larger_batch || is_preempting || has_prompts {
         return None;
     }
     let is_throttled = gpus::is_throttled(evaluation);

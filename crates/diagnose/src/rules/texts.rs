@@ -26,16 +26,19 @@ struct TextProperty {
     count: StepSignal,
     /// Minimum difference of the means, as a share of the mean of the peers and of the usual mean.
     difference: f64,
+    /// Minimum difference of the means.
+    least: f64,
     cause: &'static str,
 }
 
-const PROPERTIES: [TextProperty; 3] = [
+const PROPERTIES: [TextProperty; 4] = [
     TextProperty {
         measure: WindowMeasure::DistinctPieces,
         sum: StepSignal::DistinctPieces,
         squares: StepSignal::DistinctSquares,
         count: StepSignal::Texts,
         difference: 0.15,
+        least: 0.0,
         cause: "its answers repeat themselves more or less than those of its peers and its own before: its \
                 engine or its model files",
     },
@@ -45,8 +48,19 @@ const PROPERTIES: [TextProperty; 3] = [
         squares: StepSignal::PieceBytesSquares,
         count: StepSignal::Texts,
         difference: 0.25,
+        least: 0.0,
         cause: "its tokens are longer or shorter than those of its peers and its own before: its engine or its \
                 model files",
+    },
+    TextProperty {
+        measure: WindowMeasure::NonAsciiShare,
+        sum: StepSignal::NonAscii,
+        squares: StepSignal::NonAsciiSquares,
+        count: StepSignal::Texts,
+        difference: 0.5,
+        least: 0.2,
+        cause: "its answers are in another script than those of its peers and its own before: its tokenizer, its \
+                engine or its model files",
     },
     // The square root makes the lengths of answers more regular.
     TextProperty {
@@ -55,6 +69,7 @@ const PROPERTIES: [TextProperty; 3] = [
         squares: StepSignal::ServedTokens,
         count: StepSignal::Served,
         difference: 0.4,
+        least: 0.0,
         cause: "its answers are far longer or shorter than those of its peers and its own before: its engine or \
                 its model files",
     },
@@ -70,7 +85,7 @@ struct Moments {
 /// The match of the first property that shows a fault. `None`: none does.
 pub(super) fn judge_texts(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let prompts = evaluation.short_window().get(WindowMeasure::PromptTokens);
-    let usual = evaluation.history.usual(WindowMeasure::PromptTokens);
+    let usual = evaluation.history.past(WindowMeasure::PromptTokens);
     let has_usual_prompts = match (prompts, usual) {
         (Some(prompts), Some(usual)) => (prompts - usual).abs() <= MAX_PROMPT_CHANGE * usual,
         _ => true,
@@ -90,7 +105,12 @@ impl TextProperty {
         let own = self.moments(&[window], MIN_TEXTS)?;
         let peers = windows(evaluation.peers(), span);
         let peers = self.moments(&peers, MIN_TEXTS_OF_PEERS)?;
-        let usual = evaluation.history.usual(self.measure)?;
+        // Applications differ in the lengths of their answers, so half a minute does not show what is usual.
+        let usual = if self.count == StepSignal::Texts {
+            evaluation.history.past(self.measure)?
+        } else {
+            evaluation.history.usual(self.measure)?
+        };
         let recent = evaluation.recent_window().get(self.measure);
         let error = (own.variance / own.count + peers.variance / peers.count).sqrt();
         let difference = own.mean - peers.mean;
@@ -98,8 +118,8 @@ impl TextProperty {
         let departs = |value: f64| {
             let from_peers = value - peers.mean;
             let from_usual = value - usual;
-            from_peers.abs() >= self.difference * peers.mean
-                && from_usual.abs() >= self.difference * usual
+            from_peers.abs() >= self.least.max(self.difference * peers.mean)
+                && from_usual.abs() >= self.least.max(self.difference * usual)
                 && (from_peers > 0.0) == (from_usual > 0.0)
         };
         if !is_significant || !departs(own.mean) || recent.is_some_and(|recent| !departs(recent)) {

@@ -3,12 +3,13 @@
 use crate::facts::{DoctorFacts, GatewayFacts, GatherError};
 use crate::finding::Remark;
 use serde_json::Value;
+use tokenweir_api::StatusCheck;
 
 pub(super) fn gateway(facts: &DoctorFacts) -> Vec<Remark> {
     match &facts.gateway {
         None => Vec::new(),
         Some(Err(error)) => vec![gateway_unreachable(error)],
-        Some(Ok(gateway)) => gateway_remarks(gateway),
+        Some(Ok(gateway)) => gateway_remarks(gateway, facts.status_checks),
     }
 }
 
@@ -20,7 +21,7 @@ fn gateway_unreachable(error: &GatherError) -> Remark {
     )
 }
 
-fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
+fn gateway_remarks(gateway: &GatewayFacts, checks: &[StatusCheck]) -> Vec<Remark> {
     let status = match &gateway.status {
         Ok(status) => status,
         Err(problem) => {
@@ -59,13 +60,10 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         remarks.push(remark.because(reason).remedy("tokenweir check FILE"));
     }
     remarks.extend(failed_spans_remark(status));
-    let webhooks = status["webhooks"].as_array().into_iter().flatten();
-    remarks.extend(webhooks.filter_map(webhook_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.clone().filter_map(backend_remark));
     remarks.extend(backends.filter_map(unserved_remark));
-    let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
-    remarks.extend(exporters.flat_map(gpu_exporter_remarks));
+    remarks.extend(checks.iter().flat_map(|check| check(status)));
     remarks
 }
 
@@ -109,15 +107,6 @@ fn failed_spans_remark(status: &Value) -> Option<Remark> {
     )
 }
 
-fn webhook_remark(webhook: &Value) -> Option<Remark> {
-    let name = webhook["webhook"].as_str()?;
-    let error = webhook["error"].as_str()?;
-    let observation = format!("the webhook {name} has not accepted the last message: {error}");
-    let reason = "The webhook does not get the start and the end of verdicts.";
-    let remedy = "check the URL and the token in `webhooks`";
-    Some(Remark::warning(observation).because(reason).remedy(remedy))
-}
-
 fn backend_remark(backend: &Value) -> Option<Remark> {
     let name = backend["backend"].as_str()?;
     let health = backend["health"].as_str().unwrap_or("unknown");
@@ -137,57 +126,6 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
         "the gateway cannot use the metrics of {name}: {error}"
     ));
     Some(remark.because("The gateway routes by its own requests in flight there."))
-}
-
-/// The remarks about a GPU exporter that the gateway cannot read, or that lacks values.
-fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
-    let name = exporter["exporter"].as_str().unwrap_or("a GPU exporter");
-    let mut remarks = Vec::new();
-    if let Some(error) = exporter["scrape_error"].as_str() {
-        let remark = Remark::warning(format!("the GPU exporter {name} cannot be read: {error}"));
-        let reason = "The last values of its GPUs age; verdicts about them end.";
-        let remedy = format!("curl http://{name}/metrics from the host of the gateway");
-        remarks.push(remark.because(reason).remedy(remedy));
-    }
-    let texts = |key: &str| -> Vec<&str> {
-        exporter[key]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect()
-    };
-    let unassigned = texts("unassigned");
-    if !unassigned.is_empty() {
-        let observation = format!(
-            "no backend owns the GPUs {} of {name}",
-            unassigned.join(", ")
-        );
-        let reason = if exporter["is_ambiguous"] == true {
-            "Several backends have the host of the exporter."
-        } else {
-            "No backend has the pod of the GPU, or the host of the exporter."
-        };
-        let remark = Remark::note(observation).because(reason);
-        remarks.push(remark.remedy("name its backends and their GPUs in gpu.exporters"));
-    }
-    for missing in exporter["missing"].as_array().into_iter().flatten() {
-        let text = |key: &str| missing[key].as_str().unwrap_or_default();
-        let remark = Remark::note(format!(
-            "{name} does not export {} of its GPUs",
-            text("signal")
-        ));
-        let remedy = format!(
-            "add {} to the counters file of dcgm-exporter",
-            text("fields")
-        );
-        remarks.push(
-            remark
-                .because(format!("{}.", text("impact")))
-                .remedy(remedy),
-        );
-    }
-    remarks
 }
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {

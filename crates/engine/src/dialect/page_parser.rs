@@ -18,7 +18,7 @@ pub(super) struct PageParser {
     prefix_engine_kind: Option<EngineKind>,
     /// For each row of each dialect, the metric name from which the value of the row was read, as
     /// an index in the names of the row. `u8::MAX`: no value was read.
-    ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
+    name_indexes: [[u8; MAX_ROWS]; DIALECT_COUNT],
     /// The newest timestamp among the series of LoRA adapters read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,
 }
@@ -38,7 +38,7 @@ impl PageParser {
             load: EngineLoad::default(),
             engine_kind: None,
             prefix_engine_kind: None,
-            ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
+            name_indexes: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
             adapters_timestamp: f64::NEG_INFINITY,
         }
     }
@@ -77,9 +77,9 @@ impl PageParser {
         index: usize,
         row_match: &RowMatch<'_>,
     ) -> bool {
-        let rank = &mut self.ranks[index][row_match.row];
+        let name_index = &mut self.name_indexes[index][row_match.row];
         // The value was already read from a metric whose name has a lower index, which is preferred.
-        if row_match.rank > *rank {
+        if row_match.name_index > *name_index {
             return false;
         }
         let Some(sample) = MetricSample::parse(row_match.labels_and_value) else {
@@ -96,7 +96,7 @@ impl PageParser {
                 };
                 let field = field(&mut self.load);
                 // A preferred name replaces the value, the same name adds a series to it.
-                let before = if row_match.rank == *rank {
+                let before = if row_match.name_index == *name_index {
                     *field
                 } else {
                     None
@@ -114,7 +114,7 @@ impl PageParser {
                 self.load.adapters = Some(LoraAdapters::read(&sample));
             }
         }
-        *rank = row_match.rank;
+        *name_index = row_match.name_index;
         true
     }
 

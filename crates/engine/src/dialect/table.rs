@@ -71,7 +71,7 @@ pub(super) struct RowMatch<'a> {
     /// Index of the row in the rows of the dialect.
     pub(super) row: usize,
     /// Index of the matching name in the names of the row. A lower index is preferred.
-    pub(super) rank: u8,
+    pub(super) name_index: u8,
     /// The part of the line after the metric name.
     pub(super) labels_and_value: &'a [u8],
 }
@@ -83,7 +83,7 @@ struct NameIndex {
     /// For each name, the index of its row in the rows of the dialect.
     rows: [u8; MAX_NAMES],
     /// For each name, its index in the names of its row.
-    ranks: [u8; MAX_NAMES],
+    name_indexes: [u8; MAX_NAMES],
     /// The first name of each hash slot, or [`NO_NAME`].
     first_in_slot: [u8; SLOT_COUNT],
     /// For each name, the next name in the same hash slot, or [`NO_NAME`].
@@ -171,15 +171,15 @@ impl MetricsDialect {
     /// Compares the line with the name at this index. `None`: the line has another name.
     fn match_name<'a>(&self, name: usize, line: &'a [u8]) -> Option<RowMatch<'a>> {
         let row = usize::from(self.index.rows[name]);
-        let rank = self.index.ranks[name];
-        let name = self.rows[row].names[usize::from(rank)].as_bytes();
+        let name_index = self.index.name_indexes[name];
+        let name = self.rows[row].names[usize::from(name_index)].as_bytes();
         // Most lines that begin with the name have a longer metric name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
             return None;
         }
         Some(RowMatch {
             row,
-            rank,
+            name_index,
             labels_and_value: line.strip_prefix(name)?,
         })
     }
@@ -313,25 +313,25 @@ impl NameIndex {
         let mut index = Self {
             name_heads: [0; MAX_NAMES],
             rows: [0; MAX_NAMES],
-            ranks: [0; MAX_NAMES],
+            name_indexes: [0; MAX_NAMES],
             first_in_slot: [NO_NAME; SLOT_COUNT],
             next_in_slot: [NO_NAME; MAX_NAMES],
         };
         let mut count = 0;
         let mut row = 0;
         while row < rows.len() {
-            let mut rank = 0;
-            while rank < rows[row].names.len() {
-                let name = rows[row].names[rank];
+            let mut name_index = 0;
+            while name_index < rows[row].names.len() {
+                let name = rows[row].names[name_index];
                 assert!(name.len() >= HEAD_BYTES, "a name is too short");
                 let head = name_head(name);
                 index.name_heads[count] = head;
                 index.rows[count] = row as u8;
-                index.ranks[count] = rank as u8;
+                index.name_indexes[count] = name_index as u8;
                 index.next_in_slot[count] = index.first_in_slot[slot_of_head(head)];
                 index.first_in_slot[slot_of_head(head)] = count as u8;
                 count += 1;
-                rank += 1;
+                name_index += 1;
             }
             row += 1;
         }

@@ -337,6 +337,11 @@ impl Backend {
         self.on_change(clock::now());
     }
 
+    /// The index of the backend in the pool.
+    pub(super) fn position(&self) -> usize {
+        self.membership.position.load(Ordering::Relaxed)
+    }
+
     /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
         self.membership.position.store(position, Ordering::Relaxed);
@@ -390,7 +395,7 @@ impl Backend {
     }
 
     /// Records that another gateway sent a prompt to the backend.
-    pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+    pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
         let PoolMembership {
             candidate_sampler,

@@ -1,6 +1,5 @@
 //! The identity of a backend: its name, its address, and the settings of requests to it.
 
-use crate::status::BackendCost;
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::sync::Arc;
@@ -48,8 +47,6 @@ pub struct BackendSettings {
     /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
     /// address of an earlier one.
     pub pod: Option<Arc<str>>,
-    /// What the backend costs.
-    pub cost: BackendCost,
 }
 
 /// Maximum number of streams per second and backend, in addition to the configured share, for which
@@ -113,7 +110,6 @@ impl Default for BackendSettings {
             continuous_usage_share: 0.0,
             is_drained: false,
             pod: None,
-            cost: BackendCost::default(),
         }
     }
 }

@@ -290,7 +290,7 @@ impl Backend {
     ) -> Option<Candidate> {
         let estimate = |known| {
             let estimate = || self.estimate(target, prompt, known, now);
-            supervise::catch_panic(BackgroundTask::Routing, estimate).filter(Candidate::is_finite)
+            supervise::catch_panic(BackgroundTask::ROUTING, estimate).filter(Candidate::is_finite)
         };
         estimate(known).or_else(|| {
             let backend = &self.identity.id;

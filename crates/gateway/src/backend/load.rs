@@ -31,6 +31,8 @@ pub struct BackendLoad {
     engine_switches: AtomicU64,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
+    /// The longest time of a metrics page since the last [`Self::take_page_time`], in microseconds.
+    page_micros: AtomicU64,
 }
 
 /// Default age of a load report at which it has half of its weight in predictions.
@@ -49,6 +51,7 @@ impl BackendLoad {
             restart_count: AtomicU64::new(0),
             engine_switches: AtomicU64::new(0),
             last_output_at: AtomicInstant::default(),
+            page_micros: AtomicU64::new(0),
         }
     }
 
@@ -87,6 +90,18 @@ impl BackendLoad {
     /// gaps.
     pub fn gap_p99(&self) -> Option<f64> {
         self.recent_gaps.p99()
+    }
+
+    /// Records that the fetch of a metrics page took so long, or failed after this time.
+    pub(super) fn on_page(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.page_micros.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// The longest time of a metrics page since the last call. `None`: no page was fetched.
+    pub fn take_page_time(&self) -> Option<Duration> {
+        let micros = self.page_micros.swap(0, Ordering::Relaxed);
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Records that a stream of the backend stalled (`is_stalled`), or that its stall ended.

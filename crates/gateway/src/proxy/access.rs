@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::Party;
+use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
@@ -298,11 +299,14 @@ impl Principal {
             return Ok(());
         };
         let routes = pool.routes();
-        let Some(model) = effective_model(fields.model.as_deref(), &routes) else {
-            return Ok(());
-        };
-        let Some((status, permit)) = key.tenant.enter_model(model, clock::now()) else {
-            return Ok(());
+        let model = effective_model(fields.model.as_deref(), &routes);
+        let entered = key.tenant.enter_model(model.unwrap_or(""), clock::now());
+        let Some((status, permit)) = entered else {
+            // A backend would select the model, perhaps one with a limit.
+            return match model {
+                Some(_) => Ok(()),
+                None => Err(not_allowed(None)),
+            };
         };
         let _ = self.model_status.set(status);
         exchange.keep(Box::new(permit?));
@@ -386,11 +390,7 @@ impl Principal {
         if self.allowed_models().allow(effective) {
             return Ok(());
         }
-        let model = match effective {
-            Some(name) => format!("the model `{}`", error::truncate_model_name(name)),
-            None => "the default model (the request names none)".to_owned(),
-        };
-        Err(GatewayError::ModelNotAllowed { model })
+        Err(not_allowed(effective))
     }
 
     /// Checks that the request keeps to the caps of the tenant and of the model. Returns the edits of its body.
@@ -403,6 +403,16 @@ impl Principal {
         body: &[u8],
         priority: Option<i32>,
     ) -> Result<CapEdits, GatewayError> {
+        // The engine states the tokens of a background response only to those who ask for it later.
+        let is_background = record.api == Some(Api::Responses) && fields.is_background;
+        if is_background && self.key().is_some_and(ApiKey::has_token_limit) {
+            let problem =
+                "is not possible: this client has a limit of tokens, which would not count it";
+            return Err(GatewayError::RequestCap {
+                field: "background",
+                problem: problem.to_owned(),
+            });
+        }
         let request = CappedRequest {
             tenant: self.key().and_then(|key| key.tenant.caps.as_ref()),
             model: route.caps.as_deref(),
@@ -431,6 +441,15 @@ impl Principal {
             known: error::listed(allowed.into_iter()),
         }
     }
+}
+
+/// The error of a request for a model that its client may not use. `None`: the request names none.
+fn not_allowed(model: Option<&str>) -> GatewayError {
+    let model = match model {
+        Some(name) => format!("the model `{}`", error::truncate_model_name(name)),
+        None => "the default model (the request names none)".to_owned(),
+    };
+    GatewayError::ModelNotAllowed { model }
 }
 
 /// The model of a request: the one that it names, or the default model of the backends.

@@ -54,6 +54,11 @@ impl OverloadGuard {
         }
     }
 
+    /// Whether the memory of the process exceeds `limits.memory`.
+    pub fn is_memory_full(&self) -> bool {
+        self.is_memory_full.get()
+    }
+
     /// Sets the number of backends with health checks. File descriptors are reserved for one
     /// health-check connection to each of these backends, at most a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {

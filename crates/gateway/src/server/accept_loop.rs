@@ -61,7 +61,7 @@ impl AcceptLoop {
                 Some(ended) = self.connections.join_next() => {
                     // A panic in the task of a connection ends only this connection.
                     if ended.is_err_and(|error| error.is_panic()) {
-                        supervise::record_panic(BackgroundTask::Connection);
+                        supervise::record_panic(BackgroundTask::CONNECTION);
                     }
                 }
                 () = &mut end => return,
@@ -90,7 +90,7 @@ impl AcceptLoop {
 
     /// Admits a connection and spawns the task that serves it.
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let admitted = supervise::catch_panic(BackgroundTask::Listener, || {
+        let admitted = supervise::catch_panic(BackgroundTask::LISTENER, || {
             self.handler.admit(stream, peer)
         });
         if let Some((stream, permit)) = admitted.flatten() {

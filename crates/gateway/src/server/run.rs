@@ -76,7 +76,7 @@ impl Server {
             initial_limits,
             limiter.clone(),
         );
-        let mut admin_task = supervise::spawn_once(BackgroundTask::AdminListener, serving);
+        let mut admin_task = supervise::spawn_once(BackgroundTask::ADMIN_LISTENER, serving);
         let mut background = start_background_tasks(&state, tls.credentials);
         let handler = ConnectionHandler::new(state.clone(), tls.client_acceptor);
         let mut accept_loop = AcceptLoop::new(client_listener, handler, limiter);
@@ -84,7 +84,7 @@ impl Server {
         let stop_signal = async {
             tokio::select! {
                 () = shutdown => {}
-                () = admin_task.wait_for_end() => failed_task = Some(BackgroundTask::AdminListener),
+                () = admin_task.wait_for_end() => failed_task = Some(BackgroundTask::ADMIN_LISTENER),
             }
         };
         accept_loop.accept_until(stop_signal).await;
@@ -122,9 +122,10 @@ async fn drain(
         "draining: waiting for open requests to end"
     );
     let remaining_streams = open_streams.clone();
-    background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
-        log_drain_progress(remaining_streams.clone())
-    }));
+    background.push(supervise::spawn(
+        BackgroundTask::DRAIN_PROGRESS,
+        move || log_drain_progress(remaining_streams.clone()),
+    ));
     accept_loop
         .accept_until(tokio::time::sleep(drain_delay))
         .await;
@@ -156,19 +157,19 @@ fn start_background_tasks(
     let proxy = state.proxy.clone();
     let swept_state = state.clone();
     let mut tasks = vec![
-        supervise::spawn(BackgroundTask::StallSweep, move || {
+        supervise::spawn(BackgroundTask::STALL_SWEEP, move || {
             sweep_streams(swept_state.clone())
         }),
-        supervise::spawn(BackgroundTask::Certificates, move || {
+        supervise::spawn(BackgroundTask::CERTIFICATES, move || {
             credentials.clone().run()
         }),
-        supervise::spawn(BackgroundTask::Admission, move || {
+        supervise::spawn(BackgroundTask::ADMISSION, move || {
             proxy.admission.clone().run()
         }),
     ];
     let overload_guard = state.proxy.overload_guard.clone();
     tasks.extend(state.limits.load().max_memory_bytes.map(|max_bytes| {
-        supervise::spawn(BackgroundTask::MemoryWatch, move || {
+        supervise::spawn(BackgroundTask::MEMORY_WATCH, move || {
             memory_monitor::monitor_memory(max_bytes, overload_guard.clone())
         })
     }));

@@ -14,7 +14,6 @@ use tokenweir_api::{
     AnswerCounts, BackendFacts, Change, ClientSummary, GatewayState, Harm, QueueSummary,
 };
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
 
 /// A snapshot of the state of the gateway. `/status` returns its serialized fields.
@@ -77,9 +76,6 @@ pub struct StatusSnapshot {
     pub config_reloads: ConfigReloadStatus,
     /// Seconds since the metrics page was last read. `None`: never.
     pub metrics_read_seconds_ago: Option<f64>,
-    /// Number of panics by background task.
-    #[serde(skip)]
-    pub panics: PanicCounts,
 }
 
 /// A function that writes the state of one part of the gateway into a snapshot, for example as a
@@ -163,9 +159,6 @@ pub struct BackendStatusSnapshot {
     pub role: Option<&'static str>,
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
-    /// What the backend costs.
-    #[serde(skip)]
-    pub cost: BackendCost,
     /// Number of restarts of the backend's process that the gateway detected.
     pub restarts: u64,
     /// Values of the last successful scrape. `None`: no scrape has succeeded.
@@ -192,26 +185,6 @@ pub struct BackendStatusSnapshot {
     /// The blocks of the options that know the backend.
     #[serde(flatten)]
     pub blocks: StatusBlocks,
-}
-
-/// What a backend costs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct BackendCost {
-    /// Number of GPUs. `None`: not configured.
-    pub gpus: Option<f64>,
-    /// Price of all GPUs for one hour. `None`: not configured.
-    pub hour_price: Option<f64>,
-}
-
-impl BackendCost {
-    /// The cost of this number of GPUs at the price of one GPU for one hour.
-    pub fn new(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
-        let gpus = gpus.map(f64::from);
-        Self {
-            gpus,
-            hour_price: gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price),
-        }
-    }
 }
 
 /// Value of [`BackendFacts::health`] and [`BackendFacts::state`] for a removed backend that still serves

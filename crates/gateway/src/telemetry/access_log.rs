@@ -25,7 +25,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    LogPlace, NoteAttribute, Outcome, RequestPhases, RequestRecord, SlowCause, UninspectedReason,
+    LogPlace, NoteAttribute, Outcome, RequestPhase, RequestRecord, SlowCause, UninspectedReason,
 };
 
 /// The sink that writes access log lines.
@@ -348,16 +348,17 @@ fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
         .tokens_per_second()
         .map(|rate| (rate * 10.0).round() / 10.0);
     member!(json, "tokens_per_second", rate);
+    let phases = record.phases();
+    let gateway = phases.get(RequestPhase::Gateway);
     member!(
         json,
         "overhead_us",
-        record.overhead().map(|overhead| overhead.as_micros())
+        gateway.map(|span| span.took.as_micros())
     );
     known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
     // The part of `queued_ms` in which no backend could serve the model.
     known!(json, "backend_wait_ms", record.backend_wait().map(millis));
-    let phases = RequestPhases::from_record(record);
-    known!(json, "phases", AccessLogPhaseTimes::from_phases(&phases));
+    known!(json, "phases", AccessLogPhaseTimes::from_phases(phases));
     member!(json, "bytes_out", record.bytes_out);
 }
 

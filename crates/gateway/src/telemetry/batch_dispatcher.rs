@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::mutex::lock;
+use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
@@ -26,9 +27,9 @@ pub(super) struct BatchDispatcher {
     /// Queued records. They are boxed, because a record is large and a growing vector moves its
     /// elements.
     records: Arc<BatchQueue<Box<RequestRecord>>>,
-    /// Locked while the queued records are dispatched, so that two flushes at the same time keep
-    /// the order of the records.
-    dispatch_lock: Mutex<()>,
+    /// Judges the answers of the records. Locked while the queued records are dispatched, so that two flushes at the
+    /// same time keep the order of the records.
+    judge: Mutex<AnswerJudge>,
 }
 
 /// How long the first record of a batch waits for further records. The metrics page is up to date in spite
@@ -54,13 +55,15 @@ const LOW_LOAD_BATCH_SIZE: usize = 4;
 
 impl BatchDispatcher {
     /// Starts the dispatch thread, which passes the queued records to these sinks in batches.
-    pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Arc<Self>, BatchDispatcherGuard) {
+    pub(super) fn start(
+        sinks: Vec<Arc<dyn Sink>>,
+        judge: AnswerJudge,
+    ) -> (Arc<Self>, BatchDispatcherGuard) {
         let records = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
-        let dispatch_lock = Mutex::default();
         let dispatcher = Arc::new(Self {
             sinks,
             records: records.clone(),
-            dispatch_lock,
+            judge: Mutex::new(judge),
         });
         let thread_dispatcher = dispatcher.clone();
         let dispatch = move |_: &_| thread_dispatcher.flush();
@@ -76,7 +79,7 @@ impl BatchDispatcher {
     /// records and then this record.
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
         if let Err(record) = self.records.push(record, 1) {
-            self.flush_before(Some(&record));
+            self.flush_before(Some(record));
         }
     }
 
@@ -89,14 +92,17 @@ impl BatchDispatcher {
     /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
     /// held until all these records are dispatched, so that no other flush passes records to the sinks
     /// in between.
-    fn flush_before(&self, last: Option<&RequestRecord>) {
-        let _dispatch_guard = lock(&self.dispatch_lock);
-        let records = self.records.take_batch();
-        if records.is_empty() && last.is_none() {
+    fn flush_before(&self, last: Option<Box<RequestRecord>>) {
+        let mut judge = lock(&self.judge);
+        let mut records = self.records.take_batch();
+        let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS && last.is_none();
+        records.extend(last);
+        if records.is_empty() {
             return;
         }
         let _measurement = cpu_time::start(TelemetryPart::Records);
-        let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
+        let boxes = records.iter_mut().map(|record| &mut **record);
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, || judge.judge(boxes));
         let batch_size = if is_low_load {
             LOW_LOAD_BATCH_SIZE
         } else {
@@ -106,9 +112,6 @@ impl BatchDispatcher {
         for records in references.chunks(batch_size) {
             self.dispatch(records, is_low_load);
         }
-        if let Some(last) = last {
-            self.dispatch(&[last], false);
-        }
     }
 
     /// Passes the records to one sink after the other. Under low load the thread yields after each
@@ -116,7 +119,7 @@ impl BatchDispatcher {
     /// all of them.
     fn dispatch(&self, records: &[&RequestRecord], is_low_load: bool) {
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(records));
+            supervise::catch_panic(BackgroundTask::RECORD_SINK, || sink.finished(records));
             if is_low_load {
                 thread::yield_now();
             }
@@ -128,7 +131,6 @@ impl BatchDispatcher {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use tokenweir_net::supervise::PanicCounts;
     use tokenweir_request::record::fixtures::streamed;
 
     /// A sink that collects the `bytes_out` of each record, which the tests use as a record number.
@@ -154,7 +156,8 @@ mod tests {
     #[test]
     fn each_record_passes_once_in_order() {
         let numbers = Arc::new(RecordNumberCollector::default());
-        let (dispatcher, guard) = BatchDispatcher::start(vec![numbers.clone()]);
+        let (dispatcher, guard) =
+            BatchDispatcher::start(vec![numbers.clone()], AnswerJudge::default());
         (0..10_000).for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
         drop(guard);
         dispatcher.enqueue(Box::new(numbered_record(10_000)));
@@ -181,7 +184,8 @@ mod tests {
     #[test]
     fn a_full_queue_calls_sinks_in_turn() {
         let detector = Arc::new(OverlapDetector::default());
-        let (dispatcher, guard) = BatchDispatcher::start(vec![detector.clone()]);
+        let (dispatcher, guard) =
+            BatchDispatcher::start(vec![detector.clone()], AnswerJudge::default());
         // A closed queue accepts no record, and neither does a full queue.
         drop(guard);
         thread::scope(|scope| {
@@ -211,23 +215,21 @@ mod tests {
 
     #[test]
     fn a_panic_spares_the_other_sinks() {
-        let before = PanicCounts::snapshot().for_task(BackgroundTask::RecordSink);
+        let before = BackgroundTask::RECORD_SINK.panics();
         let numbers = Arc::new(RecordNumberCollector::default());
         let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(PanickingSink), numbers.clone()];
-        let (dispatcher, guard) = BatchDispatcher::start(sinks);
+        let (dispatcher, guard) = BatchDispatcher::start(sinks, AnswerJudge::default());
         (1..=1_000).for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
         drop(guard);
         assert!(numbers.0.lock().unwrap().iter().copied().eq(1..=1_000));
-        assert_eq!(
-            PanicCounts::snapshot().for_task(BackgroundTask::RecordSink) - before,
-            10
-        );
+        assert_eq!(BackgroundTask::RECORD_SINK.panics() - before, 10);
     }
 
     #[test]
     fn a_flush_passes_all_earlier_records() {
         let numbers = Arc::new(RecordNumberCollector::default());
-        let (dispatcher, _guard) = BatchDispatcher::start(vec![numbers.clone()]);
+        let (dispatcher, _guard) =
+            BatchDispatcher::start(vec![numbers.clone()], AnswerJudge::default());
         for number in 0..200 {
             dispatcher.enqueue(Box::new(numbered_record(number)));
             dispatcher.flush();

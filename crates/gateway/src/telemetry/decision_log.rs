@@ -156,7 +156,7 @@ impl DecisionLogEntry {
             has_remote_prompt: record.has_remote_prompt,
             notes: record.notes.clone(),
             upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
-            phases: RequestPhases::from_record(record),
+            phases: *record.phases(),
             backend_wait: record.backend_wait(),
             input_tokens: counts.input,
             cached_tokens: counts.cached,

@@ -28,6 +28,7 @@ use std::time::Duration;
 use timer_delays::TimerDelays;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::{RecordReceiver, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
@@ -63,18 +64,19 @@ impl Telemetry {
     /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that
     /// ends its request. The dispatch thread passes records in batches to the metrics and to
     /// `batched`. Dropping the returned guard dispatches the remaining records and ends the
-    /// dispatch thread.
+    /// dispatch thread. `judge` judges the answers of the records before that.
     pub fn with_batch_dispatcher(
         prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
         batched: Vec<Arc<dyn Sink>>,
+        judge: AnswerJudge,
     ) -> (Self, BatchDispatcherGuard) {
         let Self {
             prometheus,
             sinks: batched,
             ..
         } = Self::new(prometheus, batched);
-        let (dispatcher, guard) = BatchDispatcher::start(batched);
+        let (dispatcher, guard) = BatchDispatcher::start(batched, judge);
         (
             Self {
                 prometheus,
@@ -97,11 +99,8 @@ impl Telemetry {
 
     /// Returns the format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
-        let offers_protobuf = self
-            .prometheus
-            .as_ref()
-            .is_some_and(|it| it.offers_protobuf);
-        ExpositionFormat::accepted(accept, offers_protobuf)
+        let is_native = self.prometheus.as_ref().is_some_and(|it| it.is_native);
+        ExpositionFormat::accepted(accept, is_native)
     }
 
     /// Records the delay with which a timer of the async runtime fired, as a value of the
@@ -125,7 +124,7 @@ impl Telemetry {
     /// a reason. `None`: the trace is not sampled, or a sink panicked.
     fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         let find_reason = || self.all_sinks().find_map(|sink| sink.sample_reason(record));
-        supervise::catch_panic(BackgroundTask::RecordSink, find_reason).flatten()
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, find_reason).flatten()
     }
 
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
@@ -140,13 +139,13 @@ impl Telemetry {
 /// where a second panic would abort the process.
 impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
-        supervise::catch_panic(BackgroundTask::RecordSink, || {
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, || {
             self.all_sinks().for_each(|sink| sink.first_output(record));
         });
     }
 
     fn response_named(&self, record: &RequestRecord, id: &str) {
-        supervise::catch_panic(BackgroundTask::RecordSink, || {
+        supervise::catch_panic(BackgroundTask::RECORD_SINK, || {
             self.sinks
                 .iter()
                 .for_each(|sink| sink.response_named(record, id));
@@ -155,8 +154,11 @@ impl RecordReceiver for Telemetry {
 
     fn finished(&self, mut record: Box<RequestRecord>) {
         record.sample_reason = self.determine_sample_reason(&record);
+        if self.batch_dispatcher.is_none() {
+            AnswerJudge::default().judge(std::iter::once(&mut *record));
+        }
         for sink in &self.sinks {
-            supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
+            supervise::catch_panic(BackgroundTask::RECORD_SINK, || sink.finished(&[&record]));
         }
         if let Some(dispatcher) = &self.batch_dispatcher {
             dispatcher.enqueue(record);

@@ -150,7 +150,7 @@ impl NonBlockingWriterState {
 
 /// Runs a write and returns the text of its error. A panic of the write is returned as an error too.
 fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
-    let result = supervise::catch_panic(BackgroundTask::LogWriter, write);
+    let result = supervise::catch_panic(BackgroundTask::LOG_WRITER, write);
     result
         .unwrap_or_else(|| Err(io::Error::other("a panic")))
         .map_err(|error| error.to_string())

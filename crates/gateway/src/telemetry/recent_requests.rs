@@ -1,11 +1,13 @@
 //! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
 //! the last minute, their history of an hour, totals since the start, and lists of the last requests.
 
-mod client_counts;
 mod finished_request;
-mod group_counts;
+mod group;
 mod refusal_log;
 
+mod traffic_counts;
+
+mod client_pasts;
 mod stats_window;
 
 mod heat_ring;
@@ -13,8 +15,7 @@ mod history_ring;
 
 pub use finished_request::{FinishedRequest, RequestFacts};
 
-use client_counts::ClientCounts;
-use group_counts::GroupCounts;
+use client_pasts::ClientPasts;
 use heat_ring::HeatRing;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
@@ -22,18 +23,17 @@ use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_api::{
-    ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals, rank_clients,
-};
+use tokenweir_api::{ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
+use traffic_counts::TrafficCounts;
 
 /// The sink that collects the statistics and the lists of recent requests.
 ///
-/// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 0.6 MiB for the
+/// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 1.2 MiB for the
 /// counts of clients. The sink locks a mutex. Therefore the batch dispatcher must call it, and not the
 /// thread that serves a request.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub struct RecentRequests {
 struct RecentRequestsState {
     /// The time windows of 5 s in the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
+    /// What was usual for the clients before the last minute.
+    pasts: ClientPasts,
     history: HistoryRing,
     heat: HeatRing,
     totals: RequestTotals,
@@ -109,8 +111,10 @@ impl RecentRequests {
         let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
         let mut merged = RequestStatsWindow::new(index);
         self.for_each_window(first_index, |window| merge(&mut merged, window));
+        let unusual_cut_offs = lock(&self.state).pasts.unusual_cut_offs(&merged.traffic);
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
+            unusual_cut_offs,
             ..merged.to_last_minute(&self.objectives)
         }
     }
@@ -118,24 +122,26 @@ impl RecentRequests {
     /// Returns the clients with the largest shares of the requests that ended in the last minute
     /// and of the open streams, the largest first.
     pub fn clients(&self, streams: &ExchangeRegistry, now: Instant) -> Vec<ClientSummary> {
-        let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
-        let mut counts = ClientCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(&window.clients));
-        streams.visit_streams(|stream| counts.record_stream(stream));
-        rank_clients(counts.summaries().collect())
+        self.traffic(streams, now).ranked_clients()
     }
 
     /// Returns the counts of each model and of each tenant, of the requests that ended in the last minute and of
     /// the open streams.
     pub fn groups(&self, streams: &ExchangeRegistry, now: Instant) -> RequestGroups {
-        let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
-        let mut counts = GroupCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(&window.groups));
-        streams.visit_streams(|stream| counts.record_stream(stream));
+        let counts = self.traffic(streams, now);
         RequestGroups {
             models: counts.models(),
             tenants: counts.tenants(),
         }
+    }
+
+    /// The counts of the requests that ended in the last minute and of the open streams.
+    fn traffic(&self, streams: &ExchangeRegistry, now: Instant) -> TrafficCounts {
+        let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
+        let mut counts = TrafficCounts::default();
+        self.for_each_window(first_index, |window| counts.merge(&window.traffic));
+        streams.visit_streams(|stream| counts.record_stream(stream));
+        counts
     }
 
     /// Returns the latencies of requests in the last hour before `now`.
@@ -226,8 +232,12 @@ impl RecentRequestsState {
                 self.heat.add(complete);
             }
             self.windows.push_back(RequestStatsWindow::new(index));
-            self.windows
-                .retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
+            while let Some(oldest) = self.windows.front()
+                && oldest.index + WINDOWS_PER_MINUTE < index
+            {
+                self.pasts.add(&oldest.traffic);
+                self.windows.pop_front();
+            }
         }
         // A record is counted in the newest window even if its request ended in an earlier window.
         if let Some(window) = self.windows.back_mut() {

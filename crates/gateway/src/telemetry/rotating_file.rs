@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// An append-only file with a size limit.
 pub struct RotatingFile {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     /// Current length of the file in bytes.
     length: u64,
     /// Length in bytes above which the file is rotated.
@@ -25,7 +25,7 @@ pub struct RotatingFile {
     is_failing: bool,
     /// Value of [`REOPEN_REQUESTS`] when the file was opened.
     reopen_requests: u64,
-    /// Whether a full file is stored on the disk before it is renamed.
+    /// Whether a file is stored on the disk before a new one is begun.
     is_durable: bool,
 }
 
@@ -95,7 +95,7 @@ impl RotatingFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
-        let file = open_for_append(path)?;
+        let file = Arc::new(open_for_append(path)?);
         let length = file.metadata()?.len();
         Ok(Self {
             path: path.to_owned(),
@@ -109,7 +109,7 @@ impl RotatingFile {
         })
     }
 
-    /// The same file, which is stored on the disk before it is renamed.
+    /// The same file, which is stored on the disk before a new one is begun.
     #[must_use]
     pub fn durable(self) -> Self {
         Self {
@@ -118,9 +118,9 @@ impl RotatingFile {
         }
     }
 
-    /// Waits until the disk has all lines.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    /// The present file, so that another thread can wait until the disk has its lines.
+    pub fn present(&self) -> Arc<File> {
+        self.file.clone()
     }
 
     /// Writes a value as one line of JSON.
@@ -140,13 +140,14 @@ impl RotatingFile {
         }
         let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
         if reopen_requests != self.reopen_requests {
+            self.sync_if_durable()?;
             self.reopen()?;
             self.reopen_requests = reopen_requests;
         }
         if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
             self.rotate()?;
         }
-        if let Err(error) = self.file.write_all(line) {
+        if let Err(error) = (&*self.file).write_all(line) {
             // Removes a partial line, because it would make the next line unreadable too.
             let _ = self.file.set_len(self.length);
             return Err(error);
@@ -156,9 +157,7 @@ impl RotatingFile {
     }
 
     fn rotate(&mut self) -> io::Result<()> {
-        if self.is_durable {
-            self.sync()?;
-        }
+        self.sync_if_durable()?;
         match fs::rename(&self.path, rotated_path(&self.path)) {
             // Another process has removed or renamed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -167,9 +166,16 @@ impl RotatingFile {
         self.reopen()
     }
 
+    fn sync_if_durable(&self) -> io::Result<()> {
+        if self.is_durable {
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+
     /// Opens the file by its path. After an error, the previous file stays open.
     fn reopen(&mut self) -> io::Result<()> {
-        self.file = open_for_append(&self.path)?;
+        self.file = Arc::new(open_for_append(&self.path)?);
         self.length = self.file.metadata()?.len();
         Ok(())
     }
@@ -308,7 +314,7 @@ mod tests {
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
             path,
-            file: full_device,
+            file: full_device.into(),
             length: 0,
             max_bytes: 100,
             counters: Arc::default(),

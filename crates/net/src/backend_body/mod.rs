@@ -25,7 +25,7 @@ pub struct BackendBody {
     /// before the response head arrived, or has been written since.
     unsent_request: Option<Box<UnsentRequest>>,
     /// The connection to the backend. `None`: the body has ended, or reading failed.
-    connection: Option<Connection>,
+    connection: Option<Box<Connection>>,
     /// Whether the connection may carry another request after this response.
     is_reusable: bool,
     idle_pool: IdlePool,
@@ -39,7 +39,7 @@ impl Connection {
     /// Sends a request and waits for the response head. The response head may arrive before the
     /// whole request is written. `stream`: the body, if it is not in `request`.
     pub fn send(
-        mut self,
+        mut self: Box<Self>,
         request: Request<Bytes>,
         stream: Option<RequestStream>,
         idle: &IdlePool,

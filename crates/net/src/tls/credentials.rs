@@ -104,7 +104,7 @@ impl Credentials {
             let reload = tokio::task::spawn_blocking(move || credentials.reload_changed_files());
             let result = tokio::time::timeout(READ_LIMIT, reload).await;
             if let Ok(Err(_)) = result {
-                supervise::record_panic(BackgroundTask::Certificates);
+                supervise::record_panic(BackgroundTask::CERTIFICATES);
             }
             let is_late = result.is_err();
             if is_late && !was_late {

@@ -1,12 +1,12 @@
 //! Decoding of a body with a `Content-Encoding`, piece by piece, so that a caller can limit its length.
 
-use bytes::buf::Reader;
 use bytes::{Buf, Bytes};
-use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, ErrorKind, Read};
+use std::mem;
 
 /// The encodings of request bodies that the gateway decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,22 +19,51 @@ pub enum ContentEncoding {
     Zstd,
 }
 
-/// Decodes one body.
+/// Decodes one body. A body can have much that decodes to nothing, so a read does a bounded amount of work: it
+/// fails with [`ErrorKind::Interrupted`] if that gave no bytes, and the caller lets others run before the next read.
 pub enum ContentDecoder {
     /// A body in gzip.
-    Gzip(MultiGzDecoder<Reader<Bytes>>),
+    Gzip(GzipDecoder),
     /// A body in the zlib format.
-    Deflate(ZlibDecoder<Reader<Bytes>>),
+    Deflate(ZlibDecoder<Portions>),
     /// A body of one Zstandard frame.
     Zstd(ZstdDecoder),
 }
 
+/// Decodes the members of a gzip file.
+pub struct GzipDecoder {
+    member: GzDecoder<Portions>,
+    /// Number of the present member, from 1.
+    number: usize,
+}
+
 /// Decodes one Zstandard frame.
 pub struct ZstdDecoder {
-    encoded: Reader<Bytes>,
+    encoded: Portions,
     frame: Box<FrameDecoder>,
     window: usize,
+    /// Greatest number of blocks of the frame.
+    max_blocks: usize,
 }
+
+/// An encoded body. After [`PORTION_BYTES`] it fails with [`ErrorKind::WouldBlock`] until the next portion is allowed.
+#[derive(Default)]
+pub struct Portions {
+    rest: Bytes,
+    /// Bytes that may still be read of this portion.
+    allowed: usize,
+}
+
+/// Bytes that one read decodes at most.
+const PORTION_BYTES: usize = 4 << 10;
+/// Greatest number of members of a gzip file. Each takes 20 bytes and the time of a new decoder.
+const MAX_GZIP_MEMBERS: usize = 64;
+/// Number of blocks that a Zstandard frame of any length may have, and least mean length of further ones. Encoders
+/// fill blocks of up to 128 KiB.
+const FREE_ZSTD_BLOCKS: usize = 1_024;
+const LEAST_ZSTD_BLOCK_BYTES: usize = 64;
+/// Blocks that one read decodes at most.
+const BLOCKS_AT_ONCE: usize = 16;
 
 /// Greatest window that a decoder of HTTP content must support (RFC 9659).
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
@@ -86,8 +115,11 @@ impl ContentEncoding {
     /// A decoder of `body`. Fails if the beginning of the body is not that of this encoding.
     pub fn decoder(self, body: Bytes) -> io::Result<ContentDecoder> {
         Ok(match self {
-            Self::Gzip => ContentDecoder::Gzip(MultiGzDecoder::new(body.reader())),
-            Self::Deflate => ContentDecoder::Deflate(ZlibDecoder::new(body.reader())),
+            Self::Gzip => ContentDecoder::Gzip(GzipDecoder {
+                member: GzDecoder::new(Portions::new(body)),
+                number: 1,
+            }),
+            Self::Deflate => ContentDecoder::Deflate(ZlibDecoder::new(Portions::new(body))),
             Self::Zstd => ContentDecoder::Zstd(ZstdDecoder::new(body)?),
         })
     }
@@ -109,7 +141,8 @@ impl ZstdDecoder {
         // the window (RFC 8878, 3.1.1.1).
         let frame_descriptor = body.get(4).copied().unwrap_or_default();
         let window_descriptor = body.get(5).copied().unwrap_or_default();
-        let mut encoded = body.reader();
+        let max_blocks = FREE_ZSTD_BLOCKS + body.len() / LEAST_ZSTD_BLOCK_BYTES;
+        let mut encoded = Portions::all(body);
         let mut frame = Box::new(FrameDecoder::new());
         frame.set_max_window_size(MAX_ZSTD_WINDOW);
         frame.init(&mut encoded).map_err(io::Error::other)?;
@@ -124,38 +157,120 @@ impl ZstdDecoder {
             encoded,
             frame,
             window: usize::try_from(window).unwrap_or(usize::MAX),
+            max_blocks,
         })
     }
 }
 
 impl Read for ZstdDecoder {
     fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
-        while self.frame.can_collect() == 0 && !self.frame.is_finished() {
+        for _ in 0..BLOCKS_AT_ONCE {
+            if self.frame.can_collect() > 0 || self.frame.is_finished() {
+                break;
+            }
             let one = BlockDecodingStrategy::UptoBlocks(1);
             let decoded = self.frame.decode_blocks(&mut self.encoded, one);
             decoded.map_err(io::Error::other)?;
+        }
+        if self.frame.blocks_decoded() > self.max_blocks {
+            return Err(ErrorKind::InvalidData.into());
         }
         let length = self.frame.read(piece)?;
         if length > 0 {
             return Ok(length);
         }
+        if !self.frame.is_finished() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let stated = self.frame.get_checksum_from_data();
         let is_damaged = stated.is_some() && stated != self.frame.get_calculated_checksum();
         // Further frames could be millions of empty ones.
-        if is_damaged || self.encoded.get_ref().has_remaining() {
+        if is_damaged || self.encoded.rest.has_remaining() {
             return Err(ErrorKind::InvalidData.into());
         }
         Ok(0)
     }
 }
 
+impl Read for GzipDecoder {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let length = self.member.read(piece)?;
+            if length > 0 || !self.member.get_ref().rest.has_remaining() {
+                return Ok(length);
+            }
+            self.number += 1;
+            if self.number > MAX_GZIP_MEMBERS {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            let ended = mem::replace(&mut self.member, GzDecoder::new(Portions::default()));
+            self.member = GzDecoder::new(ended.into_inner());
+        }
+    }
+}
+
 impl Read for ContentDecoder {
     fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Gzip(decoder) => decoder.read(piece),
-            Self::Deflate(decoder) => decoder.read(piece),
+        let read = match self {
+            Self::Gzip(decoder) => {
+                decoder.member.get_mut().allow();
+                decoder.read(piece)
+            }
+            Self::Deflate(decoder) => {
+                decoder.get_mut().allow();
+                decoder.read(piece)
+            }
             Self::Zstd(decoder) => decoder.read(piece),
+        };
+        read.map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => ErrorKind::Interrupted.into(),
+            _ => error,
+        })
+    }
+}
+
+impl Portions {
+    fn new(body: Bytes) -> Self {
+        Self {
+            rest: body,
+            allowed: PORTION_BYTES,
         }
+    }
+
+    /// A body of one portion.
+    fn all(body: Bytes) -> Self {
+        Self {
+            allowed: body.len(),
+            rest: body,
+        }
+    }
+
+    /// Allows the next portion.
+    fn allow(&mut self) {
+        self.allowed = PORTION_BYTES;
+    }
+}
+
+impl BufRead for Portions {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.allowed == 0 && self.rest.has_remaining() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.rest[..self.rest.len().min(self.allowed)])
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.rest.advance(length);
+        self.allowed -= length;
+    }
+}
+
+impl Read for Portions {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        let mut available = self.fill_buf()?;
+        let length = available.read(piece)?;
+        self.consume(length);
+        Ok(length)
     }
 }
 
@@ -213,6 +328,42 @@ mod tests {
             let half = decode(&encoded[..encoded.len() / 2]);
             assert!(half.is_err() || encoding == ContentEncoding::Deflate);
         }
+    }
+
+    /// Decodes a body until its end or an error. Returns the number of reads, and whether it ended well.
+    fn reads(encoding: ContentEncoding, encoded: Vec<u8>) -> (usize, bool) {
+        let mut decoder = encoding.decoder(encoded.into()).unwrap();
+        let mut piece = [0; 1_024];
+        for read in 1.. {
+            match decoder.read(&mut piece) {
+                Ok(0) => return (read, true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return (read, false),
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn what_decodes_to_nothing_is_bounded() {
+        let mut member = GzEncoder::new(Vec::new(), Compression::fast());
+        member.write_all(b"").unwrap();
+        let member = member.finish().unwrap();
+        let (_, is_decoded) = reads(ContentEncoding::Gzip, member.repeat(64));
+        assert!(is_decoded);
+        let (read, is_decoded) = reads(ContentEncoding::Gzip, member.repeat(100_000));
+        assert!(read < 10 && !is_decoded, "{read}");
+        // A frame of empty blocks.
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x50];
+        frame.extend_from_slice(&[0, 0, 0].repeat(100_000));
+        let (read, is_decoded) = reads(ContentEncoding::Zstd, frame);
+        assert!(read > 100 && read < 1_000 && !is_decoded, "{read}");
+        // Stored blocks without content.
+        let mut blocks = vec![0x78, 1];
+        blocks.extend_from_slice(&[0, 0, 0, 0xff, 0xff].repeat(100_000));
+        let (read, _) = reads(ContentEncoding::Deflate, blocks);
+        assert!(read > 100, "{read}");
     }
 
     fn zstd(text: &[u8]) -> Vec<u8> {

@@ -21,5 +21,5 @@ pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, left_out,
     media_urls, prompt, request_fields,
 };
-pub use response::{MAX_TOKEN_COUNT, PhraseMatcher, ResponseReader, TextVariety, read_usage};
+pub use response::{MAX_TOKEN_COUNT, PhraseMatcher, ResponseReader, TextSample, read_usage};
 pub use text_excerpt::TextExcerpt;

@@ -26,6 +26,9 @@ pub struct ApiKeys {
     /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
+    /// Tenants of earlier key files: one that comes back has used what it had used. A file of a folder is absent for
+    /// a moment while a program replaces it.
+    absent: HashMap<Arc<str>, Arc<Tenant>>,
     /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
     /// files, at most [`MAX_TENANT_LABELS`]. All further tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
@@ -84,6 +87,8 @@ struct ModelLimiter {
     limiter: Arc<UsageLimiter>,
 }
 
+/// Greatest number of tenants of earlier key files whose usage is kept.
+const MAX_ABSENT_TENANTS: usize = 1_000;
 /// Greatest number of tenants whose names are label values of metrics.
 const MAX_TENANT_LABELS: usize = 1_000;
 
@@ -152,7 +157,8 @@ impl ApiKeys {
             if api_keys.tenant_labels.len() < MAX_TENANT_LABELS {
                 api_keys.tenant_labels.insert(name.clone());
             }
-            let tenant = Tenant::new(entry, &api_keys.registry, previous.tenants.get(&name));
+            let known = previous.known_tenant(&name);
+            let tenant = Tenant::new(entry, &api_keys.registry, known);
             let tenant = Arc::new(tenant);
             for key in &entry.keys {
                 let principal = previous.unchanged_identity(key, &name).unwrap_or_else(|| {
@@ -169,7 +175,16 @@ impl ApiKeys {
             }
             api_keys.tenants.insert(name, tenant);
         }
+        let earlier = previous.tenants.iter().chain(&previous.absent);
+        let absent = earlier.filter(|(name, _)| !api_keys.tenants.contains_key(*name));
+        let absent = absent.map(|(name, tenant)| (name.clone(), tenant.clone()));
+        api_keys.absent = absent.take(MAX_ABSENT_TENANTS).collect();
         api_keys
+    }
+
+    /// The tenant of this name, also of an earlier key file.
+    fn known_tenant(&self, name: &str) -> Option<&Arc<Tenant>> {
+        self.tenants.get(name).or_else(|| self.absent.get(name))
     }
 
     /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. `None`:
@@ -211,7 +226,7 @@ impl ApiKeys {
         };
         Some(Arc::new(ApiKey {
             digest: grant.digest,
-            usage_limiter: self.subjects.limiter(&caller, grant.limits, &self.registry),
+            usage_limiter: self.subjects.limiter(&caller, grant, &self.registry),
             caller: Arc::new(caller),
             tenant: tenant.clone(),
             token: Some(Box::new(rights)),
@@ -224,9 +239,9 @@ impl ApiKeys {
     }
 
     /// Charges the tokens of a request that has ended to its tenant and its key. If a reload removed
-    /// the key, only the tenant is charged. If the reload removed the tenant, nothing is charged.
+    /// the key, only the tenant is charged.
     pub fn charge(&self, principal: &ClientIdentity, charge: TokenCharge, now: Instant) {
-        let Some(tenant) = self.tenants.get(&principal.tenant) else {
+        let Some(tenant) = self.known_tenant(&principal.tenant) else {
             return;
         };
         tenant.usage_limiter.charge(charge.total(), now);
@@ -270,8 +285,9 @@ impl ApiKeys {
     }
 
     /// The subjects of limits that have quotas.
-    pub fn quota_subjects(&self) -> impl Iterator<Item = &Arc<SubjectUsage>> {
-        let limiters = self.tenants.values().flat_map(|tenant| {
+    pub fn quota_subjects(&self) -> impl Iterator<Item = Arc<SubjectUsage>> {
+        let tenants = self.tenants.values().chain(self.absent.values());
+        let limiters = tenants.flat_map(|tenant| {
             let models = tenant.model_usage_limiters.iter();
             let models = models.map(|model| &model.limiter);
             let keys = tenant.key_usage_limiters.values();
@@ -280,7 +296,8 @@ impl ApiKeys {
                 .chain(keys)
                 .chain(models)
         });
-        limiters.filter_map(|limiter| limiter.subject_with_quotas())
+        let of_keys = limiters.filter_map(|limiter| limiter.subject_with_quotas());
+        of_keys.cloned().chain(self.subjects.with_quotas())
     }
 }
 
@@ -328,6 +345,17 @@ impl ApiKey {
     /// Counts a repetition of an open request, as [`Self::enter`] does, but not as an open request.
     pub fn count_repetition(&self, now: Instant) -> (RateLimitStatus, Result<(), GatewayError>) {
         usage::count(self.limiters(), CountedAs::Repetition, now)
+    }
+
+    /// Whether a limit of the key, of its tenant or of a model of the tenant counts tokens.
+    pub fn has_token_limit(&self) -> bool {
+        let tenant = &self.tenant;
+        let of_key = self.usage_limiter.as_ref();
+        let of_models = tenant.model_usage_limiters.iter();
+        let limiters = of_key.into_iter().chain([&tenant.usage_limiter]);
+        limiters
+            .chain(of_models.map(|model| &model.limiter))
+            .any(|limiter| limiter.counts_tokens())
     }
 
     fn limiters(&self) -> Limiters<'_> {

@@ -6,6 +6,9 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
 use tokenweir_routing::resilience::FailureKind;
 
+/// The status of an open WebSocket.
+const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
+
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCharge {
@@ -23,6 +26,9 @@ impl TokenCharge {
     /// otherwise an early disconnect would cost nothing. A request that failed because of its
     /// backend is charged with the reported tokens and with the output that arrived.
     pub fn from_record(record: &RequestRecord) -> Self {
+        if record.status == Some(STATUS_SWITCHING_PROTOCOLS) {
+            return Self::of_websocket(record);
+        }
         let observed = &*record.observed;
         let last_failure = record.attempts.last().and_then(|attempt| attempt.failure);
         let is_ok_or_ended_by_client = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
@@ -47,6 +53,15 @@ impl TokenCharge {
         }
     }
 
+    /// The charge of a WebSocket, whose bytes are not read: most of them are speech.
+    fn of_websocket(record: &RequestRecord) -> Self {
+        let tokens = |bytes: u64| (bytes as f64 * TOKENS_PER_MEDIA_BYTE).ceil() as u64;
+        Self {
+            input: tokens(record.bytes_in),
+            output: tokens(record.bytes_out),
+        }
+    }
+
     /// Sum of the prompt and output tokens.
     pub fn total(&self) -> u64 {
         self.input.saturating_add(self.output)
@@ -67,7 +82,12 @@ fn computes_prompt(record: &RequestRecord) -> bool {
 /// and adds the tokens of its media. `None`: no backend was selected.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
-    Some(tokens_of_body(predicted, record.options.prompt_bytes))
+    let mut bytes = record.options.prompt_bytes;
+    if bytes == PromptBytes::default() && predicted <= 0.0 {
+        // An upload that is not read.
+        bytes.media = record.bytes_in;
+    }
+    Some(tokens_of_body(predicted, bytes))
 }
 
 /// The estimated tokens of all text and media of a request body. `predicted`: the tokens that routing
@@ -209,6 +229,23 @@ mod tests {
             charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]),
             0
         );
+    }
+
+    #[test]
+    fn bytes_of_a_websocket_are_charged_as_media() {
+        let mut record = fixtures::streamed();
+        record.observed.usage = Usage::default();
+        record.observed.usage_source = UsageSource::Missing;
+        record.bytes_in = 64 << 10;
+        record.bytes_out = 4 << 10;
+        record.api = Some(Api::Http);
+        record.status = Some(101);
+        record.outcome = Outcome::Shutdown;
+        let expected = TokenCharge {
+            input: 64,
+            output: 4,
+        };
+        assert_eq!(TokenCharge::from_record(&record), expected);
     }
 
     #[test]

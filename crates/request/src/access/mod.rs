@@ -47,7 +47,7 @@ pub use pseudonym::PseudonymKey;
 pub use salt::SaltKey;
 pub use tokens::{RefusedToken, TokenGrant, TokenRefusal};
 pub use usage::{
-    ConcurrencyPermit, ModelPermit, Quota, QuotaAnswer, QuotaClaim, QuotaPeriod, QuotaRegistry,
-    QuotaScope, QuotaUnit, RateLimitStatus, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
-    UsageLimits,
+    AwaitedQuotas, ConcurrencyPermit, ModelPermit, Quota, QuotaAnswer, QuotaClaim, QuotaPeriod,
+    QuotaRegistry, QuotaScope, QuotaUnit, RateLimitStatus, SavedQuota, SharingRule, SubjectUsage,
+    UNGRANTED_DIVISOR, UsageLimits,
 };

@@ -329,6 +329,18 @@ fn a_reload_keeps_usage_and_open_requests() {
         now,
     );
     assert!(empty.is_empty() && empty.open().count() == 0);
+    // A program removes a file of a folder and writes it again.
+    let back = ApiKeys::new(
+        &file,
+        &ApiKeys::new(
+            &KeyFile {
+                tenants: Vec::new(),
+            },
+            &empty,
+        ),
+    );
+    let new = find(&back, "sk-new").unwrap();
+    assert_eq!(rejection(new.enter(now)).unwrap().0, RateLimitKind::Tokens);
 }
 
 #[test]
@@ -396,4 +408,48 @@ proptest! {
         drop(open);
         prop_assert_eq!(keys.open().map(|(_, open)| open).sum::<u32>(), 0);
     }
+}
+
+#[test]
+fn used_quotas_of_tokens_outlast_restarts() {
+    let grant = TokenGrant {
+        digest: KeyDigest::from_key(b"token"),
+        tenant: "a".into(),
+        key: "_bob".into(),
+        subject: KeyDigest::from_key(b"bob"),
+        tier: None,
+        models: None,
+        limits: UsageLimits {
+            requests_per_month: Some(2),
+            ..UsageLimits::default()
+        },
+    };
+    let restart = |saved: &[SavedQuota]| {
+        let registry = Arc::<QuotaRegistry>::default();
+        let file = one_tenant_file(UsageLimits::default(), Vec::new());
+        let keys = ApiKeys::new(&file, &ApiKeys::with_registry(registry.clone()));
+        registry.awaited.restore(saved, keys.quota_subjects());
+        (registry, keys)
+    };
+    let saved = |keys: &ApiKeys| {
+        let subjects = keys.quota_subjects();
+        subjects
+            .flat_map(|it| it.saved_quotas())
+            .collect::<Vec<_>>()
+    };
+    let ask = |keys: &ApiKeys| rejection(keys.key_of_token(&grant).unwrap().enter(clock::epoch()));
+    let (_, keys) = restart(&[]);
+    assert!(ask(&keys).is_none());
+    let used = saved(&keys);
+    assert_eq!((used.len(), used[0].used), (1, 1));
+    let (registry, keys) = restart(&used);
+    assert_eq!(registry.awaited.list(), used, "until its next token");
+    assert!(ask(&keys).is_none());
+    assert!(registry.awaited.list().is_empty());
+    assert_eq!(saved(&keys)[0].used, 2);
+    let (kind, _) = ask(&keys).unwrap();
+    assert_eq!(kind, RateLimitKind::RequestsPerMonth);
+    let mut old = used[0].clone();
+    old.number -= 1;
+    assert!(restart(&[old]).0.awaited.list().is_empty());
 }

@@ -285,7 +285,7 @@ impl ResponseObserver {
             timer.finish_arrival(&mut self.observed);
         }
         let observed = &mut self.observed;
-        observed.text_variety = self.reader.text_variety();
+        observed.text_sample = self.reader.text_sample();
         observed.text_excerpt = self.reader.take_text_excerpt();
         let answer = self.reader.answer();
         observed.finish_reasons = answer.finish_reasons().collect();

@@ -2,8 +2,10 @@
 //! request has ended. Derived figures are methods with their formulas, so that all sinks report the
 //! same values.
 
+mod answer;
 mod labels;
 mod notes;
+mod phases;
 mod sample_reason;
 mod slow_cause;
 mod span_ids;
@@ -21,9 +23,11 @@ mod analysis;
 #[cfg(any(test, feature = "testing"))]
 pub mod fixtures;
 
-pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
+pub use analysis::{ResponseEnd, ToolAnswer, WastedTokens};
+pub use answer::Answer;
 pub use labels::ModelLabel;
 pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
+pub use phases::{FinishedPhases, PhaseDuration, RequestPhase, RequestPhases};
 pub use request::{
     ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
     TextConsumers, Tier, TierResolver,

@@ -1,7 +1,9 @@
 //! The record of one request, and the figures that follow from its fields.
 
+use super::answer::Answer;
 use super::labels::ModelLabel;
 use super::notes::{RecordNote, RecordNotes};
+use super::phases::FinishedPhases;
 use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
@@ -90,6 +92,10 @@ pub struct RequestRecord {
     /// What the scraped load of the backend and its recent outputs show about the wait for the
     /// first output.
     pub wait_reports: WaitReports,
+    /// What the client got. `None`: it was not judged yet, or the request is no inference request.
+    pub answer: Option<Answer>,
+    /// Whether the client ended the request because it got the answer to an equal request that it had sent meanwhile.
+    pub is_hedge: bool,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
@@ -110,6 +116,8 @@ pub struct RequestRecord {
     pub bytes_in: u64,
     /// Bytes of the response body.
     pub bytes_out: u64,
+    /// The phases, once they were asked for: several sinks read them.
+    pub phases: FinishedPhases,
 }
 
 /// Greatest number of tokens of one character. A character has at most four UTF-8 bytes, and each of
@@ -162,6 +170,8 @@ impl RequestRecord {
                 observed: RecordedObservations::default(),
                 condition: BackendCondition::default(),
                 wait_reports: WaitReports::default(),
+                answer: None,
+                is_hedge: false,
                 slow: None,
                 sample_reason: None,
                 fingerprint: None,
@@ -170,6 +180,7 @@ impl RequestRecord {
                 text_for: TextConsumers::default(),
                 bytes_in: 0,
                 bytes_out: 0,
+                phases: FinishedPhases::default(),
             },
         )
     }
@@ -178,6 +189,12 @@ impl RequestRecord {
     /// `None`: the response is not a stream, or it had no output.
     pub fn ttft(&self) -> Option<Duration> {
         self.elapsed_since_accepted(self.timings.first_output)
+    }
+
+    /// Time in which the client sent the body: request head read → body received. `None`: the body was not read,
+    /// or not completely.
+    pub fn upload_time(&self) -> Option<Duration> {
+        self.elapsed_since_accepted(self.timings.received)
     }
 
     /// Time to first token as the backend sees it: request sent → first generated output. `None`:

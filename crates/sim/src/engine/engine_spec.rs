@@ -22,6 +22,10 @@ pub struct EngineSpec {
     pub decode_sequence: Duration,
     /// Time added by each token of context that attention reads.
     pub kv_token: Duration,
+    /// Greatest number of LoRA adapters in a batch: vLLM's `--max-loras`.
+    pub max_loras: u32,
+    /// Time to load an adapter that is in no slot. The batch waits for it.
+    pub adapter_load: Duration,
     /// Effects beyond the linear terms above.
     pub cost_model: CostModel,
 }
@@ -38,6 +42,8 @@ impl EngineSpec {
         prefill_token: Duration::from_micros(100),
         decode_sequence: Duration::from_micros(80),
         kv_token: Duration::from_nanos(100),
+        max_loras: 1,
+        adapter_load: Duration::ZERO,
         cost_model: CostModel::LINEAR,
     };
 

@@ -31,6 +31,7 @@ fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
         prompt_tokens: tokens,
         block_hashes,
         output_tokens,
+        adapter: None,
     }
 }
 
@@ -157,6 +158,39 @@ fn the_newest_sequence_is_preempted_and_recomputed() {
         "a recomputed prompt does not count again"
     );
     assert_eq!(engine.load().prefix_queries, 16);
+}
+
+#[test]
+fn an_adapter_without_slot_waits_and_others_pass() {
+    let mut engine = Engine::new(EngineSpec {
+        max_loras: 1,
+        adapter_load: MILLISECOND * 100,
+        ..engine(16, 64).spec
+    });
+    let mut submit = |id, adapter| {
+        let request = SequenceRequest {
+            adapter,
+            ..request(id, 4, 2)
+        };
+        submit(&mut engine, id, request);
+    };
+    submit(1, Some(7));
+    submit(2, Some(8));
+    submit(3, None);
+    let step = engine.step(Duration::ZERO).expect("work");
+    assert_eq!(step.duration, MILLISECOND * (100 + 10 + 8), "one is loaded");
+    assert_eq!(
+        step.tokens
+            .iter()
+            .map(|token| token.id.0)
+            .collect::<Vec<_>>(),
+        [1, 3]
+    );
+    assert_eq!((engine.load().waiting, engine.adapters()), (1, vec![7, 8]));
+    engine.step(Duration::ZERO);
+    let step = engine.step(Duration::ZERO).expect("work");
+    assert_eq!(step.tokens[0].id, SequenceId(2));
+    assert_eq!(step.duration, MILLISECOND * (100 + 10 + 4));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 pub mod cost_model;
 mod engine_spec;
+mod lora_slots;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
 use cost_model::BatchWork;
 pub use engine_spec::EngineSpec;
+use lora_slots::LoraSlots;
 
 /// The result of one batch. The tokens exist `duration` after the start of the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +71,7 @@ pub struct Engine {
     running: Vec<Sequence>,
     /// The queue. A preempted sequence is at the front.
     waiting: VecDeque<Sequence>,
+    loras: LoraSlots,
     /// The counters. The gauges are not set here; [`Engine::load`] adds them.
     totals: SimulatedEngineLoad,
     /// Random numbers for the jitter, the pauses and the accepted drafts of the cost model.
@@ -89,6 +92,7 @@ impl Engine {
             blocks: spec.blocks.max(1),
             max_num_seqs: spec.max_num_seqs.max(1),
             max_num_batched_tokens: spec.max_num_batched_tokens.max(1),
+            max_loras: spec.max_loras.max(1),
             ..spec
         };
         Self {
@@ -96,6 +100,7 @@ impl Engine {
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),
+            loras: LoraSlots::default(),
             totals: SimulatedEngineLoad::default(),
             random: fastrand::Rng::with_seed(seed),
         }
@@ -123,6 +128,15 @@ impl Engine {
     pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
         let hashes = request.reusable_block_hashes(request.prompt_tokens, self.spec.block_size);
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
+    }
+
+    /// The LoRA adapters of the sequences in the batch and in the queue, as the metrics page of vLLM names them.
+    pub fn adapters(&self) -> Vec<u32> {
+        let sequences = self.running.iter().chain(&self.waiting);
+        let mut adapters: Vec<u32> = sequences.filter_map(Sequence::adapter).collect();
+        adapters.sort_unstable();
+        adapters.dedup();
+        adapters
     }
 
     /// Begins to record the changes of the prefix cache.
@@ -216,20 +230,25 @@ impl Engine {
     }
 
     /// Moves sequences from the queue into the batch while the free blocks suffice for all their
-    /// tokens.
+    /// tokens. A sequence that waits for a slot of its adapter keeps its place in the queue.
     fn admit(&mut self, budget: &mut u32, now: Duration) {
         let block_size = self.spec.block_size;
+        let mut skipped = Vec::new();
         while *budget > 0 && self.running.len() < self.spec.max_num_seqs as usize {
             let Some(mut sequence) = self.waiting.pop_front() else {
-                return;
+                break;
             };
+            if !LoraSlots::admit(&self.spec, &self.running, &sequence) {
+                skipped.push(sequence);
+                continue;
+            }
             let hits = self
                 .pool
                 .cached_prefix(sequence.reusable_block_hashes(block_size));
             let total_blocks = sequence.len().div_ceil(block_size) as usize;
             if self.pool.free_after_pinning(&hits) < total_blocks - hits.len() {
                 self.waiting.push_front(sequence);
-                return;
+                break;
             }
             self.pool.pin(&hits);
             let cached = sequence.admit(hits, block_size, now);
@@ -240,6 +259,9 @@ impl Engine {
             // Enough blocks are free, because the sequence was admitted for all its tokens.
             sequence.schedule(budget, block_size, &mut self.pool);
             self.running.push(sequence);
+        }
+        for sequence in skipped.into_iter().rev() {
+            self.waiting.push_front(sequence);
         }
     }
 
@@ -259,9 +281,10 @@ impl Engine {
 
     /// Executes the batch: computes its duration, its tokens and the finished sequences.
     fn execute(&mut self, now: Duration) -> EngineStep {
-        let duration = self
-            .spec
-            .step_duration(&self.batch_work(), &mut self.random);
+        let duration = self.loras.load(&self.spec, &self.running)
+            + self
+                .spec
+                .step_duration(&self.batch_work(), &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());
         let mut finished = Vec::new();

@@ -261,6 +261,7 @@ fn submit(
             prompt_tokens: prompt.token_count(),
             block_hashes: prompt.block_hashes(output, block_size),
             output_tokens: output.tokens,
+            adapter: None,
         };
         let finish = output.finish;
         let origin = origin.unwrap_or_default();

@@ -54,8 +54,7 @@ pub struct EngineTelemetry {
 
 impl Default for EngineTelemetry {
     fn default() -> Self {
-        let with_bounds =
-            |bounds| EngineHistogram::with_bounds(&BucketBounds::from_static(bounds), false);
+        let with_bounds = |bounds| EngineHistogram::with_bounds(&BucketBounds::from_static(bounds));
         Self {
             time_to_first_token: with_bounds(FIRST_TOKEN_BOUNDS),
             inter_token_latency: with_bounds(INTER_TOKEN_BOUNDS),

@@ -150,6 +150,8 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let longest = longest.map_or_else(String::new, |wait| format!(" (longest {wait})"));
     let share = |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
     let plain = |words: String| (words, CellTone::Plain);
+    let held = document.held_because.as_deref();
+    let held = held.map_or_else(String::new, |why| format!(", {}", text(why)));
     let [failed, refused] = [minute.failed, minute.refused].map(|count| percent(share(count)));
     let client_errors = percent(harm.client_errors.share);
     vec![
@@ -162,7 +164,7 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
             number(rates.map(|rates| rates.output_tokens))
         )),
         plain(format!("{} in flight", document.requests_in_flight)),
-        plain(format!("{waiting} waiting{longest}")),
+        plain(format!("{waiting} waiting{longest}{held}")),
         (format!("{failed} failed"), harm_tone(harm.failed.level)),
         (
             format!("{client_errors} 4xx"),

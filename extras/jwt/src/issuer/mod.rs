@@ -26,6 +26,9 @@ use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
+/// Reads the keys of one issuer of tokens (`jwt`).
+pub const TASK: BackgroundTask = BackgroundTask::new("issuer_keys");
+
 /// An issuer of tokens.
 pub(super) struct Issuer {
     /// The claim `iss` of its tokens.
@@ -111,7 +114,7 @@ impl Issuer {
         interval: Duration,
     ) -> SupervisedTask {
         let issuer = self.clone();
-        supervise::spawn(BackgroundTask::IssuerKeys, move || {
+        supervise::spawn(TASK, move || {
             let issuer = issuer.clone();
             let client = client.clone();
             async move {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_kv_events::correlation::AnsweredRequest;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokenweir_protocol::clock;
 use tokio::time::sleep_until;
 
@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Starts the learner task. The task ends when the returned value is dropped.
 pub(crate) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTask {
     let knowledge = knowledge.clone();
-    supervise::spawn(BackgroundTask::KvEvents, move || run(knowledge.clone()))
+    supervise::spawn(crate::settings::TASK, move || run(knowledge.clone()))
 }
 
 /// Learns which engine blocks contain the prompts of ended requests, until the future is dropped.

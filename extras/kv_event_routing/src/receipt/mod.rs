@@ -20,7 +20,7 @@ use tokenweir_gateway::backend::{Backend, BackendDriver, BackendIdentity};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::{Connection, SocketType, Subscriber};
 use tokenweir_net::page_fetcher::PageFetcher;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::supervise::{self, SupervisedTask};
 use tokio::time::sleep;
 
 /// Time between two requests for the list of publishers while the KV events cannot be used.
@@ -61,7 +61,7 @@ impl BackendDriver for KvEventsDriver {
         let knowledge = self.0.clone();
         let context = context.clone();
         let run = move || run(backend.clone(), knowledge.clone(), context.clone());
-        Some(supervise::spawn(BackgroundTask::KvEvents, run))
+        Some(supervise::spawn(crate::settings::TASK, run))
     }
 }
 

@@ -182,6 +182,26 @@ fn a_shared_prefix_counts_once() {
 }
 
 #[test]
+fn turns_of_other_gateways_count() {
+    let now = clock::epoch();
+    let mut set = WorkingSet::of_constant_size(128 * 10);
+    set.count_peer(&prompt(0..6), now);
+    assert_eq!(set.compute_need(now).tokens as u64, 128 * 6);
+    let own = set.run(&prompt(100..103), now);
+    assert_eq!(set.kind(&prompt(200..202), now), TurnKind::Waits);
+    let roamed = prompt(0..7);
+    assert_eq!(set.kind(&roamed, now), TurnKind::OfLiveSession);
+    let roamed = set.run(&roamed, now);
+    set.end(own, None, now);
+    set.count_peer(&prompt(100..104), now);
+    assert_eq!(set.contexts.len(), 2, "the own session has gone to another");
+    set.check();
+    set.end(roamed, None, now);
+    set.need(now + ReturnTimes::LONGEST);
+    assert!(set.is_empty());
+}
+
+#[test]
 fn only_an_idle_context_is_continued() {
     let now = clock::epoch();
     let mut set = WorkingSet::new(Some(1 << 20));

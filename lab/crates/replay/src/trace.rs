@@ -34,6 +34,8 @@ pub struct TraceRequest {
     pub after: Option<usize>,
     /// The tenant that sends the request.
     pub tenant: u64,
+    /// The LoRA adapter. `None`: the base model.
+    pub adapter: Option<u32>,
 }
 
 /// Why a trace cannot be used.
@@ -176,6 +178,7 @@ impl TraceRequest {
             prompt_tokens: self.prompt_tokens,
             block_hashes: (0..full_blocks).map_while(hash).collect(),
             output_tokens: self.output_tokens,
+            adapter: self.adapter,
         }
     }
 }

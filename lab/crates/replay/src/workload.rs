@@ -139,6 +139,8 @@ struct Generator {
     next_id: u64,
     /// The tenant that sends the current session.
     tenant: u64,
+    /// The LoRA adapter of the current session. `None`: the base model.
+    adapter: Option<u32>,
 }
 
 /// Generates this number of requests. At speed 1, about one request arrives per second: the mean time between
@@ -150,6 +152,7 @@ pub fn generate(traffic: impl Into<Traffic>, count: usize, seed: u64) -> Vec<Tra
         requests: Vec::with_capacity(count),
         next_id: mix(seed, 1) | 1 << 63,
         tenant: 0,
+        adapter: None,
     };
     let mut at = 0.0;
     while generator.requests.len() < count {
@@ -279,6 +282,7 @@ impl Generator {
             output_blocks: output_blocks.into(),
             after,
             tenant: self.tenant,
+            adapter: self.adapter,
             ..TraceRequest::default()
         });
         answer

@@ -1,9 +1,8 @@
 //! The section `log`: logs.
 
-use crate::config::options::telemetry::payload_log;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_payload_log::PayloadLogSettings;
+use tokenweir_payload_log::{self as payload_log, PayloadLogSettings};
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass};

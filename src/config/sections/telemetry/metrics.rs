@@ -46,7 +46,9 @@ impl MetricsConfig {
         &self,
         objectives: &[Objective],
     ) -> Result<BucketOverrides, BucketOverridesError> {
-        BucketOverrides::new(&self.buckets, objectives)
+        let mut buckets = BucketOverrides::new(&self.buckets, objectives)?;
+        buckets.is_native = self.native_histograms;
+        Ok(buckets)
     }
 
     /// The buckets of the histograms whose values are counted during a response.
@@ -54,9 +56,7 @@ impl MetricsConfig {
         &self,
         objectives: &[Objective],
     ) -> Result<ResponseBuckets, BucketOverridesError> {
-        Ok(self
-            .histogram_buckets(objectives)?
-            .scales(self.native_histograms))
+        Ok(self.histogram_buckets(objectives)?.scales())
     }
 }
 

@@ -102,45 +102,11 @@ fn unserved_models_and_open_ports_are_reported() {
 }
 
 #[test]
-fn faulty_gpu_exporters_and_unassigned_gpus_are_reported() {
-    let exporter = |error: Option<&str>, unassigned: &[&str], missing: &[Value]| {
-        let status = serde_json::json!({
-            "backends": [],
-            "gpu_exporters": [{
-                "exporter": "h:9400", "scrape_error": error, "unassigned": unassigned,
-                "is_ambiguous": true, "missing": missing,
-            }],
-        });
-        findings_of_gateway(status, Vec::new())
-    };
-    assert!(findings_of(&exporter(None, &[], &[]), "gateway").is_empty());
-    let failed = exporter(Some("timeout"), &[], &[]);
-    assert_eq!(severity_of(&failed, "gateway"), FindingSeverity::Warning);
-    let unassigned = exporter(None, &["0", "1"], &[]);
-    assert!(remedy_of(&unassigned, "gateway").contains("gpu.exporters"));
-    let signal = serde_json::json!({ "signal": "throttling", "fields": "FIELD", "impact": "x" });
-    let missing = exporter(None, &[], &[signal]);
-    assert!(remedy_of(&missing, "gateway").contains("FIELD"));
-}
-
-#[test]
-fn a_webhook_that_refuses_messages_is_reported() {
-    let reported = |error: Option<&str>| {
-        let status = serde_json::json!({
-            "backends": [],
-            "webhooks": [{ "webhook": "hook:80", "error": error }],
-        });
-        findings_of_gateway(status, Vec::new())
-    };
-    assert!(findings_of(&reported(None), "gateway").is_empty());
-    let failed = reported(Some("cannot connect: refused"));
-    let finding = only_finding(&failed, "gateway");
-    assert_eq!(finding.severity, FindingSeverity::Warning);
-    assert!(
-        finding
-            .observation
-            .contains("the webhook hook:80 has not accepted")
-    );
+fn options_check_their_part_of_the_status() {
+    let mut facts = facts_of_gateway(serde_json::json!({ "part": 7 }), Vec::new());
+    facts.status_checks = &[|status| vec![Remark::warning(status["part"].to_string())]];
+    let findings = examine(&facts);
+    assert_eq!(only_finding(&findings, "gateway").observation, "7");
 }
 
 #[test]

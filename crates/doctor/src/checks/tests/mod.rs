@@ -171,17 +171,21 @@ fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredMo
 
 /// The findings about a gateway with this status document.
 fn findings_of_gateway(status: Value, backends: Vec<BackendFacts>) -> Vec<Finding> {
+    examine(&facts_of_gateway(status, backends))
+}
+
+fn facts_of_gateway(status: Value, backends: Vec<BackendFacts>) -> DoctorFacts {
     let url = BackendAddress::parse("http://admin:9090").unwrap();
     let gateway = Some(Ok(GatewayFacts {
         url,
         status: Ok(status),
         config_problem: None,
     }));
-    examine(&DoctorFacts {
+    DoctorFacts {
         backends,
         gateway,
         ..DoctorFacts::default()
-    })
+    }
 }
 
 fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {

@@ -143,7 +143,7 @@ impl HealthCheckSupervisor {
             let steps = drivers.iter().filter_map(|driver| driver.check_step());
             HealthChecker::new(context.clone(), checked_backend.clone(), steps).run()
         };
-        let mut tasks = vec![supervise::spawn(BackgroundTask::HealthCheck, run_checker)];
+        let mut tasks = vec![supervise::spawn(BackgroundTask::HEALTH_CHECK, run_checker)];
         for driver in &self.drivers {
             tasks.extend(driver.start_for(&backend, &self.context));
         }

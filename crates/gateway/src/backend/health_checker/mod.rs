@@ -313,7 +313,10 @@ impl HealthChecker {
         let mut status_of =
             async |path| (path, self.fetcher.get(path).await.map(|(status, _)| status));
         let is_missing = |(_, health): &(_, _)| matches!(health, Ok(StatusCode::NOT_FOUND));
+        let started = clock::now();
         let health = status_of("/health").await;
+        let took = clock::now().saturating_duration_since(started);
+        self.backend.load.on_page(took);
         if !is_missing(&health) {
             return health;
         }

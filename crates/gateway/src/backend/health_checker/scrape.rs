@@ -31,50 +31,67 @@ impl HealthChecker {
                 .for_each(|step| step.read_page(page, load));
         };
         let load = self.metrics_page.fetch(&mut self.fetcher, read).await;
-        let now = clock::now();
-        let took = now.saturating_duration_since(scraped_at);
-        self.context
-            .scrape_observer
-            .on_scrape(&self.backend, took, load.err());
+        self.set_backoff(scraped_at, load.err());
         let last_output = self.backend.load.last_output_at.get();
         let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
-        // The duration of a failed scrape does not show how long the backend renders the page.
-        let max_backoff = if load.is_ok() {
-            Duration::MAX
-        } else {
-            self.context.settings.max_interval
-        };
-        self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
-        let state = self.backend.health.state();
-        let is_new = |load: EngineLoad| state.sample.is_none_or(|previous| previous.load != load);
-        self.has_load_changed = load.is_ok_and(is_new);
         match load {
             Ok(load) => {
                 let values = self.metrics_page.last.engine_values;
                 self.engine_progress
                     .record_load(&load, values, has_output, scraped_at);
-                self.backend.record_load(&load, &local_load, scraped_at);
-                self.each_step(|step| step.after_scrape(&backend, scraped_at));
-                self.record_front_end();
-                self.inspect_load(&load, state.sample.as_ref(), scraped_at);
+                self.on_load(&load, &local_load, scraped_at);
+                ScrapeResult::Readable
             }
             Err(error) => {
-                // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
-                // alone decides.
-                self.engine_progress = EngineProgress::default();
-                self.backend
-                    .update_state(|state| state.metrics_error = Some(error));
-                if state.metrics_error != Some(error) {
-                    self.log_scrape_error(error);
+                self.on_scrape_error(error);
+                match error {
+                    ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated => {
+                        ScrapeResult::Unanswered
+                    }
+                    _ => ScrapeResult::Unreadable,
                 }
             }
         }
-        match load {
-            Ok(_) => ScrapeResult::Readable,
-            Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated) => {
-                ScrapeResult::Unanswered
-            }
-            Err(_) => ScrapeResult::Unreadable,
+    }
+
+    /// Sets when the next scrape may begin.
+    fn set_backoff(&mut self, scraped_at: Instant, error: Option<ScrapeError>) {
+        let now = clock::now();
+        let took = now.saturating_duration_since(scraped_at);
+        self.backend.load.on_page(took);
+        self.context
+            .scrape_observer
+            .on_scrape(&self.backend, took, error);
+        // The duration of a failed scrape does not show how long the backend renders the page.
+        let max_backoff = if error.is_none() {
+            Duration::MAX
+        } else {
+            self.context.settings.max_interval
+        };
+        self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
+    }
+
+    fn on_load(&mut self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
+        let state = self.backend.health.state();
+        let previous = state.sample.as_ref();
+        self.has_load_changed = previous.is_none_or(|previous| previous.load != *load);
+        self.backend.record_load(load, local_load, scraped_at);
+        let backend = self.backend.clone();
+        self.each_step(|step| step.after_scrape(&backend, scraped_at));
+        self.record_front_end();
+        self.inspect_load(load, previous, scraped_at);
+    }
+
+    fn on_scrape_error(&mut self, error: ScrapeError) {
+        self.has_load_changed = false;
+        let previous = self.backend.health.state().metrics_error;
+        // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
+        // alone decides.
+        self.engine_progress = EngineProgress::default();
+        self.backend
+            .update_state(|state| state.metrics_error = Some(error));
+        if previous != Some(error) {
+            self.log_scrape_error(error);
         }
     }
 

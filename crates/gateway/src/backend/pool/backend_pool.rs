@@ -21,8 +21,8 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
-use tokenweir_routing::{CandidateSampler, Policy};
-use tokio::sync::Notify;
+use tokenweir_routing::{CandidateSampler, Policy, PromptFingerprint};
+use tokio::sync::{Notify, broadcast};
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
@@ -40,11 +40,25 @@ pub struct BackendPool {
     pub capacity_notifier: Arc<CapacityNotifier>,
     /// Wakes requests that wait for new model lists, when a model list was read.
     pub(in crate::backend) model_list_read: Notify,
+    /// The prompts that other gateways sent to the backends. A receiver that does not keep up misses some.
+    pub peer_prompts: broadcast::Sender<PeerPrompt>,
     /// What options share between all backends.
     pub facets: PoolFacets,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
 }
+
+/// A prompt that another gateway sent to a backend.
+#[derive(Debug, Clone)]
+pub struct PeerPrompt {
+    /// The position of the backend in the pool.
+    pub backend: usize,
+    /// The blocks of the prompt. Its other fields are not known.
+    pub prompt: Arc<PromptFingerprint>,
+}
+
+/// Maximum number of prompts of other gateways that wait for a receiver.
+const MAX_PEER_PROMPTS: usize = 256;
 
 /// State of the pool that is kept from snapshot to snapshot.
 #[derive(Debug)]
@@ -133,11 +147,24 @@ impl BackendPool {
             request_sequence: AtomicU64::new(0),
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
+            peer_prompts: broadcast::Sender::new(MAX_PEER_PROMPTS),
             facets,
             hop: headers::hop_of(fastrand::u64(..)),
         };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
+    }
+
+    /// Records that another gateway sent a prompt to a backend of the pool.
+    pub fn on_peer_prompt(&self, backend: &Backend, prompt: &Arc<PromptFingerprint>) {
+        backend.on_peer_prompt(prompt);
+        if self.peer_prompts.receiver_count() > 0 {
+            // Sending fails only without a receiver.
+            let _ = self.peer_prompts.send(PeerPrompt {
+                backend: backend.position(),
+                prompt: prompt.clone(),
+            });
+        }
     }
 
     /// The current snapshot. The guard must be dropped soon and must not be stored.

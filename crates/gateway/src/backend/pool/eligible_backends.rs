@@ -216,7 +216,7 @@ impl EligibleBackends {
 /// It reads no estimates, so a wrong value of one backend fails no requests that other backends can
 /// serve.
 pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
-    supervise::catch_panic(BackgroundTask::Routing, || context.pick()).unwrap_or_else(|| {
+    supervise::catch_panic(BackgroundTask::ROUTING, || context.pick()).unwrap_or_else(|| {
         let kind = PolicyKind::LeastRequests;
         context.pick_with(&Policy {
             kind,

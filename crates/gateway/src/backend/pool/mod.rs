@@ -11,7 +11,7 @@ pub(super) mod readiness;
 mod readiness_log;
 mod snapshot;
 
-pub use backend_pool::BackendPool;
+pub use backend_pool::{BackendPool, PeerPrompt};
 pub use eligible_backends::BackendRequirements;
 
 use super::facets::{BackendFacets, RequestPart, Suitability};

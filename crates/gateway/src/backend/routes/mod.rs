@@ -215,18 +215,11 @@ impl RouteTable {
         let unknown_model_route =
             shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
-        for (name, absent) in absent.take(MAX_ABSENT_MODELS) {
+        for (name, mut route) in absent.take(MAX_ABSENT_MODELS) {
             // Requests for a model that is no longer listed keep its label, if it has one.
-            let label = labels.label_for(&name);
-            let backends = unknown_model_route.backends.clone();
-            by_name.insert(
-                name,
-                ModelRoute {
-                    label,
-                    backends,
-                    ..absent
-                },
-            );
+            route.label = labels.label_for(&name);
+            route.backends = unknown_model_route.backends.clone();
+            by_name.insert(name, route);
         }
         Self {
             by_name,
@@ -292,7 +285,8 @@ fn default_route(
     shared.route(label, 0..count, listed)
 }
 
-/// The caps of requests without a model name. Such a request must not escape the caps of the model that it gets.
+/// The caps of requests without a model name, which keep to those of all models that a backend could select: such a
+/// request must not escape the caps of the model that it gets.
 fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<RequestCaps>> {
     let is_default = |rule: &&RouteRule| {
         let first_names = groups.iter().filter_map(|group| group.models.first());
@@ -301,8 +295,8 @@ fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<
             .any(|id| id == rule.target())
     };
     let default = rules.iter().filter(is_default);
-    let mut caps = default.filter_map(|rule| rule.caps.clone());
-    caps.next()
+    let caps = default.filter_map(|rule| rule.caps.clone());
+    caps.reduce(|one, other| Arc::new(one.and(&other)))
 }
 
 // === impl ModelRoute, SharedLists, RouteRule ===

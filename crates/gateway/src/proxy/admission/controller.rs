@@ -192,10 +192,10 @@ impl AdmissionController {
             return Ok(leased);
         }
         if self.pool.capacity_notifier.waiting_requests() == 0
-            && self.standing(record, &requirements, now) != Standing::Held
             && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
+            && let Some(leased) = self.accept(offer, record, requirements, now)
         {
-            return Ok(self.accept(offer, record, requirements, now));
+            return Ok(leased);
         }
         let flow = self.flow(&settings, headers, record);
         // Boxed, because few requests need the memory of this future.
@@ -260,8 +260,9 @@ impl AdmissionController {
         if !must_wait && standing != Standing::Held {
             match self.offer(Some(settings), requirements, now)? {
                 Capacity::Backend(offer) => {
-                    let leased = self.accept(offer, record, requirements, now);
-                    return Ok(AdmitOutcome::Leased(leased));
+                    if let Some(leased) = self.accept(offer, record, requirements, now) {
+                        return Ok(AdmitOutcome::Leased(leased));
+                    }
                 }
                 Capacity::Full => {}
                 Capacity::NoBackend => is_without_backend = true,

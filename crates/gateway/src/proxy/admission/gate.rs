@@ -8,16 +8,20 @@ use tokenweir_request::observe::Admission;
 /// Decides which requests may be sent to backends that have capacity. Its functions are called for each
 /// request that generates text, some of them under the lock of the queue, so they must not block.
 pub trait AdmissionGate: Send + Sync + 'static {
-    /// Whether a new request may go in now.
+    /// Whether a request that waits, or is about to wait, may go in now.
     fn standing(&self, request: &BackendRequirements<'_>, now: Instant) -> Standing;
 
-    /// Lets a request in. It has a backend. The permit is dropped when the request has ended.
+    /// Lets a request in that has a backend. The permit is dropped when the request has ended. `None`: the request
+    /// must wait, which is possible [`Entrance::AtOnce`] only.
     fn enter(
         &self,
         request: &BackendRequirements<'_>,
         entrance: Entrance,
         now: Instant,
-    ) -> Admission;
+    ) -> Option<Admission>;
+
+    /// Why `held` requests wait for the gate, such as `14 of 41 sessions fit into the KV caches`.
+    fn reason(&self, held: usize, now: Instant) -> String;
 }
 
 /// Whether a request may go in.

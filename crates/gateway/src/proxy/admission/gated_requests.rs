@@ -22,7 +22,14 @@ impl AdmissionController {
         lock(&self.queue).gated(now)
     }
 
-    /// The standing of a new request with the gate. A request that has been let in once stays in.
+    /// Why requests wait although backends have capacity. `None`: no request waits for the gate.
+    pub fn held_because(&self, now: Instant) -> Option<String> {
+        let gate = self.gate.load_full()?;
+        let held = self.gated_requests(now);
+        (held > 0).then(|| gate.reason(held, now))
+    }
+
+    /// The standing of a request with the gate. A request that has been let in once stays in.
     pub(super) fn standing(
         &self,
         record: &RequestRecord,
@@ -47,19 +54,24 @@ impl AdmissionController {
             .is_some_and(|gate| gate.standing(&requirements, now) == Standing::Held)
     }
 
-    /// Leases an offered backend to a new request, and lets the request in.
+    /// Leases an offered backend to a new request, and lets the request in. `None`: it must wait for the gate.
     pub(super) fn accept(
         &self,
         offer: BackendOffer,
         record: &RequestRecord,
         requirements: BackendRequirements<'_>,
         now: Instant,
-    ) -> LeasedBackend {
-        let leased = offer.accept(requirements, now);
-        if record.admission.is_some() {
-            return leased;
+    ) -> Option<LeasedBackend> {
+        let mut admission = None;
+        if record.admission.is_none()
+            && generates(&requirements)
+            && let Some(gate) = &*self.gate.load()
+        {
+            admission = Some(gate.enter(&requirements, Entrance::AtOnce, now)?);
         }
-        self.let_in(leased, &requirements, Entrance::AtOnce, now)
+        let mut leased = offer.accept(requirements, now);
+        leased.0.admission = admission;
+        Some(leased)
     }
 
     /// Leases an offered backend to a waiting request, and lets the request in.
@@ -70,29 +82,16 @@ impl AdmissionController {
         now: Instant,
     ) -> LeasedBackend {
         let requirements = queued_requirements(request);
-        let leased = offer.accept(requirements, now);
-        if request.payload.is_admitted {
-            return leased;
-        }
+        let mut leased = offer.accept(requirements, now);
         let entrance = match request.gated_until {
-            None => Entrance::AtOnce,
-            Some(until) if now < until => Entrance::AfterWait,
-            Some(_) => Entrance::Overdue,
+            Some(until) if now >= until => Entrance::Overdue,
+            _ => Entrance::AfterWait,
         };
-        self.let_in(leased, &requirements, entrance, now)
-    }
-
-    fn let_in(
-        &self,
-        mut leased: LeasedBackend,
-        requirements: &BackendRequirements<'_>,
-        entrance: Entrance,
-        now: Instant,
-    ) -> LeasedBackend {
-        if let Some(gate) = &*self.gate.load()
-            && generates(requirements)
+        if !request.payload.is_admitted
+            && generates(&requirements)
+            && let Some(gate) = &*self.gate.load()
         {
-            leased.0.admission = Some(gate.enter(requirements, entrance, now));
+            leased.0.admission = gate.enter(&requirements, entrance, now);
         }
         leased
     }

@@ -23,7 +23,7 @@ pub struct PreparedRequest<'a> {
     /// The fields that were read from the body.
     pub fields: &'a RequestFields,
     /// The body, with edits for the backends.
-    pub body: UpstreamBody,
+    pub body: &'a UpstreamBody,
     /// What the request requires of its backend.
     pub requirements: &'a BackendRequirements<'a>,
     /// The deadlines until the response head is sent to the client.

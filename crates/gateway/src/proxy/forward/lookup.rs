@@ -65,11 +65,12 @@ pub(super) async fn forward<B: IncomingBody>(
     };
     let record = exchange.record();
     let total = settings.total_timeout;
+    let body = UpstreamBody::new(body, record, &request, Vec::new())?;
     let prepared = PreparedRequest {
         context,
         head,
         fields: &fields,
-        body: UpstreamBody::new(body, record, &request, Vec::new())?,
+        body: &body,
         requirements: &requirements,
         deadlines: AttemptDeadlines::new(record, &head.headers, None, total),
         backend_model: None,

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::media_urls::has_url_member;
 use tokenweir_protocol::openai::prompt::PromptBytes;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
@@ -94,7 +95,7 @@ pub(super) async fn forward<B: IncomingBody>(
         context,
         head,
         fields: &fields,
-        body: checked.body,
+        body: &checked.body,
         requirements: &requirements,
         deadlines: deadlines.attempt,
         backend_model: route.served_as.as_deref().or(requirements.model),
@@ -115,10 +116,13 @@ fn read_fields(
 ) -> Result<RequestFields, GatewayError> {
     let fields = body::peek_request(head, body, record.api)?;
     record.options = settings.options(&head.headers, &fields);
+    record.options.has_tools = fields.prompt.has_tools();
     record.options.prompt_bytes = match record.api {
         Some(Api::Audio) => PromptBytes::of_form(body),
         _ => PromptBytes::of_json(&fields.prompt, body),
     };
+    let has_media = record.options.prompt_bytes.media > 0 || has_url_member(body);
+    record.options.has_media = has_media;
     Ok(fields)
 }
 

@@ -14,8 +14,9 @@ use crate::proxy::request::engine_control::EngineControlCheck;
 use crate::proxy::request::features::{self, PromptBody};
 use crate::proxy::request::forwarded_body::ForwardedBody;
 use crate::proxy::request::read_request::ReadRequest;
+use crate::proxy::request::settings::RequestSettings;
 use crate::proxy::request::upstream_body::UpstreamBody;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use std::time::Duration;
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -23,6 +24,7 @@ use tokenweir_protocol::http1::{RequestFraming, websocket};
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::RequestRecord;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout
 /// for the whole request. The parts of the body are forwarded as they arrive, and only as fast as the
@@ -107,13 +109,7 @@ async fn forward(
         state, settings, ..
     } = &**context;
     let pool = &state.pool;
-    let fields = RequestFields {
-        model: model.map(Into::into),
-        ..RequestFields::default()
-    };
-    let record = exchange.record();
-    record.timings.received = Some(clock::now());
-    record.options = settings.options(&head.headers, &fields);
+    let fields = begin(exchange.record(), settings, &head.headers, model);
     let route = find_route(context, principal, exchange, head, &fields, &[]).await?;
     let record = exchange.record();
     let model = route.name(model);
@@ -145,7 +141,7 @@ async fn forward(
         context,
         head,
         fields: &fields,
-        body,
+        body: &body,
         requirements: &requirements,
         deadlines: deadlines.attempt.without_client(),
         backend_model: model,
@@ -154,6 +150,22 @@ async fn forward(
         response_headers_timeout: route.policy.response_headers,
     };
     relay::send_unread(exchange, &prepared, stream, leased).await
+}
+
+/// Records that the request is read as far as the gateway reads it. Returns the fields that are known of it.
+fn begin(
+    record: &mut RequestRecord,
+    settings: &RequestSettings,
+    headers: &HeaderMap,
+    model: Option<&str>,
+) -> RequestFields {
+    let fields = RequestFields {
+        model: model.map(Into::into),
+        ..RequestFields::default()
+    };
+    record.timings.received = Some(clock::now());
+    record.options = settings.options(headers, &fields);
+    fields
 }
 
 /// The first value of a parameter in a query, percent-decoded.

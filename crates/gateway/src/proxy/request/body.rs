@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::clock;
@@ -127,10 +127,15 @@ async fn decode(
     let mut piece = vec![0; DECODED_AT_ONCE_BYTES];
     let mut buffer = BytesMut::new();
     loop {
-        let length = decoder.read(&mut piece).map_err(damaged)?;
-        if length == 0 {
-            break;
-        }
+        let length = match decoder.read(&mut piece) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(error) => return Err(damaged(error)),
+        };
         let required = buffer.len() + length;
         if required > limit {
             return Err(GatewayError::BodyTooLarge { limit });
@@ -273,10 +278,7 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let kind = error.downcast_ref().map(io::Error::kind);
-        if matches!(
-            kind,
-            Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
-        ) {
+        if matches!(kind, Some(ErrorKind::InvalidInput | ErrorKind::InvalidData)) {
             return GatewayError::BadHead;
         }
         cause = error.source();
@@ -366,10 +368,10 @@ mod tests {
         let three_chunks = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
         let result = read_chunks(three_chunks(), 2).await;
         assert_eq!(result, Err(GatewayError::BodyTooLarge { limit: 2 }));
-        let chunk_and_error = |kind: io::ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
-        let truncated = read_chunks(chunk_and_error(io::ErrorKind::UnexpectedEof), 9).await;
+        let chunk_and_error = |kind: ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
+        let truncated = read_chunks(chunk_and_error(ErrorKind::UnexpectedEof), 9).await;
         assert_eq!(truncated, Err(GatewayError::IncompleteBody));
-        let malformed = read_chunks(chunk_and_error(io::ErrorKind::InvalidInput), 9).await;
+        let malformed = read_chunks(chunk_and_error(ErrorKind::InvalidInput), 9).await;
         assert_eq!(malformed, Err(GatewayError::BadHead));
     }
 

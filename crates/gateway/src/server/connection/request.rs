@@ -59,7 +59,7 @@ impl ConnectionContext {
             open_requests: permit.client_requests_in_flight,
         };
         let proxy = self.state.proxy_context.load_full();
-        let accepted = supervise::catch_panic(BackgroundTask::Request, || {
+        let accepted = supervise::catch_panic(BackgroundTask::REQUEST, || {
             accept_request(&proxy, &client, &mut request)
         });
         // Boxed, so that the memory of the future is free while the response body is sent, which
@@ -107,12 +107,12 @@ async fn respond(
             {
                 let request = request.map(BodyExt::boxed_unsync);
                 let responding = taken.respond(&proxy, recorded, abort_handle, &early, request);
-                supervise::catch_panic_async(BackgroundTask::Request, responding).await
+                supervise::catch_panic_async(BackgroundTask::REQUEST, responding).await
             } else {
                 // The future is large. Its own box avoids a copy of the future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
                 let handling = pin_in_place(handling);
-                supervise::catch_panic_async(BackgroundTask::Request, handling).await
+                supervise::catch_panic_async(BackgroundTask::REQUEST, handling).await
             }
         }
         None => None,

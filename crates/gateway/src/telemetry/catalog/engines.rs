@@ -184,16 +184,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         |backend| backend.engine?.accepted_tokens,
     ),
     MetricDescriptor::of_backend(
-        "tokenweir_backend_gpus",
-        "GPUs of the backend, from the configuration.",
-        |backend| backend.cost.gpus,
-    ),
-    MetricDescriptor::of_backend(
-        "tokenweir_backend_price_per_hour",
-        "Price of all GPUs of the backend for one hour.",
-        |backend| backend.cost.hour_price,
-    ),
-    MetricDescriptor::of_backend(
         "tokenweir_engine_restarts_total",
         "Restarts of the backend's process that this gateway detected.",
         |backend| Some(backend.restarts as f64),

@@ -1,8 +1,7 @@
-//! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, panics, and the delay of
-//! its tasks.
+//! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, and the delay of its
+//! tasks.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, SCHEDULING_DELAY_METRIC};
-use tokenweir_net::supervise::BackgroundTask;
 
 /// Bucket bounds of the delay with which a timer fires, in seconds. The timers of the runtime have a
 /// resolution of 1 ms, so no bound is below 2 ms.
@@ -39,14 +38,5 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         SCHEDULING_DELAY_BOUNDS,
         &[],
         MetricSource::Recorded,
-    ),
-    MetricDescriptor::counts(
-        "tokenweir_task_panics_total",
-        "Panics of background tasks. The log has the location.",
-        &[MetricLabel::counted("task", |status| {
-            BackgroundTask::ALL
-                .map(|task| (task.as_str(), status.panics.for_task(task)))
-                .to_vec()
-        })],
     ),
 ];

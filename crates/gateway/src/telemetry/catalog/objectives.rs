@@ -1,7 +1,7 @@
 //! Metrics of what clients got, and of service level objectives.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
-use tokenweir_request::answer::Answer;
+use tokenweir_request::record::Answer;
 use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.
@@ -43,8 +43,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::MODEL,
             MetricLabel::fixed("answer", || Answer::NAMES.to_vec()),
         ],
-        MetricSource::RecordWithObjectives(|objectives, record, emit| {
-            if let Some(answer) = Answer::of(record, objectives) {
+        MetricSource::Record(|record, emit| {
+            if let Some(answer) = record.answer {
                 emit(&[record.model.as_str(), answer.as_str()], 1.0);
             }
         }),

@@ -4,7 +4,7 @@ use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_request::error;
 use tokenweir_request::record::{
-    Outcome, RequestRecord, SlowCause, TerminationInitiator, TerminationReason, Tier,
+    Outcome, RequestPhase, RequestRecord, SlowCause, TerminationInitiator, TerminationReason, Tier,
     UninspectedReason,
 };
 use tokenweir_routing::admission::DEFAULT_CLASS;
@@ -309,7 +309,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Time from the end of the request body until the request is sent, without queue and failed attempts.",
         OVERHEAD_BOUNDS,
         &[],
-        MetricSource::RecordValue(|record| seconds(record.overhead())),
+        MetricSource::RecordValue(|record| {
+            let gateway = record.phases().get(RequestPhase::Gateway);
+            seconds(gateway.map(|span| span.took))
+        }),
     ),
     MetricDescriptor::new(
         "tokenweir_uninspected_responses_total",

@@ -5,9 +5,7 @@ use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_protocol::openai::Usage;
-use tokenweir_request::record::{
-    Outcome, RequestPhase, RequestPhases, UsageEventOutcome, UsageSource,
-};
+use tokenweir_request::record::{Outcome, RequestPhase, UsageEventOutcome, UsageSource};
 
 /// Bucket bounds of time to first token, in seconds: the bounds of OpenTelemetry and vLLM, and
 /// further bounds around common objectives.
@@ -136,7 +134,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             let Some(backend) = record.backend() else {
                 return;
             };
-            for span in RequestPhases::from_record(record).iter() {
+            for span in record.phases().iter() {
                 let source = if span.is_estimated {
                     "estimated"
                 } else {

@@ -12,9 +12,14 @@ use tokenweir_request::record::ResponseBuckets;
 use tokenweir_request::slo::{LatencyMeasure, Objective};
 
 /// The bucket bounds of the histograms whose bounds are not the defaults of the catalogue, because of
-/// `metrics.buckets` or of a latency limit in `slos`. The key is the name of the metric.
+/// `metrics.buckets` or of a latency limit in `slos`.
 #[derive(Debug, Clone, Default)]
-pub struct BucketOverrides(BTreeMap<&'static str, BucketBounds>);
+pub struct BucketOverrides {
+    /// The bounds by the name of the metric.
+    pub(super) bounds: BTreeMap<&'static str, BucketBounds>,
+    /// Whether all histograms are native histograms too.
+    pub is_native: bool,
+}
 
 /// Why bucket bounds are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +96,10 @@ impl BucketOverrides {
         }
         let to_bounds =
             |(metric, bounds): (_, Vec<f64>)| (metric, BucketBounds::from_slice(&bounds));
-        Ok(Self(merged.into_iter().map(to_bounds).collect()))
+        Ok(Self {
+            bounds: merged.into_iter().map(to_bounds).collect(),
+            is_native: false,
+        })
     }
 
     /// Returns the bucket bounds of a metric. Empty if the metric is not a histogram.
@@ -104,20 +112,23 @@ impl BucketOverrides {
     }
 
     fn bounds_or(&self, metric: &str, defaults: &'static [f64]) -> BucketBounds {
-        let configured = self.0.get(metric).cloned();
-        configured.unwrap_or_else(|| BucketBounds::from_static(defaults))
+        let configured = self.bounds.get(metric).cloned();
+        let bounds = configured.unwrap_or_else(|| BucketBounds::from_static(defaults));
+        if self.is_native {
+            bounds.native()
+        } else {
+            bounds
+        }
     }
 
     /// Returns the buckets of the histograms that the observer of a response fills while the
-    /// response passes through the gateway. `has_exponential`: the observer also fills exponential
-    /// buckets.
-    pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
+    /// response passes through the gateway.
+    pub fn scales(&self) -> ResponseBuckets {
         ResponseBuckets {
             inter_chunk_latency: self.bounds_for(INTER_CHUNK_LATENCY_METRIC),
             inter_token_latency: self.bounds_for(INTER_TOKEN_LATENCY_METRIC),
             chunk_tokens: self.bounds_for(CHUNK_TOKENS_METRIC),
             chunk_transit: self.bounds_for(CHUNK_TRANSIT_METRIC),
-            has_exponential,
         }
     }
 }

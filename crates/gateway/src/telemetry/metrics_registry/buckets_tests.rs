@@ -42,7 +42,7 @@ fn objectives_become_bucket_bounds() {
     for metric in [INTER_TOKEN_LATENCY_METRIC, INTER_CHUNK_LATENCY_METRIC] {
         assert!(bounds(&buckets, metric).contains(&0.033), "{metric}");
     }
-    let response_buckets = buckets.scales(false);
+    let response_buckets = buckets.scales();
     assert!(
         response_buckets.inter_chunk_latency.contains(&0.033)
             && response_buckets.inter_token_latency.contains(&0.033)
@@ -58,7 +58,7 @@ fn configured_bounds_replace_the_defaults() {
     let configured = overrides(CHUNK_TOKENS_METRIC, &[1.0, 2.0]);
     let buckets = BucketOverrides::new(&configured, &[objective("gap_max < 3s for 99 %")]).unwrap();
     assert_eq!(bounds(&buckets, CHUNK_TOKENS_METRIC), [1.0, 2.0]);
-    assert_eq!(buckets.scales(false).chunk_tokens[..], [1.0, 2.0]);
+    assert_eq!(buckets.scales().chunk_tokens[..], [1.0, 2.0]);
     let configured = overrides(INTER_CHUNK_LATENCY_METRIC, &[0.5]);
     let buckets = BucketOverrides::new(&configured, &[objective("gap_max < 3s for 99 %")]).unwrap();
     assert_eq!(bounds(&buckets, INTER_CHUNK_LATENCY_METRIC), [0.5, 3.0]);

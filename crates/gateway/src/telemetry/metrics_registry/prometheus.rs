@@ -7,7 +7,6 @@ use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
 use super::exposition::{ExpositionFormat, ExpositionWriter};
 use super::level::{MetricDetail, MetricsLevel};
-use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::metric::{
@@ -27,12 +26,12 @@ use tokenweir_request::slo::Objective;
 /// The sink that holds the series of all metrics and renders the metrics page.
 pub struct Prometheus {
     /// The series of each metric, sorted by the name of the metric.
-    families: Vec<MetricFamily>,
+    pub(super) families: Vec<MetricFamily>,
     /// Positions in `families` of the metrics whose values come from the records of requests.
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
-    /// Whether the metrics page is also available in Protocol Buffers, with native histograms.
-    pub(in crate::telemetry) offers_protobuf: bool,
+    /// Whether the metrics page is also available with native histograms.
+    pub(in crate::telemetry) is_native: bool,
     /// The models, tenants and backends that have series. Updated whenever the metrics page is read.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
@@ -69,7 +68,7 @@ struct KnownLabelState {
 }
 
 /// Initial capacity of the buffer for a metrics page. A page with a few models and backends fits.
-const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
+pub(super) const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 
 // === impl Prometheus ===
 
@@ -124,7 +123,7 @@ impl Prometheus {
             families,
             record_families,
             objectives,
-            offers_protobuf: false,
+            is_native: buckets.is_native,
             label_state: Mutex::new(KnownLabelState {
                 known,
                 ..KnownLabelState::default()
@@ -144,7 +143,7 @@ impl Prometheus {
     /// Creates the series of new models, tenants and backends. Removes the series of models that
     /// are no longer label values, and of backends that are neither registered nor recently
     /// removed.
-    fn update_known_labels(&self, status: &StatusSnapshot) {
+    pub(super) fn update_known_labels(&self, status: &StatusSnapshot) {
         let models = &status.models;
         let seeded = models.iter().filter(|model| model.is_seeded);
         let mut label_state = lock(&self.label_state);
@@ -208,50 +207,6 @@ impl Prometheus {
         }
     }
 
-    /// Makes the metrics page available with native histograms too. Each histogram then also counts its
-    /// values in exponential buckets. Must be called before the first value of a histogram is recorded.
-    #[must_use]
-    pub fn with_native_histograms(mut self) -> Self {
-        for family in &mut self.families {
-            family.has_exponential = !family.bounds.is_empty();
-        }
-        Self {
-            offers_protobuf: true,
-            ..self
-        }
-    }
-
-    /// Renders the metrics page as messages of Protocol Buffers.
-    pub fn protobuf_page(&self, status: &StatusSnapshot) -> Vec<u8> {
-        let mut page = Vec::with_capacity(INITIAL_PAGE_CAPACITY_BYTES);
-        self.update_known_labels(status);
-        for family in &self.families {
-            let row = family.row;
-            let mut message = FamilyMessage::new(row.name, row.help, row.kind);
-            family.values(status, &mut |value| match value {
-                FamilyValue::Current(labels, value) => {
-                    message.add_number(family.sorted_labels(labels), value);
-                }
-                FamilyValue::Recorded(labels, point) => {
-                    let labels: Vec<&str> = labels.values().collect();
-                    let labels = family.sorted_labels(&labels);
-                    if point.counts.is_empty() {
-                        message.add_number(labels, point.sum);
-                    } else {
-                        message.add_histogram(family, labels, point);
-                    }
-                }
-            });
-            message.append_to(&mut page);
-        }
-        self.process_metrics(&mut |name, help, kind, value| {
-            let mut message = FamilyMessage::new(name, help, kind);
-            message.add_number(std::iter::empty(), value);
-            message.append_to(&mut page);
-        });
-        page
-    }
-
     /// Renders the metrics page in a text format.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
@@ -291,7 +246,7 @@ impl Prometheus {
         not(target_os = "linux"),
         expect(clippy::unused_self, reason = "only on Linux")
     )]
-    fn process_metrics(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
+    pub(super) fn process_metrics(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
         #[cfg(target_os = "linux")]
         super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]

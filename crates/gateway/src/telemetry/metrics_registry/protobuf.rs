@@ -3,13 +3,12 @@
 //! that the gateway does not use.
 
 use super::exemplar::Exemplar;
-use super::series::{MetricFamily, SeriesPoint};
+use super::prometheus::{INITIAL_PAGE_CAPACITY_BYTES, Prometheus};
+use super::series::{FamilyValue, MetricFamily, SeriesPoint};
+use crate::status::StatusSnapshot;
 use prost::Message;
 use tokenweir_protocol::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
 use tokenweir_protocol::metric_kind::MetricKind;
-
-/// The name of the Protocol Buffers message, as the media type of the page contains it.
-pub(super) const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct FamilyMessage {
@@ -260,6 +259,39 @@ fn deltas(counts: &[u64]) -> Vec<i64> {
     counts.iter().map(delta).collect()
 }
 
+impl Prometheus {
+    /// Renders the metrics page as messages of Protocol Buffers.
+    pub fn protobuf_page(&self, status: &StatusSnapshot) -> Vec<u8> {
+        let mut page = Vec::with_capacity(INITIAL_PAGE_CAPACITY_BYTES);
+        self.update_known_labels(status);
+        for family in &self.families {
+            let row = family.row;
+            let mut message = FamilyMessage::new(row.name, row.help, row.kind);
+            family.values(status, &mut |value| match value {
+                FamilyValue::Current(labels, value) => {
+                    message.add_number(family.sorted_labels(labels), value);
+                }
+                FamilyValue::Recorded(labels, point) => {
+                    let labels: Vec<&str> = labels.values().collect();
+                    let labels = family.sorted_labels(&labels);
+                    if point.counts.is_empty() {
+                        message.add_number(labels, point.sum);
+                    } else {
+                        message.add_histogram(family, labels, point);
+                    }
+                }
+            });
+            message.append_to(&mut page);
+        }
+        self.process_metrics(&mut |name, help, kind, value| {
+            let mut message = FamilyMessage::new(name, help, kind);
+            message.add_number(std::iter::empty(), value);
+            message.append_to(&mut page);
+        });
+        page
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,8 +333,13 @@ mod tests {
 
     #[test]
     fn the_page_has_the_series_of_text() {
-        let prometheus =
-            Prometheus::new(BucketOverrides::default(), Vec::new()).with_native_histograms();
+        let prometheus = Prometheus::new(
+            BucketOverrides {
+                is_native: true,
+                ..BucketOverrides::default()
+            },
+            Vec::new(),
+        );
         let record = streamed();
         prometheus.first_output(&record);
         prometheus.finished(&[&record]);

@@ -6,11 +6,11 @@
 use super::exemplar::Exemplar;
 use crate::metric::{KnownLabelValues, MetricDescriptor};
 use crate::status::StatusSnapshot;
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
 pub(super) struct MetricFamily {
@@ -25,8 +25,6 @@ pub(super) struct MetricFamily {
     /// Index of the label that is left out: values that differ only in this label are added up in
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
-    /// Whether the values of the histogram are also counted in exponential buckets.
-    pub(super) has_exponential: bool,
     table: Mutex<SeriesTable>,
 }
 
@@ -49,6 +47,7 @@ pub(super) struct SeriesWriter<'f> {
 #[derive(Default)]
 struct SeriesTable {
     series: HashTable<Series>,
+    hasher: DefaultHashBuilder,
     /// Number of series that were ever created, including removed series.
     created_count: usize,
 }
@@ -127,7 +126,6 @@ impl MetricFamily {
             bucket_labels,
             label_order,
             folded_label,
-            has_exponential: false,
             table: Mutex::default(),
         }
     }
@@ -228,13 +226,13 @@ impl SeriesWriter<'_> {
             return;
         }
         let bucket = self.family.bounds.bucket_index(value);
-        let has_exponential = self.family.has_exponential;
+        let is_native = self.family.bounds.is_native();
         let point = self.get_or_create(labels);
         point.sum += value;
         if let Some(count) = point.counts.get_mut(bucket) {
             *count += 1;
             point.set_exemplar(bucket, value, exemplar);
-            if has_exponential {
+            if is_native {
                 point
                     .details
                     .get_or_insert_default()
@@ -283,13 +281,14 @@ impl SeriesWriter<'_> {
         let SeriesTable {
             series,
             created_count,
+            hasher,
         } = &mut **table;
         let folded = family.folded_label;
         let exported = labels
             .iter()
             .enumerate()
             .map(move |(index, value)| if Some(index) == folded { "" } else { *value });
-        let labels_hash = hash_labels(exported.clone());
+        let labels_hash = hash_labels(hasher, exported.clone());
         let entry = series.entry(
             labels_hash,
             |series| series.labels_hash == labels_hash,
@@ -315,11 +314,12 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// Computes the hash of label values. The hash of each value is the seed of the hash of the next
-/// value. The values need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have
-/// different hashes.
-fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
-    labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
+/// Computes the hash of label values. The values need not be copied into one text, and `["ab", "c"]` and
+/// `["a", "bc"]` have different hashes, because each value changes the state of the hash as a whole.
+fn hash_labels<'l>(hasher: &DefaultHashBuilder, labels: impl Iterator<Item = &'l str>) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    labels.for_each(|label| hasher.write(label.as_bytes()));
+    hasher.finish()
 }
 
 /// Appends a label value or a help text to `output`, with the escapes that the exposition formats require:

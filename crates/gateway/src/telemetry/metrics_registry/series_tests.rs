@@ -87,7 +87,7 @@ fn each_histogram_bucket_retains_only_its_latest_exemplar() {
 #[test]
 fn the_largest_value_has_the_exemplar() {
     let family = family("tokenweir_inter_chunk_latency_seconds");
-    let mut gaps = OutputGapHistogram::with_bounds(&family.bounds, false);
+    let mut gaps = OutputGapHistogram::with_bounds(&family.bounds);
     gaps.record_duration_n(Duration::from_millis(20), 15);
     gaps.record_duration_n(Duration::from_millis(700), 1);
     family

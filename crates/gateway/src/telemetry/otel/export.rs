@@ -226,7 +226,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         // A panic of the exporter is caught, because it would end the export thread.
         let export = self.exporter.export(batch);
         let export = cpu_time::measure_future(TelemetryPart::SpanExport, export);
-        let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
+        let result = supervise::catch_panic_async(BackgroundTask::SPAN_EXPORT, export).await;
         let panicked = || {
             Err(OTelSdkError::InternalFailure(
                 "the exporter panicked".to_owned(),

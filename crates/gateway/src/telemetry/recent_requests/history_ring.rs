@@ -112,6 +112,7 @@ impl HistoryPoint {
     /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
         let counts = &merged.counts;
+        let answers = &merged.traffic.all.answers;
         let client_errors = [&counts.gateway_client_errors, &counts.backend_client_errors];
         Self {
             index: merged.index,
@@ -119,7 +120,7 @@ impl HistoryPoint {
             failed: counts.failed,
             client_errors: client_errors.into_iter().flat_map(BTreeMap::values).sum(),
             refused: counts.refused,
-            bad_answers: counts.answers.total - counts.answers.good,
+            bad_answers: answers.total - answers.good,
             output_tokens: counts.output_tokens,
             ttft: p95(&merged.ttft),
             itl: p95(&merged.itl),

@@ -1,14 +1,12 @@
 //! Counts and latencies of the requests that ended in one window of 5 s.
 
-use super::client_counts::{ClientCounts, prompt_tokens};
-use super::group_counts::GroupCounts;
+use super::traffic_counts::TrafficCounts;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokenweir_api::{AnswerCounts, BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
+use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::answer::Answer;
 use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
@@ -31,8 +29,7 @@ pub(super) struct RequestStatsWindow {
     rejected: HashMap<&'static str, u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
-    pub(super) clients: ClientCounts,
-    pub(super) groups: GroupCounts,
+    pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
     first_answer: WindowHistogram,
@@ -76,9 +73,6 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
-        if let Some(answer) = Answer::of(record, objectives) {
-            count_answer(&mut counts.answers, answer);
-        }
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
         {
@@ -104,9 +98,7 @@ impl RequestStatsWindow {
             Outcome::Rejected => counts.refused += 1,
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
-        let prompt_tokens = prompt_tokens(record);
-        self.clients.record(record, prompt_tokens);
-        self.groups.record(record, prompt_tokens);
+        self.traffic.record(record);
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
@@ -168,7 +160,7 @@ impl RequestStatsWindow {
         let sums = &mut self.counts;
         let counts = &other.counts;
         sums.requests += counts.requests;
-        sums.answers.merge(&counts.answers);
+        self.traffic.merge_all(&other.traffic);
         sums.failed += counts.failed;
         sums.refused += counts.refused;
         sums.client_disconnects += counts.client_disconnects;
@@ -198,7 +190,7 @@ impl RequestStatsWindow {
             merged.requests += counts.requests;
             merged.missed += counts.missed;
         }
-        self.clients.merge(&other.clients);
+        self.traffic.merge_groups(&other.traffic);
         self.ttft.merge(&other.ttft);
         self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
@@ -256,6 +248,8 @@ impl RequestStatsWindow {
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
+            answers: self.traffic.all.answers,
+            common: self.traffic.common_properties(),
             refused_by_reason: by_name(&self.refused),
             rejected_by_reason: by_name(&self.rejected),
             ttft: quantiles(&self.ttft),
@@ -279,22 +273,6 @@ fn by_name(counts: &HashMap<&'static str, u64>) -> BTreeMap<String, u64> {
         .iter()
         .map(|(name, count)| ((*name).to_owned(), *count))
         .collect()
-}
-
-fn count_answer(counts: &mut AnswerCounts, answer: Answer) {
-    let class = match answer {
-        Answer::Good => &mut counts.good,
-        Answer::Failed => &mut counts.failed,
-        Answer::Empty => &mut counts.empty,
-        Answer::Truncated => &mut counts.truncated,
-        Answer::ClientTimeout => &mut counts.client_timeout,
-        Answer::Refused => &mut counts.refused,
-        Answer::Rejected => &mut counts.rejected,
-        Answer::Late => &mut counts.late,
-        Answer::Cancelled => &mut counts.cancelled,
-    };
-    *class += 1;
-    counts.total += u64::from(answer != Answer::Cancelled);
 }
 
 fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u64>) {

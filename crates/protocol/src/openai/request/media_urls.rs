@@ -1,6 +1,7 @@
 //! Finds the places of a JSON body that name media or a server for the engine to connect to.
 
 use crate::json::{JsonText, find_string_end};
+use memchr::memchr_iter;
 
 /// Names of members whose strings, or whose member `url`, are URLs that engines fetch.
 const URL_NAMES: [&str; 5] = [
@@ -10,6 +11,9 @@ const URL_NAMES: [&str; 5] = [
     "file_url",
     "server_url",
 ];
+/// Names of members of the body whose strings are URLs that engines fetch, in requests for decisions and for
+/// embeddings in the form of Cohere. In other places they have other values.
+const LIST_NAMES: [&str; 3] = ["images", "audio", "videos"];
 /// The name of a member that has a URL only in its member `url`.
 const SOURCE_NAME: &str = "source";
 const URL_NAME: &str = "url";
@@ -17,6 +21,19 @@ const URL_NAME: &str = "url";
 /// Greatest number of open objects and arrays: the recursion limit of Python, with which engines parse. Without a
 /// limit, a body of brackets would take twice its length again.
 const MAX_DEPTH: usize = 1_000;
+
+/// Number of bytes of a body that [`has_url_member`] searches.
+const MAX_SEARCHED_BYTES: usize = 64 << 10;
+/// The end of each of [`URL_NAMES`], without its underscore.
+const URL_NAME_END: &[u8] = b"url\"";
+
+/// Whether the beginning of a body probably has a member with one of [`URL_NAMES`]. The search is fast and not
+/// exact: it serves statistics.
+pub fn has_url_member(body: &[u8]) -> bool {
+    let searched = &body[..body.len().min(MAX_SEARCHED_BYTES)];
+    let is_end = |at: usize| searched[at + 1..].starts_with(URL_NAME_END);
+    memchr_iter(b'_', searched).any(is_end)
+}
 
 /// What the value of a member, or a bracket, has to do with media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +87,7 @@ pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>))
                 let text = JsonText::new(&body[at..at + length], length);
                 at += length + 1;
                 if is_name(&body[at.min(body.len())..]) {
-                    next = place_of(text, open.last());
+                    next = place_of(text, &open);
                 } else {
                     if next == Place::Url {
                         visit(text);
@@ -97,12 +114,17 @@ fn is_name(after: &[u8]) -> bool {
     after.trim_ascii_start().first() == Some(&b':')
 }
 
-/// The place of the value of a member with this name in the object `open`.
-fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
+/// The place of the value of a member with this name in the last object of `open`.
+fn place_of(name: JsonText<'_>, open: &[Container]) -> Place {
     let Some(name) = name.decode() else {
         return Place::Other;
     };
-    let is_media = open.is_some_and(|container| container.place != Place::Other);
+    let is_media = open
+        .last()
+        .is_some_and(|container| container.place != Place::Other);
+    if open.len() == 1 && LIST_NAMES.contains(&&*name) {
+        return Place::Url;
+    }
     if URL_NAMES.contains(&&*name) || (is_media && name == URL_NAME) {
         Place::Url
     } else if name == SOURCE_NAME {
@@ -114,7 +136,14 @@ fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
 
 #[cfg(test)]
 mod tests {
-    use super::visit_media_urls;
+    use super::{has_url_member, visit_media_urls};
+
+    #[test]
+    fn members_with_urls_are_found_fast() {
+        assert!(has_url_member(br#"{"type":"image_url","image_url":"u"}"#));
+        assert!(!has_url_member(br#"{"text":"an image_urls b_"}"#));
+        assert!(!has_url_member(b""));
+    }
 
     fn urls(body: &str) -> Vec<String> {
         let mut found = Vec::new();
@@ -140,6 +169,9 @@ mod tests {
             r#"{"tools":[{"type":"mcp","server_url":"u"}]}"#,
             r#"{"\u0069mage_url":{"\u0075rl":"\u0075"}}"#,
             r#"{"image_url":{"detail":"low","url":"u"}}"#,
+            r#"{"model":"m","images":["u"]}"#,
+            r#"{"state":{"images":["n"]},"videos":["u"]}"#,
+            r#"{"audio":["u"],"messages":[{"audio":"n"}]}"#,
         ] {
             assert_eq!(urls(body), ["u"], "{body}");
         }
@@ -162,6 +194,7 @@ mod tests {
             r#"{"tools":[{"function":{"parameters":{"properties":{"url":{"type":"string"}}}}}]}"#,
             r#"{"source":"u","metadata":{"url":"u"}}"#,
             r#"{"image_url":null,"a":"u"}"#,
+            r#"{"audio":{"voice":"alloy","format":"mp3"},"modalities":["audio"]}"#,
             r#"{"image_url":1,"a":"u","b":["u"]}"#,
             r#"{"image_url":{"detail":"u"},"a":["u"]}"#,
             r#"{"source":{"data":"u","media_type":"u"},"url":"u"}"#,

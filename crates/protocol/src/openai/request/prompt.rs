@@ -71,6 +71,12 @@ impl PromptSpans {
         self.clone()
     }
 
+    /// Whether the request has tools.
+    pub fn has_tools(&self) -> bool {
+        // An empty list has two bytes.
+        self.span(PromptPart::Tools).len() > 2
+    }
+
     /// The byte range of each part, in prompt order.
     pub(super) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         self.spans.clone().into_iter()
@@ -206,6 +212,18 @@ mod tests {
             r#"[{"role":"user","content":"a ] \" b"}]"#,
         ];
         assert_eq!(parts(body), expected);
+    }
+
+    #[test]
+    fn an_empty_list_of_tools_has_none() {
+        let has_tools = |tools: &str| {
+            let body = format!(r#"{{"tools":{tools},"messages":[]}}"#);
+            RequestFields::parse(body.as_bytes())
+                .unwrap()
+                .prompt
+                .has_tools()
+        };
+        assert!(!has_tools("[]") && has_tools("[{}]"));
     }
 
     #[test]

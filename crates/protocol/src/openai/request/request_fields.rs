@@ -52,6 +52,9 @@ pub struct RequestFields {
     pub is_stateful: bool,
     /// Whether the client forbids to store the response: `store` is exactly `false`.
     pub forbids_store: bool,
+    /// Whether the engine may generate the response after it has answered: `background` is not `false`. Engines read
+    /// some texts and numbers as `true`.
+    pub is_background: bool,
 }
 
 /// Position of the value of `cache_salt` in a body. The salt itself is in [`PromptSpans::salt`].
@@ -412,8 +415,10 @@ impl FieldParser {
             RequestField::N => fields.n = value.as_count(),
             RequestField::CacheKey => fields.cache_key = value.as_text().map(Into::into),
             RequestField::Store if value == JsonValue::Bool(false) => fields.forbids_store = true,
-            RequestField::Store | RequestField::Background => {
-                fields.is_stateful |= value == JsonValue::Bool(true);
+            RequestField::Store => fields.is_stateful |= value == JsonValue::Bool(true),
+            RequestField::Background => {
+                fields.is_background = value != JsonValue::Bool(false);
+                fields.is_stateful |= fields.is_background;
             }
             // `read_field` reads these fields.
             RequestField::Prompt(_)

@@ -5,7 +5,7 @@
 //! [`Delta`], and two byte comparisons detect it.
 
 use crate::json::is_string_content;
-use crate::openai::Delta;
+use crate::openai::{Delta, OutputKind};
 use std::ops::Range;
 
 /// The event with which later events are compared: the last parsed event, if it contains output and
@@ -45,6 +45,12 @@ impl EventTemplate {
             .strip_prefix(before)
             .and_then(|suffix| suffix.strip_suffix(after));
         text.filter(|text| !text.is_empty() && is_string_content(text))
+    }
+
+    /// Whether the text of the template is text of the answer.
+    pub(super) fn has_answer_text(&self) -> bool {
+        let recorded = self.recorded.as_ref();
+        recorded.is_some_and(|recorded| recorded.delta.output.has(OutputKind::Text))
     }
 
     /// The content of an event whose data [matches](Self::matched_text) the template. `None`: the event

@@ -1,7 +1,7 @@
 //! The content of responses: one [`Delta`](super::Delta) for each event.
 
 mod phrase_matcher;
-mod text_variety;
+mod text_sample;
 mod usage;
 
 mod event_template;
@@ -15,5 +15,5 @@ mod response_reader;
 
 pub use phrase_matcher::PhraseMatcher;
 pub use response_reader::ResponseReader;
-pub use text_variety::TextVariety;
+pub use text_sample::TextSample;
 pub use usage::{MAX_TOKEN_COUNT, read_usage};

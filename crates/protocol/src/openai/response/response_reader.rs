@@ -5,11 +5,11 @@ use super::delta_builder::DeltaBuilder;
 use super::event_template::EventTemplate;
 use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
-use super::text_variety::TextVariety;
+use super::text_sample::TextSample;
 use crate::json::{JsonScanner, JsonValue};
 use crate::openai::shapes::{
-    self, ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseSchema,
-    TEXT_EVENT_TYPES,
+    self, ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseField,
+    ResponseSchema, TEXT_EVENT_TYPES,
 };
 use crate::openai::{Api, Delta, FinishReason, OutputKind, OutputKinds, TextExcerpt, Usage};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub struct ResponseReader {
     has_answer: bool,
     /// Whether an event had text instead of JSON.
     has_text_event: bool,
-    /// The first texts of the events that match a template.
-    variety: TextVariety,
+    /// The first texts of the response.
+    sample: TextSample,
 }
 
 /// How the data of the current event is processed.
@@ -67,7 +67,7 @@ impl ResponseReader {
             has_output: false,
             has_answer: false,
             has_text_event: false,
-            variety: TextVariety::default(),
+            sample: TextSample::default(),
         }
     }
 
@@ -96,7 +96,9 @@ impl ResponseReader {
             && let Some(template) = &self.template
             && let Some(text) = template.matched_text(piece)
         {
-            self.variety.add(text);
+            if self.sample.is_open() {
+                self.sample.add(text, template.has_answer_text());
+            }
             self.event_state = EventState::MatchingTemplate;
             return;
         }
@@ -168,9 +170,9 @@ impl ResponseReader {
         delta
     }
 
-    /// How varied the first texts of the stream are.
-    pub fn text_variety(&self) -> TextVariety {
-        self.variety
+    /// The sample of the first texts of the response.
+    pub fn text_sample(&self) -> TextSample {
+        self.sample
     }
 
     /// Whether nothing but white space has arrived since the end of the last event.
@@ -345,13 +347,18 @@ impl ResponseReader {
             delta_builder,
             template,
             summary,
+            sample,
             ..
         } = self;
         scanner.scan(&schema.paths, piece, |field, value, end| {
-            if let (JsonValue::Text(text), Some(template)) = (value, &mut *template)
+            if let JsonValue::Text(text) = value
                 && field.is_text()
             {
-                template.on_text(text.len(), end);
+                let is_answer = matches!(field, ResponseField::Output(OutputKind::Text));
+                sample.add(text.raw(), is_answer);
+                if let Some(template) = &mut *template {
+                    template.on_text(text.len(), end);
+                }
             }
             delta_builder.read(field, value, summary);
         });

@@ -8,7 +8,8 @@ use crate::error::GatewayError;
 use media_hosts::check_url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stated_sizes::StatedSizes;
+use stated_sizes::{Holder, StatedSizes};
+use tokenweir_protocol::json::members;
 use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_protocol::openai::media_urls::visit_media_urls;
 use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
@@ -21,7 +22,7 @@ use tokenweir_protocol::openai::{Api, Splice};
 pub struct RequestCaps {
     /// Maximum output tokens of a choice. `None`: no cap.
     pub max_tokens: Option<u64>,
-    /// Output tokens of a choice if the request states no limit, for chat completions and responses. `None`:
+    /// Output tokens of a choice if the request states no limit and its API has no small default. `None`:
     /// `max_tokens`.
     pub default_max_tokens: Option<u64>,
     /// Maximum number of choices of a response. `None`: no cap.
@@ -64,6 +65,18 @@ pub struct CapEdits {
 
 /// The path of batches of chats, which have the fields of a chat.
 const CHAT_BATCH: &str = "/v1/chat/completions/batch";
+/// The path of prompts of token ids, whose sizes are in `sampling_params`.
+const GENERATE: &str = "/inference/v1/generate";
+const CHAT_LIMITS: &[&str] = &["max_tokens", "max_completion_tokens"];
+
+/// The fields with which an API states its limit of output tokens.
+struct OutputLimit {
+    holder: Holder,
+    /// The names of the field. The gateway sets the first one.
+    names: &'static [&'static str],
+    /// Whether engines have a small limit if the field is absent. They have none if it is `null`.
+    has_default: bool,
+}
 
 impl RequestCaps {
     /// Returns the name of the first invalid key and its problem.
@@ -93,6 +106,28 @@ impl RequestCaps {
             return Err((format!("media_hosts.{index}"), problem));
         }
         Ok(())
+    }
+
+    /// Caps that allow what both allow.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+        let media_hosts = match (&self.media_hosts, &other.media_hosts) {
+            (one, other) if one == other => one.clone(),
+            (Some(one), Some(other)) => {
+                let common = one.iter().filter(|host| other.contains(host));
+                Some(common.cloned().collect())
+            }
+            // A list can have private hosts, which are not allowed without one.
+            _ => Some(Vec::new()),
+        };
+        Self {
+            max_tokens: lower(self.max_tokens, other.max_tokens),
+            default_max_tokens: lower(self.default_max_tokens, other.default_max_tokens),
+            n: lower(self.n, other.n),
+            prompt_tokens: lower(self.prompt_tokens, other.prompt_tokens),
+            media_hosts,
+        }
     }
 }
 
@@ -193,31 +228,30 @@ impl CappedRequest<'_> {
         }
         let default = self.lowest(|caps| caps.default_max_tokens);
         let default = [default, most].into_iter().flatten().min();
-        let names: &[&'static str] = match self.api {
-            Some(Api::Chat) => &["max_tokens", "max_completion_tokens"],
-            Some(Api::Responses) => &["max_output_tokens"],
-            _ if self.route == Some(CHAT_BATCH) => &["max_tokens", "max_completion_tokens"],
-            _ => &[],
-        };
-        let (Some(default), Some(field)) = (default, names.first()) else {
+        let limit = self.output_limit();
+        let (Some(default), Some(limit)) = (default, limit) else {
             return Ok(CapEdits::default());
         };
-        let mut stated = sizes
-            .max_tokens
+        let OutputLimit { holder, names, .. } = limit;
+        let values = names
             .iter()
-            .filter(|stated| names.contains(&stated.field));
-        // Engines differ in whether 0 is a limit.
-        if let Some(zero) = stated.clone().find(|stated| stated.count == Some(0)) {
-            let problem = "must be 1 or more".to_owned();
-            return Err(GatewayError::RequestCap {
-                field: zero.field,
-                problem,
-            });
+            .filter_map(|field| Some((*field, sizes.value(self.body, holder, field)?)));
+        let mut is_stated = false;
+        let mut is_absent = true;
+        for (field, value) in values {
+            // Engines differ in whether 0 is a limit.
+            if members::count(value) == Some(0) && !limit.has_default {
+                let problem = "must be 1 or more".to_owned();
+                return Err(GatewayError::RequestCap { field, problem });
+            }
+            is_stated |= value != b"null";
+            is_absent = false;
         }
-        if stated.next().is_some() {
+        if is_stated || (is_absent && limit.has_default) {
             return Ok(CapEdits::default());
         }
-        let splice = sizes.set(self.body, field, &default.to_string());
+        let field = names[0];
+        let splice = sizes.set(self.body, holder, field, &default.to_string());
         let edits = splice
             .map(|splice| FieldEdit { field, splice })
             .into_iter()
@@ -226,6 +260,30 @@ impl CappedRequest<'_> {
             edits,
             max_tokens: Some(default),
         })
+    }
+
+    /// The limit of output tokens that the gateway can set. `None`: the API requires one, or generates no text.
+    fn output_limit(&self) -> Option<OutputLimit> {
+        let in_body = |names| OutputLimit {
+            holder: Holder::Body,
+            names,
+            has_default: false,
+        };
+        match self.api {
+            Some(Api::Chat) => Some(in_body(CHAT_LIMITS)),
+            Some(Api::Responses) => Some(in_body(&["max_output_tokens"])),
+            Some(Api::Completions) if self.route == Some(GENERATE) => Some(OutputLimit {
+                holder: Holder::Parameters,
+                names: &["max_tokens"],
+                has_default: false,
+            }),
+            Some(Api::Completions) => Some(OutputLimit {
+                has_default: true,
+                ..in_body(&["max_tokens"])
+            }),
+            _ if self.route == Some(CHAT_BATCH) => Some(in_body(CHAT_LIMITS)),
+            _ => None,
+        }
     }
 
     /// The edit that sets the priority, unless the client has set its own. vLLM has no priority in other APIs.
@@ -244,7 +302,7 @@ impl CappedRequest<'_> {
             return None;
         }
         let priority = self.priority?;
-        let splice: Splice = sizes.set(self.body, FIELD, &priority.to_string())?;
+        let splice: Splice = sizes.set(self.body, Holder::Body, FIELD, &priority.to_string())?;
         Some(FieldEdit {
             field: FIELD,
             splice,

@@ -16,8 +16,13 @@ const LIMIT_NAMES: [&str; 5] = [
 ];
 /// Names of the number of choices. `best_of`: the choices that old engines compute for one.
 const CHOICE_NAMES: [&str; 2] = ["n", "best_of"];
-/// Fields that a gateway sets. Their values of `null` and 0 count as not stated.
-const SET_NAMES: [&str; 3] = ["max_tokens", "max_output_tokens", "priority"];
+/// Fields that a gateway sets, and another name of one. Their values of `null` and 0 count as not stated.
+const SET_NAMES: [&str; 4] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "priority",
+];
 /// An object with the same names in requests to `/inference/v1/generate` and to SGLang's `/generate`.
 const PARAMETERS_NAME: &str = "sampling_params";
 /// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
@@ -26,14 +31,24 @@ const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 /// The numbers in a body. A `null` is not stated.
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
-    /// The limits of output tokens.
+    /// The greatest limits of output tokens, by field.
     pub(super) max_tokens: Vec<StatedSize>,
-    /// The numbers of choices.
+    /// The greatest numbers of choices, by field.
     pub(super) choices: Vec<StatedSize>,
     /// Number of prompts in a list of prompts, else 1.
     pub(super) prompts: u64,
     /// Where the body has fields that the gateway sets.
     places: Vec<FieldPlace>,
+    /// Where the body has [`PARAMETERS_NAME`].
+    parameters: Option<Range<usize>>,
+}
+
+/// The object that has a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    Body,
+    /// The object [`PARAMETERS_NAME`]. Chat completions and other APIs ignore it.
+    Parameters,
 }
 
 /// A number in a body.
@@ -47,6 +62,8 @@ pub(super) struct StatedSize {
 #[derive(Debug)]
 struct FieldPlace {
     field: &'static str,
+    holder: Holder,
+    /// The position of the value in the body.
     value: Range<usize>,
 }
 
@@ -63,28 +80,46 @@ impl StatedSizes {
                 return;
             };
             if name == PARAMETERS_NAME {
-                sizes.read_parameters(value);
-                visit_elements(value, |element| sizes.read_parameters(&value[element]));
+                let start = member.value.start;
+                // Engines read the last one of several.
+                sizes.places.retain(|place| place.holder == Holder::Body);
+                sizes.read_parameters(value, start);
+                visit_elements(value, |element| {
+                    sizes.read_parameters(&value[element.clone()], start + element.start);
+                });
+                sizes.parameters = Some(member.value);
             } else if PROMPT_NAMES.contains(&&*name) {
                 sizes.prompts = sizes.prompts.max(count_prompts(value));
             } else {
                 sizes.read_number(&name, value);
-                let field = SET_NAMES.into_iter().find(|field| *field == name);
-                let places = field.map(|field| FieldPlace {
-                    field,
-                    value: member.value,
-                });
-                sizes.places.extend(places);
+                sizes.add_place(&name, Holder::Body, member.value);
             }
         });
         sizes
     }
 
-    fn read_parameters(&mut self, object: &[u8]) {
+    /// `start`: the position of the object in the body.
+    fn read_parameters(&mut self, object: &[u8], start: usize) {
         visit_members(object, |member| {
             if let Some(name) = decode_name(object, &member) {
+                let value = start + member.value.start..start + member.value.end;
                 self.read_number(&name, &object[member.value]);
+                self.add_place(&name, Holder::Parameters, value);
             }
+        });
+    }
+
+    fn add_place(&mut self, name: &str, holder: Holder, value: Range<usize>) {
+        let Some(field) = SET_NAMES.into_iter().find(|field| *field == name) else {
+            return;
+        };
+        // A body can have a field millions of times.
+        self.places
+            .retain(|place| place.field != field || place.holder != holder);
+        self.places.push(FieldPlace {
+            field,
+            holder,
+            value,
         });
     }
 
@@ -94,34 +129,79 @@ impl StatedSizes {
         }
         let count = members::count(value);
         if let Some(field) = LIMIT_NAMES.into_iter().find(|field| *field == name) {
-            self.max_tokens.push(StatedSize { field, count });
+            keep_worst(&mut self.max_tokens, StatedSize { field, count });
         }
         if let Some(field) = CHOICE_NAMES.into_iter().find(|field| *field == name) {
-            self.choices.push(StatedSize { field, count });
+            keep_worst(&mut self.choices, StatedSize { field, count });
         }
     }
 
-    /// The edit that gives a field of the body this value. `None`: the body has no field, so no engine accepts
-    /// it.
-    pub(super) fn set(&self, body: &[u8], field: &str, value: &str) -> Option<Splice> {
-        if let Some(place) = self.places.iter().find(|place| place.field == field) {
+    /// The value of a field of the body. `None`: the body does not have the field. Engines read the last one of
+    /// several.
+    pub(super) fn value<'a>(
+        &self,
+        body: &'a [u8],
+        holder: Holder,
+        field: &str,
+    ) -> Option<&'a [u8]> {
+        let place = self.place(holder, field)?;
+        body.get(place.value.clone())
+    }
+
+    fn place(&self, holder: Holder, field: &str) -> Option<&FieldPlace> {
+        let mut places = self.places.iter();
+        places.find(|place| place.field == field && place.holder == holder)
+    }
+
+    /// The edit that gives a field of the body this value. `None`: the holder has no field, or the body has no such
+    /// holder, so no engine accepts it.
+    pub(super) fn set(
+        &self,
+        body: &[u8],
+        holder: Holder,
+        field: &str,
+        value: &str,
+    ) -> Option<Splice> {
+        if let Some(place) = self.place(holder, field) {
             return Some(Splice::replace(place.value.clone(), value.to_owned()));
         }
-        let members = body
+        let start = match holder {
+            Holder::Body => 0,
+            Holder::Parameters => self.parameters.as_ref()?.start,
+        };
+        let object = body.get(start..)?;
+        let members = object
             .trim_ascii_start()
             .strip_prefix(b"{")?
             .trim_ascii_start();
-        if members.starts_with(b"}") {
+        let is_empty = members.starts_with(b"}");
+        if is_empty && holder == Holder::Body {
             return None;
         }
-        Splice::insert(body, &format!("\"{field}\":{value}"))
+        let at = body.len() - members.len();
+        let comma = if is_empty { "" } else { "," };
+        Some(Splice::replace(
+            at..at,
+            format!("\"{field}\":{value}{comma}"),
+        ))
+    }
+}
+
+/// Adds a size, or replaces that of the same field unless it is worse: no number, or a greater one.
+fn keep_worst(sizes: &mut Vec<StatedSize>, size: StatedSize) {
+    let Some(known) = sizes.iter_mut().find(|known| known.field == size.field) else {
+        return sizes.push(size);
+    };
+    let is_greater = size.count.is_none() || size.count > known.count;
+    if known.count.is_some() && is_greater {
+        *known = size;
     }
 }
 
 /// The name of a member without escapes. `None`: the name is not valid Unicode.
-fn decode_name(object: &[u8], member: &Member) -> Option<String> {
+fn decode_name<'a>(object: &'a [u8], member: &Member) -> Option<Cow<'a, str>> {
     let raw = &object[member.name.clone()];
-    JsonText::new(raw, raw.len()).decode().map(Cow::into_owned)
+    JsonText::new(raw, raw.len()).decode()
 }
 
 /// Number of prompts in a list of prompts. A list of token ids, or of messages, is one prompt.

@@ -23,12 +23,23 @@ fn check(
     priority: Option<i32>,
     body: &str,
 ) -> Result<String, &'static str> {
+    let route = (api == Api::Other).then_some(CHAT_BATCH);
+    check_at(route, api, caps, priority, body)
+}
+
+fn check_at(
+    route: Option<&'static str>,
+    api: Api,
+    caps: &RequestCaps,
+    priority: Option<i32>,
+    body: &str,
+) -> Result<String, &'static str> {
     let fields = RequestFields::parse(body.as_bytes()).unwrap();
     let request = CappedRequest {
         tenant: Some(caps),
         model: None,
         api: Some(api),
-        route: (api == Api::Other).then_some(CHAT_BATCH),
+        route,
         fields: &fields,
         prompt: PromptBytes::of_json(&fields.prompt, body.as_bytes()),
         body: body.as_bytes(),
@@ -239,12 +250,69 @@ fn a_missing_limit_becomes_the_default() {
         ),
         (Api::Messages, &with_default, r#"{"n":1}"#, r#"{"n":1}"#),
         (Api::Chat, &with_default, "{ }", "{ }"),
+        // Chat completions ignore this object.
+        (
+            Api::Chat,
+            &with_default,
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+            r#"{"max_tokens":50,"sampling_params":{"max_tokens":5}}"#,
+        ),
+        // The small default of engines does not apply to `null`.
+        (
+            Api::Completions,
+            &with_default,
+            r#"{"max_tokens":null}"#,
+            r#"{"max_tokens":50}"#,
+        ),
     ] {
         assert_eq!(
             check(api, caps, None, body).as_deref(),
             Ok(expected),
             "{body}"
         );
+    }
+}
+
+#[test]
+fn a_repeated_field_takes_no_memory() {
+    let repeated = |member: &str| format!("{{{}}}", vec![member; 10_000].join(","));
+    let body = format!(
+        "{{\"sampling_params\":{},\"best_of\":3,\"best_of\":2,\"n\":\"1\",\"n\":9}}",
+        repeated(r#""max_tokens":1,"n_predict":2,"priority":3"#)
+    );
+    let sizes = StatedSizes::read(body.as_bytes());
+    assert!(sizes.max_tokens.capacity() < 10);
+    let counts: Vec<Option<u64>> = sizes.choices.iter().map(|size| size.count).collect();
+    assert_eq!(counts, [Some(3), None]);
+}
+
+#[test]
+fn token_prompts_get_the_default_in_their_parameters() {
+    for (body, expected) in [
+        (
+            r#"{"max_tokens":5,"sampling_params": {"n":1}}"#,
+            r#"{"max_tokens":5,"sampling_params": {"max_tokens":100,"n":1}}"#,
+        ),
+        (
+            r#"{"sampling_params":{ }}"#,
+            r#"{"sampling_params":{ "max_tokens":100}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5,"max_tokens":null}}"#,
+            r#"{"sampling_params":{"max_tokens":5,"max_tokens":100}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5},"sampling_params":{"n":1}}"#,
+            r#"{"sampling_params":{"max_tokens":5},"sampling_params":{"max_tokens":100,"n":1}}"#,
+        ),
+        (
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+            r#"{"sampling_params":{"max_tokens":5}}"#,
+        ),
+        (r#"{"sampling_params":null}"#, r#"{"sampling_params":null}"#),
+    ] {
+        let checked = check_at(Some(GENERATE), Api::Completions, &caps(), None, body);
+        assert_eq!(checked.as_deref(), Ok(expected), "{body}");
     }
 }
 
@@ -369,6 +437,26 @@ fn a_list_decides_alone_which_hosts_are_allowed() {
     let all = ["*".to_owned()];
     assert_eq!(check_url(text("http://127.0.0.1/"), Some(&all)), Ok(()));
     assert!(check_url(text("file:///etc/passwd"), Some(&all)).is_err());
+}
+
+#[test]
+fn joined_caps_allow_what_both_allow() {
+    let hosts = |hosts: &[&str]| RequestCaps {
+        media_hosts: Some(hosts.iter().map(|host| (*host).to_owned()).collect()),
+        ..RequestCaps::default()
+    };
+    let one = RequestCaps {
+        max_tokens: Some(10),
+        ..hosts(&["a.b", "c.d"])
+    };
+    let joined = caps().and(&one);
+    assert_eq!((joined.max_tokens, joined.n), (Some(10), Some(4)));
+    assert_eq!(joined.media_hosts, Some(Vec::new()));
+    assert_eq!(
+        one.and(&hosts(&["c.d"])).media_hosts,
+        hosts(&["c.d"]).media_hosts
+    );
+    assert_eq!(caps().and(&caps()), caps());
 }
 
 #[test]

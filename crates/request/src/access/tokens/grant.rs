@@ -24,6 +24,9 @@ pub struct TokenGrant {
     /// Name of the key that stands for the subject of the token. It begins with
     /// [`ClientIdentity::TOKEN_KEY_PREFIX`](crate::record::ClientIdentity::TOKEN_KEY_PREFIX).
     pub key: Arc<str>,
+    /// The digest of issuer and subject, under which limits are counted. It is the same in all gateways and after
+    /// a restart, although the names of keys can be others.
+    pub subject: KeyDigest,
     /// Tier of the requests. `None`: that of the tenant.
     pub tier: Option<Tier>,
     /// Models that the token names. Only those among them that the tenant may use are allowed. `None`: all

@@ -1,7 +1,8 @@
 //! Limits and usage of the subjects of tokens. They outlive the tokens: a subject with a new token does not
 //! begin anew.
 
-use crate::access::usage::{QuotaRegistry, UsageLimiter, UsageLimits};
+use super::grant::TokenGrant;
+use crate::access::usage::{QuotaRegistry, SubjectUsage, UsageLimiter, UsageLimits};
 use crate::record::ClientIdentity;
 use lru::LruCache;
 use std::sync::{Arc, Mutex};
@@ -21,25 +22,34 @@ struct SubjectId {
 const MAX_SUBJECTS: usize = 1 << 16;
 
 impl SubjectLimiters {
-    /// The limiter of a subject, with these limits from now on. `None`: there are no limits.
+    /// The limiter of a subject, with the limits of its newest token from now on. `None`: there are no limits.
     pub(in crate::access) fn limiter(
         &self,
         caller: &ClientIdentity,
-        limits: UsageLimits,
+        grant: &TokenGrant,
         registry: &Arc<QuotaRegistry>,
     ) -> Option<Arc<UsageLimiter>> {
-        if limits == UsageLimits::default() {
+        if grant.limits == UsageLimits::default() {
             return None;
         }
-        let name = format!("{}/token/{}", caller.tenant, caller.key);
+        let name = format!("{}/token/{}", caller.tenant, grant.subject);
         let id = SubjectId::of(caller);
         let mut limiters = lock(&self.0);
-        let limiter = UsageLimiter::new(name, limits, registry, limiters.get(&id));
+        let limiter = UsageLimiter::new(name, grant.limits, registry, limiters.get(&id));
         limiters.put(id, limiter.clone());
         if limiters.len() > MAX_SUBJECTS {
             limiters.pop_lru();
         }
         Some(limiter)
+    }
+
+    /// The subjects that have quotas.
+    pub(in crate::access) fn with_quotas(&self) -> Vec<Arc<SubjectUsage>> {
+        let limiters = lock(&self.0);
+        let subjects = limiters
+            .iter()
+            .filter_map(|(_, it)| it.subject_with_quotas());
+        subjects.cloned().collect()
     }
 
     /// The limiter of a subject. `None`: it has no limits.

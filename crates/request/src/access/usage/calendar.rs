@@ -1,10 +1,14 @@
 //! Calendar periods in UTC. All gateways number them equally.
 
+use serde::Deserialize;
+use std::ops::Range;
+use std::time::{Duration, UNIX_EPOCH};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A period in UTC in which a quota can be used.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum QuotaPeriod {
         /// From second 0 to second 59.
         Minute = "minute",
@@ -21,12 +25,7 @@ const MINUTE_SECONDS: u64 = 60;
 const DAY_SECONDS: u64 = 86_400;
 /// 4147-08-20.
 const END_OF_TIME: u64 = 1 << 36;
-/// Days in 400 years, after which the calendar repeats.
-const DAYS_OF_400_YEARS: u64 = 146_097;
-/// Days from 0000-03-01 to 1970-01-01. Years that begin in March have the leap day at their end.
-const DAYS_BEFORE_1970: u64 = 719_468;
-/// Months from 0000-03 to 1970-01.
-const MONTHS_BEFORE_1970: u64 = 1_969 * 12 + 10;
+const FIRST_YEAR: u64 = 1_970;
 
 impl QuotaPeriod {
     /// The number of the period that contains a second since 1970. The first period has the number 0.
@@ -34,7 +33,7 @@ impl QuotaPeriod {
         match self {
             Self::Minute => second / MINUTE_SECONDS,
             Self::Day => second / DAY_SECONDS,
-            Self::Month => month_of_day(second / DAY_SECONDS),
+            Self::Month => month_of(second),
             Self::Unbounded => 0,
         }
     }
@@ -44,32 +43,31 @@ impl QuotaPeriod {
         match self {
             Self::Minute => number * MINUTE_SECONDS,
             Self::Day => number * DAY_SECONDS,
-            Self::Month => first_day_of_month(number) * DAY_SECONDS,
+            Self::Month => first_second_of_month(number),
             Self::Unbounded => number * END_OF_TIME,
         }
     }
 }
 
-/// The number of the month of a day, both since 1970. The formula is `civil_from_days` of Howard Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms".
-fn month_of_day(day: u64) -> u64 {
-    let day = day + DAYS_BEFORE_1970;
-    let era = day / DAYS_OF_400_YEARS;
-    let day = day % DAYS_OF_400_YEARS;
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    (era * 400 + year) * 12 + month - MONTHS_BEFORE_1970
+/// The number of the month of a second, both since 1970.
+fn month_of(second: u64) -> u64 {
+    let time = UNIX_EPOCH + Duration::from_secs(second.min(END_OF_TIME));
+    let date = humantime::format_rfc3339_seconds(time).to_string();
+    let digits = |range: Range<usize>| date.get(range).and_then(|digits| digits.parse().ok());
+    let year: u64 = digits(0..4).unwrap_or(FIRST_YEAR);
+    let month: u64 = digits(5..7).unwrap_or(1);
+    (year - FIRST_YEAR) * 12 + month - 1
 }
 
-/// The first day of a month, both since 1970: `days_from_civil`.
-fn first_day_of_month(month: u64) -> u64 {
-    let month = month + MONTHS_BEFORE_1970;
-    let era = month / 4_800;
-    let year = month / 12 % 400;
-    let day_of_year = (153 * (month % 12) + 2) / 5;
-    let day = year * 365 + year / 4 - year / 100 + day_of_year;
-    era * DAYS_OF_400_YEARS + day - DAYS_BEFORE_1970
+/// The first second of a month, both since 1970.
+fn first_second_of_month(number: u64) -> u64 {
+    let year = FIRST_YEAR + number / 12;
+    let month = number % 12 + 1;
+    let first = humantime::parse_rfc3339(&format!("{year:04}-{month:02}-01T00:00:00Z"));
+    let since_1970 = first
+        .ok()
+        .and_then(|first| first.duration_since(UNIX_EPOCH).ok());
+    since_1970.map_or(END_OF_TIME, |time| time.as_secs())
 }
 
 #[cfg(test)]

@@ -134,12 +134,20 @@ impl UsageLimiter {
         let quotas = limits.quotas(registry.scope);
         let has_quotas = !quotas.is_empty();
         subject.set_quotas(quotas);
+        if has_quotas && previous.is_none() {
+            registry.awaited.restore_subject(&subject);
+        }
         Arc::new(Self {
             limits,
             subject,
             registry: registry.clone(),
             has_quotas,
         })
+    }
+
+    /// Whether a limit counts tokens.
+    pub(in crate::access) fn counts_tokens(&self) -> bool {
+        self.limits.count_tokens()
     }
 
     /// The subject, if it has quotas.

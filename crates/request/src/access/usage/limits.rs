@@ -103,6 +103,13 @@ impl UsageLimits {
             .collect()
     }
 
+    /// Whether one of the limits counts tokens.
+    pub(in crate::access) fn count_tokens(&self) -> bool {
+        self.tokens_per_minute.is_some()
+            || self.tokens_per_day.is_some()
+            || self.tokens_per_month.is_some()
+    }
+
     /// Returns the name of the first invalid limit and its problem.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         let all = [

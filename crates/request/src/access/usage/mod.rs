@@ -6,6 +6,7 @@ mod limiter;
 mod limits;
 mod quota;
 mod registry;
+mod saved;
 mod subject;
 
 pub use calendar::QuotaPeriod;
@@ -14,5 +15,6 @@ pub(super) use limiter::{Limiters, UsageLimiter, count, enter};
 pub use limits::{QuotaScope, RateLimitStatus, UsageLimits};
 pub use quota::{Quota, QuotaAnswer, QuotaClaim, QuotaUnit, SharingRule, UNGRANTED_DIVISOR};
 pub use registry::QuotaRegistry;
+pub use saved::{AwaitedQuotas, SavedQuota};
 pub(super) use subject::CountedAs;
 pub use subject::SubjectUsage;

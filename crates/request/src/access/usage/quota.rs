@@ -10,12 +10,14 @@
 //! ```
 
 use super::calendar::QuotaPeriod;
+use serde::Deserialize;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// What a quota counts.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
         /// Requests that start.
         Requests = "requests",

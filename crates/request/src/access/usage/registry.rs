@@ -3,6 +3,7 @@
 
 use super::limits::QuotaScope;
 use super::quota::SharingRule;
+use super::saved::AwaitedQuotas;
 use super::subject::SubjectUsage;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,8 @@ pub struct QuotaRegistry {
     /// 0: a gateway keeps to its grants.
     free_divisor: AtomicU64,
     active: Mutex<Vec<Arc<SubjectUsage>>>,
+    /// What was used of quotas before a restart, by subjects that are not known yet.
+    pub awaited: AwaitedQuotas,
 }
 
 impl Default for QuotaRegistry {
@@ -38,6 +41,7 @@ impl QuotaRegistry {
             ungranted_divisor: ungranted_divisor.into(),
             free_divisor: AtomicU64::new(0),
             active: Mutex::default(),
+            awaited: AwaitedQuotas::default(),
         }
     }
 

@@ -136,15 +136,8 @@ impl StreamSplicer {
             self.refuse(ContinuationRefusal::Unreadable);
             return self.continued.is_none().then_some(0);
         };
-        if let Some(continued) = &mut self.continued
-            && self.plan.is_exact
-            && !std::mem::replace(&mut continued.has_text, true)
-            && !self.text.is_repeating()
-        {
-            let tokens = self.tokens - continued.tokens;
-            if self.is_decoded_prompt(text, tokens) {
-                return None;
-            }
+        if self.begins_with_prompt(text) {
+            return None;
         }
         let repeated = self.text.show(text, self.refusal.is_none())?;
         self.has_shown_more = false;
@@ -165,6 +158,21 @@ impl StreamSplicer {
         }
         let is_whole = event.finish.is_none() || !self.text.is_repeating();
         is_whole.then_some(repeated)
+    }
+
+    /// Whether `text` is the first text of a continued stream, and repeats its prompt.
+    fn begins_with_prompt(&mut self, text: &str) -> bool {
+        let Some(continued) = &mut self.continued else {
+            return false;
+        };
+        if !self.plan.is_exact
+            || std::mem::replace(&mut continued.has_text, true)
+            || self.text.is_repeating()
+        {
+            return false;
+        }
+        let tokens = self.tokens - continued.tokens;
+        self.is_decoded_prompt(text, tokens)
     }
 
     /// Keeps token ids for a continuation. Returns their number. `None`: `array` has no valid token

@@ -128,7 +128,7 @@ fn usage_is_removed_however_bytes_are_cut() {
                 let (filtered, mut observed) = filter_stream(body.as_bytes().chunks(size));
                 assert_eq!(filtered, expected, "{name} in pieces of {size}, {ending:?}");
                 // Only the texts of events that arrive whole are counted.
-                observed.text_variety = in_one_chunk.text_variety;
+                observed.text_sample = in_one_chunk.text_sample;
                 assert_eq!(observed, in_one_chunk, "{name} in pieces of {size}");
                 assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
                 assert_eq!(observed.uncounted_events, 0);

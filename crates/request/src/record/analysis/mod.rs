@@ -7,11 +7,12 @@ mod first_output_wait;
 
 mod slowness;
 
+mod content;
 mod failures;
 mod labels;
 mod response_end;
 mod waste;
 
-pub use phases::{PhaseDuration, RequestPhase, RequestPhases};
+pub use content::ToolAnswer;
 pub use response_end::ResponseEnd;
 pub use waste::WastedTokens;

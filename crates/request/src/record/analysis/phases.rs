@@ -3,73 +3,16 @@
 
 use super::first_output_wait::{Accuracy, FirstOutputWait};
 use crate::record::RequestRecord;
-use std::time::Duration;
-use tokenweir_protocol::named_enum;
+use crate::record::phases::{RequestPhase, RequestPhases};
 
-named_enum! {
-    /// A phase of a request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum RequestPhase {
-        /// Time in the admission queue of the gateway.
-        GatewayQueue = "gateway_queue",
-        /// Time in the gateway: request body read → handed to the connection of the last attempt, minus the
-        /// time in the admission queue, in failed attempts and in requests before them.
-        Gateway = "gateway",
-        /// Time in the failed attempts before the last one.
-        FailedAttempts = "failed_attempts",
-        /// Time in requests that the gateway made before the attempts, so that another backend computes the
-        /// prompt.
-        RemotePrefill = "prefill_leg",
-        /// Time of the network to the engine and of its API server: sent → response head, if the engine
-        /// sends the head before it computes anything.
-        FrontEnd = "front_end",
-        /// Time in the queue of the engine.
-        EngineQueue = "queue",
-        /// Prefill: scheduled → first token.
-        Prefill = "prefill",
-        /// (Sent → first output) − front end − engine queue − prefill.
-        Unexplained = "unexplained",
-        /// Decode: first output → last output.
-        Decode = "decode",
+impl RequestRecord {
+    /// The known phases of a request that has ended. Must not be called before its end, because the result is
+    /// kept: several sinks read it.
+    pub fn phases(&self) -> &RequestPhases {
+        self.phases
+            .get_or_determine(|| RequestPhases::from_record(self))
     }
 }
-
-/// The duration of one phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PhaseDuration {
-    /// The phase.
-    pub phase: RequestPhase,
-    /// Duration of the phase.
-    pub took: Duration,
-    /// Whether the duration is an estimate from the times of other requests.
-    pub is_estimated: bool,
-}
-
-/// The known phases of one request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
-
-// === impl RequestPhase ===
-
-impl RequestPhase {
-    /// The attribute of the inference span that has the duration of the phase. Names that are made for each span
-    /// cost 10 % of the instructions of a span.
-    pub const fn span_attribute(self) -> &'static str {
-        match self {
-            Self::GatewayQueue => "tokenweir.phase.gateway_queue",
-            Self::Gateway => "tokenweir.phase.gateway",
-            Self::FailedAttempts => "tokenweir.phase.failed_attempts",
-            Self::RemotePrefill => "tokenweir.phase.prefill_leg",
-            Self::FrontEnd => "tokenweir.phase.front_end",
-            Self::EngineQueue => "tokenweir.phase.queue",
-            Self::Prefill => "tokenweir.phase.prefill",
-            Self::Unexplained => "tokenweir.phase.unexplained",
-            Self::Decode => "tokenweir.phase.decode",
-        }
-    }
-}
-
-// === impl RequestPhases ===
 
 impl RequestPhases {
     /// The known phases of a request.
@@ -102,16 +45,6 @@ impl RequestPhases {
         phases
     }
 
-    /// One phase. `None`: its duration is unknown.
-    pub fn get(&self, phase: RequestPhase) -> Option<PhaseDuration> {
-        self.0[phase as usize]
-    }
-
-    /// The known phases.
-    pub fn iter(&self) -> impl Iterator<Item = PhaseDuration> + '_ {
-        self.0.iter().flatten().copied()
-    }
-
     /// Sets the phases between sending the request and its first output.
     fn set_wait(&mut self, wait: &FirstOutputWait) {
         let known = |took, accuracy| (accuracy != Accuracy::Unknown).then_some(took);
@@ -136,20 +69,14 @@ impl RequestPhases {
             is_rest_estimated,
         );
     }
-
-    fn set(&mut self, phase: RequestPhase, duration: Option<Duration>, is_estimated: bool) {
-        self.0[phase as usize] = duration.map(|took| PhaseDuration {
-            phase,
-            took,
-            is_estimated,
-        });
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::PhaseDuration;
     use crate::record::fixtures::{at, streamed};
+    use std::time::Duration;
     use tokenweir_protocol::openai::EngineTimes;
 
     const fn ms(ms: u64) -> Duration {

@@ -1,7 +1,7 @@
 //! How an engine ended a response: whether it has an answer, and whether it was cut.
 
 use super::super::{Outcome, RequestRecord};
-use tokenweir_protocol::openai::{Api, FinishReason};
+use tokenweir_protocol::openai::Api;
 
 /// How an engine ended a response without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +26,9 @@ impl RequestRecord {
         if !self.has_ended_response() {
             return None;
         }
-        let is_cut = self
-            .observed
-            .finish_reasons
-            .contains(&Some(FinishReason::Length));
-        let is_empty =
-            !self.observed.has_answer || self.output_tokens().is_some_and(|tokens| tokens <= 1);
-        Some(match (is_cut, is_empty) {
+        let has_one_token = self.output_tokens().is_some_and(|tokens| tokens <= 1);
+        let is_empty = !self.observed.has_answer || has_one_token && !self.has_wrong_usage();
+        Some(match (self.is_cut(), is_empty) {
             (true, _) => ResponseEnd::Cut,
             (false, true) => ResponseEnd::Empty,
             (false, false) => ResponseEnd::Whole,
@@ -40,7 +36,7 @@ impl RequestRecord {
     }
 
     /// Whether the gateway has read a generated response that the engine ended without an error.
-    fn has_ended_response(&self) -> bool {
+    pub(super) fn has_ended_response(&self) -> bool {
         let observed = &*self.observed;
         let generates = self.api.is_some_and(Api::generates);
         let is_inspected =
@@ -54,6 +50,7 @@ mod tests {
     use super::*;
     use crate::record::UsageSource;
     use crate::record::fixtures::streamed;
+    use tokenweir_protocol::openai::FinishReason;
 
     #[test]
     fn no_answer_or_one_token_is_empty() {
@@ -64,6 +61,7 @@ mod tests {
             observed.has_answer = has_answer;
             observed.usage_source = UsageSource::Exact;
             observed.usage.output = tokens;
+            observed.output_events = tokens.unwrap_or(16);
             record.response_end()
         };
         let stop = Some(FinishReason::Stop);

@@ -1,8 +1,9 @@
 //! Determines the cause of a slow request: the cause that took the most time.
 
 use super::first_output_wait::FirstOutputWait;
-use super::phases::{RequestPhase, RequestPhases};
-use crate::record::{Outcome, RequestRecord, SlowCause, SlowLimits, Timings};
+use crate::record::{
+    Outcome, RequestPhase, RequestPhases, RequestRecord, SlowCause, SlowLimits, Timings,
+};
 use std::time::{Duration, Instant};
 
 impl SlowCause {

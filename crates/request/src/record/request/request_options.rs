@@ -14,12 +14,16 @@ pub struct RequestOptions {
     pub n: Option<u64>,
     /// Sampling and other generation parameters.
     pub parameters: GenerationParameters,
+    /// Whether the request offers tools to the model.
+    pub has_tools: bool,
     /// Number of messages of a chat. `None`: the request has no `messages`.
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.
     pub identity: RequestIdentity,
     /// The bytes of the body that can become the prompt. Zeros: they were not counted.
     pub prompt_bytes: PromptBytes,
+    /// Whether the prompt has media, or URLs of media.
+    pub has_media: bool,
     /// The name of the model in the response. `None`: the one that the backend writes.
     pub response_model: Option<Box<str>>,
     /// Whether the client forbids the backend to store the response.

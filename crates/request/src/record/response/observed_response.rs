@@ -12,7 +12,7 @@ use tokenweir_protocol::histogram::{
     FixedBucketHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
 use tokenweir_protocol::openai::{
-    EngineTimes, FinishReason, InBandError, TextExcerpt, TextVariety, Usage,
+    EngineTimes, FinishReason, InBandError, TextExcerpt, TextSample, Usage,
 };
 
 /// The observations of one response.
@@ -47,8 +47,8 @@ pub struct ObservedResponse {
     pub chunk_transit: ChunkTransitHistogram,
     /// The times of the chunks with output.
     pub chunk_timings: ChunkTimings,
-    /// How varied the first texts of a stream are.
-    pub text_variety: TextVariety,
+    /// The first texts of the response.
+    pub text_sample: TextSample,
     /// Whether there was output other than reasoning.
     pub has_answer: bool,
     /// Whether the response contains a configured refusal phrase.
@@ -116,8 +116,6 @@ pub struct ResponseBuckets {
     pub chunk_tokens: BucketBounds,
     /// Bounds of [`ObservedResponse::chunk_transit`], in seconds.
     pub chunk_transit: BucketBounds,
-    /// Whether the values are also counted in exponential buckets.
-    pub has_exponential: bool,
 }
 
 impl Deref for RecordedObservations {
@@ -144,15 +142,10 @@ impl From<Box<ObservedResponse>> for RecordedObservations {
 impl ObservedResponse {
     /// Sets the bucket bounds, and resets the histograms.
     pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
-        let has_exponential = buckets.has_exponential;
-        self.inter_chunk_latency =
-            FixedBucketHistogram::with_bounds(&buckets.inter_chunk_latency, has_exponential);
-        self.inter_token_latency =
-            FixedBucketHistogram::with_bounds(&buckets.inter_token_latency, has_exponential);
-        self.chunk_tokens =
-            FixedBucketHistogram::with_bounds(&buckets.chunk_tokens, has_exponential);
-        self.chunk_transit =
-            FixedBucketHistogram::with_bounds(&buckets.chunk_transit, has_exponential);
+        self.inter_chunk_latency = FixedBucketHistogram::with_bounds(&buckets.inter_chunk_latency);
+        self.inter_token_latency = FixedBucketHistogram::with_bounds(&buckets.inter_token_latency);
+        self.chunk_tokens = FixedBucketHistogram::with_bounds(&buckets.chunk_tokens);
+        self.chunk_transit = FixedBucketHistogram::with_bounds(&buckets.chunk_transit);
     }
 
     /// The accuracy of the output token count.
@@ -208,7 +201,6 @@ impl Default for ResponseBuckets {
             inter_token_latency: BucketBounds::from_static(OutputGap::BOUNDS),
             chunk_tokens: BucketBounds::from_static(TokenCount::BOUNDS),
             chunk_transit: BucketBounds::from_static(ChunkTransit::BOUNDS),
-            has_exponential: false,
         }
     }
 }

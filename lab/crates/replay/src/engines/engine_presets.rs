@@ -42,6 +42,9 @@ struct Measured {
     max_num_batched_tokens: u32,
 }
 
+/// LoRA adapters in a batch, and the time to load one: 100 MB at 1 GB/s.
+const MAX_LORAS: u32 = 8;
+const ADAPTER_LOAD: Duration = Duration::from_millis(100);
 /// Tokens in a KV block.
 const BLOCK_SIZE: u32 = 16;
 
@@ -123,6 +126,8 @@ impl Measured {
             prefill_token: Duration::from_secs_f64(self.prefill_us * 1e-6),
             decode_sequence: Duration::from_secs_f64(self.sequence_us * 1e-6),
             kv_token: Duration::from_secs_f64(self.context_ns * 1e-9),
+            max_loras: MAX_LORAS,
+            adapter_load: ADAPTER_LOAD,
             cost_model: CostModel {
                 attention_pair_seconds: self.attention_pair_ns * 1e-9,
                 has_batch_buckets: true,

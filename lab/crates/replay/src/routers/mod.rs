@@ -11,7 +11,10 @@ mod radix_tree;
 mod router;
 mod routing_input;
 mod rules;
+mod session_gate;
+mod smetric;
 mod token_load;
 
 pub use router::{DEFAULT_SCRAPE_INTERVAL, ReferenceRouter, Router, RouterKind};
 pub use routing_input::RoutingInput;
+pub(crate) use session_gate::{SessionGate, SessionTurn, Turn, session_turns};

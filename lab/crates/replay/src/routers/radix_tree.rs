@@ -43,7 +43,7 @@ pub(crate) enum RadixTreeVariant {
 /// up to which the loads of backends count as balanced. All projects have the same defaults.
 const THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
-const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
+pub(super) const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 
 impl RadixTreeRouter {
     /// Creates a router that has sent no request yet.

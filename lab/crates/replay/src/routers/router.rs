@@ -7,6 +7,8 @@ use super::llm_d_predicted::PredictedLatencyRouter;
 use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
 use super::rules::{DualMapRouter, LookaheadRouter, exact_state, five_terms};
+use super::session_gate::GateRule;
+use super::smetric::SMetricRouter;
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
 use crate::results::LatencyObjectives;
 use std::str::FromStr;
@@ -29,6 +31,8 @@ pub enum Router {
     Dynamo(DynamoRouter),
     /// A router that counts the prompt tokens in flight.
     TokenLoad(TokenLoadRouter),
+    /// The policy of the vLLM router that keeps sessions at their backends.
+    SMetric(SMetricRouter),
     /// A router that assigns two backends to each prefix (`DualMap`).
     DualMap(DualMapRouter),
     /// Picks the backend with the lowest cost, a formula of five terms without adjustable settings.
@@ -73,6 +77,12 @@ named_enum! {
         LlmDPredicted = "llm_d_predicted",
         /// The product of the uncached prompt tokens of this request and the requests in flight + 1.
         LMetric = "lmetric",
+        /// The policy `smetric` of the vLLM router.
+        SMetric = "smetric",
+        /// The plugin `thunder-agent` of llm-d, which holds turns of sessions, with its default scorers.
+        ThunderAgent = "thunder_agent",
+        /// Dynamo's session-aware queue admission, with its KV router.
+        DynamoSessions = "dynamo_sessions",
         /// Weighs the prompt tokens in flight against the cached share of the prompt.
         BacklogAndShare = "backlog_and_share",
         /// The least number of pending prompt tokens, including those of this prompt.
@@ -118,7 +128,8 @@ impl RouterKind {
                 ReferenceRouter::LlmD
                 | ReferenceRouter::LlmDNoHitLru
                 | ReferenceRouter::LlmDOptimized
-                | ReferenceRouter::LlmDPredicted,
+                | ReferenceRouter::LlmDPredicted
+                | ReferenceRouter::ThunderAgent,
             ) if is_default => LLM_D_SCRAPE_INTERVAL,
             _ => interval,
         }
@@ -131,6 +142,15 @@ impl RouterKind {
             self,
             Self::Shipped(_) | Self::Reference(ReferenceRouter::ExactState)
         )
+    }
+
+    /// The rule by which the gateway holds turns of sessions. `None`: it holds none.
+    pub(crate) const fn gate_rule(self) -> Option<GateRule> {
+        match self {
+            Self::Reference(ReferenceRouter::ThunderAgent) => Some(GateRule::ThunderAgent),
+            Self::Reference(ReferenceRouter::DynamoSessions) => Some(GateRule::Dynamo),
+            _ => None,
+        }
     }
 
     /// A new router for a fleet of `backend_count` backends. `policy`: settings of the policies of the
@@ -148,12 +168,16 @@ impl RouterKind {
             Self::Reference(reference) => reference,
         };
         match reference {
-            ReferenceRouter::LlmD => Router::LlmD(LlmDRouter::new(backend_count, false)),
+            ReferenceRouter::LlmD | ReferenceRouter::ThunderAgent => {
+                Router::LlmD(LlmDRouter::new(backend_count, false))
+            }
             ReferenceRouter::LlmDNoHitLru => Router::LlmD(LlmDRouter::new(backend_count, true)),
             ReferenceRouter::RadixTree => radix_tree(RadixTreeVariant::SglangRouter),
             ReferenceRouter::VllmRouter => radix_tree(RadixTreeVariant::VllmRouter),
             ReferenceRouter::Smg => radix_tree(RadixTreeVariant::Smg),
-            ReferenceRouter::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
+            ReferenceRouter::Dynamo | ReferenceRouter::DynamoSessions => {
+                Router::Dynamo(DynamoRouter::new(backend_count, true))
+            }
             ReferenceRouter::DynamoApproximate => {
                 Router::Dynamo(DynamoRouter::new(backend_count, false))
             }
@@ -162,6 +186,9 @@ impl RouterKind {
                 Router::LlmDPredicted(PredictedLatencyRouter::new(backend_count, objectives))
             }
             ReferenceRouter::LMetric => token_load(TokenLoadRule::LMetric),
+            ReferenceRouter::SMetric => {
+                Router::SMetric(SMetricRouter::new(backend_count, objectives.ttft))
+            }
             ReferenceRouter::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
             ReferenceRouter::Lpwl => token_load(TokenLoadRule::Lpwl),
             ReferenceRouter::DualMap => Router::DualMap(DualMapRouter::new(objectives.ttft)),
@@ -229,6 +256,7 @@ impl Router {
             Self::RadixTree(tree) => tree.route(view),
             Self::Dynamo(router) => router.route(view),
             Self::TokenLoad(router) => router.route(view),
+            Self::SMetric(router) => router.route(view),
             Self::DualMap(router) => router.route(view),
             Self::FiveTerms => five_terms(view),
             Self::Exact(policy) => exact_state(policy, view),
@@ -242,6 +270,7 @@ impl Router {
             Self::LlmDPredicted(picker) => picker.on_first_output(number, ttft),
             Self::Dynamo(router) => router.on_first_output(number),
             Self::TokenLoad(router) => router.on_first_output(number),
+            Self::SMetric(router) => router.on_first_output(number, ttft),
             _ => {}
         }
     }
@@ -253,6 +282,7 @@ impl Router {
             Self::LlmDPredicted(picker) => picker.on_end(number, tpot),
             Self::Dynamo(router) => router.on_end(number),
             Self::TokenLoad(router) => router.on_first_output(number),
+            Self::SMetric(router) => router.on_end(number),
             _ => {}
         }
     }

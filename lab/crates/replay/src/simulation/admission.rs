@@ -21,7 +21,7 @@ impl Simulation<'_> {
         if self.retries[number] == 0 {
             self.results.arrivals[number] = self.now.as_secs_f64();
         }
-        self.admit(
+        self.admit_or_hold(
             gateway,
             QueuedArrival {
                 number,

@@ -48,6 +48,11 @@ impl Simulation<'_> {
                 return None;
             }
         }
+        if let Some(backend) = self.session_backend(gateway, number)
+            && candidates.iter().any(|it| it.position == backend)
+        {
+            candidates.retain(|candidate| candidate.position == backend);
+        }
         let index = self.route(gateway, number, &candidates, routing_request);
         let is_shipped = self.gateways[gateway].router.policy().is_some();
         let lost_tokens = if is_shipped {

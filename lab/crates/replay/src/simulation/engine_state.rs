@@ -25,6 +25,8 @@ pub(super) struct EngineState {
     earlier_preemptions: u64,
     seed: u64,
     publishes: bool,
+    /// The LoRA adapters that the metrics page names.
+    pub(super) reported_adapters: Vec<u32>,
     /// The gaps between tokens since the start of the process.
     pub(super) token_gaps: TokenGapSum,
 }
@@ -50,6 +52,7 @@ impl EngineState {
             earlier_preemptions: 0,
             seed,
             publishes,
+            reported_adapters: Vec::new(),
             token_gaps: TokenGapSum::default(),
         }
     }

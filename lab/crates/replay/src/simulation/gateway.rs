@@ -3,7 +3,7 @@
 use super::engine_state::EngineState;
 use super::setup::SimulationSetup;
 use crate::cache_view::{BlockCounts, KnownTexts};
-use crate::routers::{Router, RouterKind};
+use crate::routers::{Router, RouterKind, SessionGate};
 use crate::trace::TraceRequest;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ pub(super) struct SimulatedGateway {
     pub(super) candidate_sampler: CandidateSampler,
     /// Last load report of each backend.
     pub(super) reported_loads: Vec<LoadReport>,
+    /// The LoRA adapters of the requests at each backend at the last scrape.
+    pub(super) reported_adapters: Vec<Vec<u32>>,
     pub(super) router: Router,
     /// The state of each backend, by its position.
     pub(super) health: Vec<BackendHealth>,
@@ -29,6 +31,8 @@ pub(super) struct SimulatedGateway {
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
+    /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
+    pub(super) gate: Option<SessionGate>,
     /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
@@ -65,11 +69,16 @@ impl SimulatedGateway {
             load_estimators: (0..backends).map(estimator).collect(),
             candidate_sampler: CandidateSampler::new(setup.epoch, backends),
             reported_loads: vec![LoadReport::default(); backends],
+            reported_adapters: vec![Vec::new(); backends],
             router: kind.router(&setup.policy, setup.known_objectives, backends),
             health: (0..backends).map(health).collect(),
             pending_prompts: vec![BlockCounts::default(); backends],
             known_texts: KnownTexts::default(),
             decision_count: 0,
+            gate: kind.gate_rule().map(|rule| {
+                let capacities = setup.specs.iter().map(|spec| spec.capacity().into());
+                SessionGate::new(rule, capacities.collect())
+            }),
             queue: AdmissionQueue::new(QUEUE_CAPACITY, 1),
         }
     }
@@ -119,6 +128,9 @@ impl SimulatedGateway {
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),
+            has_adapter: job
+                .adapter
+                .is_none_or(|adapter| self.reported_adapters[*position].contains(&adapter)),
             ..self.load_estimators[*position].candidate(&job.prompt, instant)
         };
         let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();

@@ -12,13 +12,14 @@ mod gateway;
 mod peers;
 mod restarts;
 mod scrapes;
+mod sessions;
 mod setup;
 
 pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
 use super::cache_view::{EVENT_DELAY, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
-use super::routers::RouterKind;
+use super::routers::{self, RouterKind, SessionTurn};
 use super::trace::{self, TraceRequest};
 use engine_state::EngineState;
 use event::SimulationEvent;
@@ -46,6 +47,9 @@ pub struct Simulation<'a> {
     admission: Option<SimulatedAdmission>,
     /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
+    /// The place of each request in its session, by its number in the trace. Empty: the gateways hold no turns of
+    /// sessions.
+    turns: Vec<Option<SessionTurn>>,
     /// The state of each request, by its number in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
@@ -107,6 +111,10 @@ impl<'a> Simulation<'a> {
                 None
             },
             followers: trace::followers(requests),
+            turns: match kind.gate_rule() {
+                Some(_) => routers::session_turns(requests),
+                None => Vec::new(),
+            },
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
                 .collect(),
@@ -138,6 +146,7 @@ impl<'a> Simulation<'a> {
                 }
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
                 SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
+                SimulationEvent::GateTick(gateway) => self.tick_gate(gateway),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
                 SimulationEvent::KvEvents(backend) => self.engines[backend].published.receive(),
                 SimulationEvent::PeerMessage(message) => self.receive_peer_message(message),
@@ -167,6 +176,9 @@ impl<'a> Simulation<'a> {
                 let first = self.scrape_interval.mul_f64(self.rng.f64());
                 self.schedule(first, SimulationEvent::Scrape(gateway, backend));
             }
+        }
+        for gateway in 0..self.gateways.len() {
+            self.schedule_gate_tick(gateway);
         }
         if let Some(restarts) = self.setup.restarts {
             self.schedule(restarts.interval, SimulationEvent::Restart(0));
@@ -201,6 +213,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         state.reported_load = state.engine.load();
+        state.reported_adapters = state.engine.adapters();
         if state.published.publish(state.engine.take_cache_changes()) {
             self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
         }
@@ -310,5 +323,6 @@ impl<'a> Simulation<'a> {
         let router = &mut self.gateways[request.gateway].router;
         router.on_end(number, tpot);
         self.end_pending(number);
+        self.end_turn(number, output.unwrap_or(0));
     }
 }

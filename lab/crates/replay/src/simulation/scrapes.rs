@@ -2,6 +2,8 @@
 
 use super::Simulation;
 use super::event::SimulationEvent;
+use super::gateway::SimulatedGateway;
+use crate::routers::SessionGate;
 use tokenweir_routing::LoadReport;
 
 impl Simulation<'_> {
@@ -17,8 +19,11 @@ impl Simulation<'_> {
 
     /// Whether all requests have arrived and no request waits in a gateway.
     pub(super) fn is_over(&self) -> bool {
-        self.arrived_requests == self.requests.len()
-            && self.gateways.iter().all(|gateway| gateway.queue.is_empty())
+        let is_idle = |gateway: &SimulatedGateway| {
+            let holds_none = gateway.gate.as_ref().is_none_or(SessionGate::is_empty);
+            holds_none && gateway.queue.is_empty()
+        };
+        self.arrived_requests == self.requests.len() && self.gateways.iter().all(is_idle)
     }
 
     fn read_metrics(&mut self, gateway: usize, backend: usize) {
@@ -41,6 +46,7 @@ impl Simulation<'_> {
         estimator.on_report(&report, &estimator.local_load(), now);
         scraper.update_load_hint(backend, now);
         scraper.reported_loads[backend] = report;
+        scraper.reported_adapters[backend].clone_from(&state.reported_adapters);
         let health = &mut scraper.health[backend];
         if std::mem::take(&mut health.is_down) {
             // The counters of the engine started from 0 again, which shows the restart.

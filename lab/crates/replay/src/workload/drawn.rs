@@ -15,6 +15,8 @@ struct DrawnSessions {
     turns: f64,
     /// Number of requests with one prompt that come at once. 0: there are no such bursts.
     burst: usize,
+    /// Number of LoRA adapters, of which each session uses one. 0: all use the base model.
+    adapters: u32,
 }
 
 /// Texts that prompts share.
@@ -28,8 +30,13 @@ struct SharedTexts {
 
 /// Share of the sessions that are bursts, if there are bursts.
 const BURST_SHARE: f64 = 0.01;
+/// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics without.
+const ADAPTERS_EVERY: u32 = 5;
+const FIRST_WITH_ADAPTERS: u32 = 30;
 /// Greatest number of turns of a session.
 const MAX_TURNS: usize = 40;
+/// The kind of the texts that stand for adapters.
+const ADAPTER_KIND: u64 = 30;
 /// Spread of the lengths and pauses, as the standard deviation of their logarithms.
 const SIGMA: f64 = 0.8;
 
@@ -68,11 +75,14 @@ impl DrawnSessions {
         } else {
             0
         };
+        let adapters = between(4.0, 60.0) as u32;
+        let has_adapters = number >= FIRST_WITH_ADAPTERS && number.is_multiple_of(ADAPTERS_EVERY);
         Self {
             levels,
             turn,
             turns,
             burst,
+            adapters: if has_adapters { adapters } else { 0 },
         }
     }
 }
@@ -82,6 +92,13 @@ impl Generator {
     pub(super) fn drawn(&mut self, number: u32, at: Duration) {
         let sessions = DrawnSessions::new(number);
         let mut shared: Vec<Segment> = Vec::new();
+        self.adapter = None;
+        if sessions.adapters > 0 {
+            let adapter = self.popular(sessions.adapters) as u32;
+            self.adapter = Some(adapter);
+            // Blocks of one text differ between adapters.
+            shared.push(Self::shared_segment(ADAPTER_KIND, adapter.into(), 1.0, 0.0));
+        }
         for level in &sessions.levels {
             let index = self.popular(level.count);
             shared.push(Self::shared_segment(level.kind, index, level.tokens, 0.5));

@@ -2,10 +2,12 @@
 //! 1.0, which has exemplars, and messages of Protocol Buffers, which have native histograms.
 
 use super::exemplar::Exemplar;
-use super::protobuf;
 use super::series::{SeriesPoint, escape};
 use std::fmt::Write;
 use tokenweir_protocol::metric_kind::MetricKind;
+
+/// The name of the Protocol Buffers message, as the media type of the page contains it.
+const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 
 /// The exposition format of the metrics page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,9 +33,9 @@ impl ExpositionFormat {
     /// Returns the format that an `Accept` header requests. If the header names several formats,
     /// the result is the format with the largest `q`. Among formats with an equal `q`, Protocol
     /// Buffers are preferred to OpenMetrics, and OpenMetrics to the text format. `text/*` and `*/*`
-    /// count for the text format. The default is the text format. `offers_protobuf`: Protocol
-    /// Buffers are available.
-    pub fn accepted(accept: &str, offers_protobuf: bool) -> Self {
+    /// count for the text format. The default is the text format. `is_native`: Protocol Buffers, with native
+    /// histograms, are available.
+    pub fn accepted(accept: &str, is_native: bool) -> Self {
         let mut largest_q = [0.0_f64; 3];
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
@@ -56,8 +58,8 @@ impl ExpositionFormat {
             let format = match (media_type.as_str(), version) {
                 ("application/openmetrics-text", None | Some("1.0.0")) => Self::OpenMetrics,
                 ("application/vnd.google.protobuf", _)
-                    if offers_protobuf
-                        && message == Some(protobuf::MESSAGE_NAME)
+                    if is_native
+                        && message == Some(MESSAGE_NAME)
                         && encoding == Some("delimited") =>
                 {
                     Self::Protobuf

@@ -17,7 +17,7 @@ use std::time::Instant;
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::record::{
     Attempt, NoteAttribute, NoteValue, Outcome, RecordNote, RequestIdentity, RequestPhase,
-    RequestPhases, RequestRecord, SlowCause, UninspectedReason,
+    RequestRecord, SlowCause, UninspectedReason,
 };
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
@@ -332,7 +332,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
 
 /// Adds the durations of the known phases of the request to the attributes of the inference span.
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
-    let phases = RequestPhases::from_record(record);
+    let phases = record.phases();
     for span in phases.iter() {
         attributes = attributes.put(span.phase.span_attribute(), seconds(span.took));
     }

@@ -1,6 +1,6 @@
 //! The section `log.payloads`: the log of prompts and responses.
 
-use tokenweir_payload_log::PayloadLogSettings;
+use crate::settings::PayloadLogSettings;
 use tokenweir_settings::{CheckResult, OutputFile, file_path, require, sample_share, violation_of};
 
 /// Maximum of `log.payloads.max_bytes`, the maximum length of one logged text.
@@ -14,10 +14,7 @@ const MIN_FILE_BYTES: usize = 1 << 20;
 const MIN_TEXTS_PER_FILE: usize = 32;
 
 /// Returns the first violation of the rules. `max_file_bytes`: the value of `log.max_file_bytes`.
-pub(in crate::config) fn check(
-    payloads: &PayloadLogSettings,
-    max_file_bytes: usize,
-) -> CheckResult {
+pub fn check(payloads: &PayloadLogSettings, max_file_bytes: usize) -> CheckResult {
     sample_share("log.payloads.sample", payloads.sample)?;
     file_path("log.payloads.file", payloads.file.as_deref())?;
     let is_length = (1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes);
@@ -37,6 +34,6 @@ pub(in crate::config) fn check(
 }
 
 /// The file that the gateway writes. `None`: there is none.
-pub(in crate::config) fn output_file(payloads: &PayloadLogSettings) -> Option<OutputFile<'_>> {
+pub fn output_file(payloads: &PayloadLogSettings) -> Option<OutputFile<'_>> {
     OutputFile::new("log.payloads.file", payloads.file.as_deref())
 }

@@ -1,8 +1,8 @@
 //! The section `quality`: monitoring of the quality of responses.
 
+use crate::settings::QualitySettings;
 use http::Uri;
 use tokenweir_payload_log::PayloadLogSettings;
-use tokenweir_quality::QualitySettings;
 use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass, file_path, require};
 
 /// Maximum of `quality.sample`, the share of requests that are sampled.
@@ -58,64 +58,4 @@ fn is_http(url: &str) -> bool {
         .authority()
         .is_none_or(|authority| authority.as_str().contains('@'));
     uri.scheme_str() == Some("http") && !has_user
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::config::tests;
-
-    /// The problem of a configuration with these keys. `None`: the configuration is valid.
-    fn problem(quality: &str, log: &str) -> Option<String> {
-        tests::problem(&format!(
-            "quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n"
-        ))
-    }
-
-    #[test]
-    fn invalid_quality_settings_are_reported() {
-        const SAMPLE: &str = "this must be between 0 and 0.05, which is 5 % of all requests";
-        assert_eq!(problem("", ""), None);
-        let valid = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
-        assert_eq!(problem(valid, ""), None);
-        assert_eq!(problem("enabled: true, sample: 0, window: 1m", ""), None);
-        for (quality, log, expected) in [
-            ("sample: 0.06", "", SAMPLE),
-            ("sample: 2", "", SAMPLE),
-            ("sample: -0.01", "", SAMPLE),
-            ("sample: .nan", "", SAMPLE),
-            ("file: ''", "", "write the path of a file, or null"),
-            (
-                "file: a",
-                "file: a",
-                "log.payloads.file is the same file: write another path",
-            ),
-            (
-                "judge: 'https://a'",
-                "",
-                "write http://host:port/path, without a user name",
-            ),
-            (
-                "judge: 'http://u:p@a'",
-                "",
-                "write http://host:port/path, without a user name",
-            ),
-            ("window: 0s", "", "this must be more than 0s"),
-            (
-                "enabled: true, judge: 'http://a'",
-                "redact: []",
-                "quality samples need redaction: set log.payloads.redact",
-            ),
-        ] {
-            assert_eq!(
-                problem(quality, log).as_deref(),
-                Some(expected),
-                "{quality} {log}"
-            );
-        }
-        assert_eq!(
-            problem("enabled: true", "redact: []"),
-            None,
-            "no destination gets any text"
-        );
-    }
 }

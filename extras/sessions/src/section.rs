@@ -1,6 +1,6 @@
 //! The section `sessions`: admission by live sessions.
 
-use tokenweir_sessions::SessionSettings;
+use crate::settings::SessionSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require};
 
 /// The section `sessions`.

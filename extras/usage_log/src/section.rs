@@ -1,15 +1,14 @@
 //! The section `usage_log`: what each request used, in a file and pushed to a receiver.
 
-use crate::config::options::webhooks::{WebhookConfig, WebhooksError};
+use crate::usage_file::UsageLogSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokenweir_protocol::units;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, Environment, OutputFile, ReloadClass, SecretList, file_path,
-    require, violation_of,
+    CheckResult, ConfigSection, Environment, OutputFile, ReceiverConfig, ReceiverError,
+    ReloadClass, SecretList, file_path, require, violation_of,
 };
-use tokenweir_usage_log::UsageLogSettings;
 
 /// What each request used, in a file and pushed to a receiver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +20,7 @@ pub struct UsageLogConfig {
     #[serde(with = "units::Size")]
     pub max_bytes: usize,
     /// Receiver of the records as `CloudEvents`. `None`: none.
-    pub push: Option<WebhookConfig>,
+    pub push: Option<ReceiverConfig>,
 }
 
 /// Minimum of `usage_log.max_bytes`.
@@ -42,18 +41,18 @@ impl Default for UsageLogConfig {
 
 impl UsageLogConfig {
     /// The settings of the usage log. `None`: there is no file. `gateway`: the name of this gateway.
-    pub(crate) fn settings(
+    pub fn settings(
         &self,
         gateway: &str,
         env: impl Environment,
-    ) -> Result<Option<UsageLogSettings>, WebhooksError> {
+    ) -> Result<Option<UsageLogSettings>, ReceiverError> {
         let Some(file) = self.file.clone() else {
             return Ok(None);
         };
         let push = self
             .push
             .as_ref()
-            .map(|push| push.endpoint(RECEIVER, env))
+            .map(|push| push.receiver(RECEIVER, env))
             .transpose()?;
         let max_bytes = self.max_bytes as u64;
         Ok(Some(UsageLogSettings {

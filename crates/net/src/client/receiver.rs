@@ -1,18 +1,31 @@
-//! Posts bodies to one URL. Other options that deliver to a URL use the same client.
+//! Posts bodies to one URL of an operator: a webhook, or a receiver of events.
 
-use super::settings::WebhookEndpoint;
+use super::{HttpClient, HttpClientTimeouts, SendError};
+use crate::idle_pool::IdlePool;
+use crate::tls::{Alpn, OutboundTls};
 use bytes::Bytes;
-use http::Request;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request};
 use http_body_util::{BodyExt, Limited};
+use std::fmt;
 use std::time::Duration;
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
-use tokenweir_net::idle_pool::IdlePool;
-use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_engine::address::BackendAddress;
 
-/// The client of one URL, with its own connections.
-pub struct WebhookClient {
-    pub(super) endpoint: WebhookEndpoint,
+/// The URL of a receiver, and its token. `Debug` shows only the host, because a path can be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Receiver {
+    /// Scheme, host and port.
+    pub address: BackendAddress,
+    /// Path and query.
+    pub path: PathAndQuery,
+    /// The value of the `Authorization` header. `None`: the header is not sent.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// The client of one receiver, with its own connections.
+pub struct ReceiverClient {
+    receiver: Receiver,
     client: HttpClient,
     idle: IdlePool,
 }
@@ -23,16 +36,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// reused.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-impl WebhookClient {
-    /// Creates the client of a URL.
-    pub fn new(endpoint: WebhookEndpoint) -> Self {
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({})", self.address.authority())
+    }
+}
+
+impl ReceiverClient {
+    /// Creates the client of a receiver.
+    pub fn new(receiver: Receiver) -> Self {
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
         let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
         Self {
-            endpoint,
+            receiver,
             client,
             idle: IdlePool::default(),
         }
+    }
+
+    /// The receiver.
+    pub fn receiver(&self) -> &Receiver {
+        &self.receiver
     }
 
     /// Posts a body. The error states why the server did not accept it, without the path of the URL.
@@ -43,11 +67,11 @@ impl WebhookClient {
     }
 
     async fn send(&self, content_type: &'static str, body: Bytes) -> Result<(), String> {
-        let WebhookEndpoint {
+        let Receiver {
             address,
             path,
             authorization,
-        } = &self.endpoint;
+        } = &self.receiver;
         let mut request = Request::post(address.uri(path))
             .header(HOST, address.host_header())
             .header(CONTENT_TYPE, content_type);

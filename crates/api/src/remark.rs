@@ -1,0 +1,78 @@
+//! The remarks of `tokenweir doctor`: what was observed, why it matters, and the remedy. An option that adds to
+//! `/status` brings the check of its part.
+
+use serde::Serialize;
+use serde_json::Value;
+use tokenweir_protocol::named_enum;
+
+/// The check of one option: reads its part of the document of `GET /status`.
+pub type StatusCheck = fn(&Value) -> Vec<Remark>;
+
+named_enum! {
+    /// The severity of a finding.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum FindingSeverity {
+        /// The observation is useful to know, or the check could not observe enough.
+        Note = "note",
+        /// The observed state has a cost or a risk.
+        Warning = "warning",
+        /// Requests fail, or any client that reaches the port can control the server.
+        Error = "error",
+    }
+}
+
+/// A remark of a check about one backend, or about the deployment as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Remark {
+    /// The severity.
+    pub severity: FindingSeverity,
+    /// What was observed.
+    pub observation: String,
+    /// Why the observation matters.
+    pub reason: String,
+    /// The flag, environment variable or command that corrects the problem. `None`: unknown.
+    pub remedy: Option<String>,
+}
+
+impl Remark {
+    /// A remark of severity `note`.
+    pub fn note(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Note, observation)
+    }
+
+    /// A remark of severity `warning`.
+    pub fn warning(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Warning, observation)
+    }
+
+    /// A remark of severity `error`.
+    pub fn error(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Error, observation)
+    }
+
+    /// A remark of this severity, without a reason and a remedy.
+    pub fn new(severity: FindingSeverity, observation: impl Into<String>) -> Self {
+        Self {
+            severity,
+            observation: observation.into(),
+            reason: String::new(),
+            remedy: None,
+        }
+    }
+
+    /// Sets the reason why the observation matters.
+    pub fn because(self, reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            ..self
+        }
+    }
+
+    /// Sets the remedy.
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self {
+            remedy: Some(remedy.into()),
+            ..self
+        }
+    }
+}

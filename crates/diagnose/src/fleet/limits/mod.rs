@@ -1,0 +1,361 @@
+//! The rule about the gateway's own settings: a timeout or a limit of the gateway ends requests that could be
+//! served, or keeps clients from connecting.
+
+mod table;
+
+pub use table::LIMIT_SETTINGS;
+
+use super::observation::{FleetObservation, ObservedTtft, SettingValue};
+use crate::debounce::VerdictDebounce;
+use crate::harm::HARMED_SHARE;
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+use table::{GatewayLimit, LIMITS, LimitKind};
+use tokenweir_request::significance::is_share_above;
+
+/// Length of the window whose requests are counted.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Minimum number of requests that a limit ends, and their minimum share.
+const MIN_ENDED: u64 = 3;
+const MIN_SHARE: f64 = 0.01;
+/// A timeout cuts off usual times if the p95 of the times that were in time is at least this part of it. A
+/// timeout that is far above all usual times is not the cause: what it ends stands still.
+const TIGHT_PART: f64 = 0.25;
+/// Without any usual times, a timeout of at most so many seconds is the cause.
+const SHORT_SECONDS: f64 = 30.0;
+/// The verdict about refused connections ends if no further connection is refused for this time.
+const CONNECTION_HOLD: Duration = Duration::from_secs(30);
+const CONNECTIONS_REMEDY: &str = "Raise limits.connections, or the open files of the process if they are lower (LimitNOFILE= \
+                                  in systemd, ulimit -n), or start a second gateway.";
+
+pub(super) static GATEWAY_LIMIT: VerdictDescription = VerdictDescription {
+    name: "gateway_limit",
+    scope: VerdictScope::Gateway,
+    is_about_state: true,
+    severity: "warning, critical if more than 5 % of requests end or clients cannot connect",
+    meaning: "A setting of the gateway itself ends requests that backends could serve, or keeps clients from \
+              connecting.",
+    evidence: "In two of three evaluations, one timeout or limit of the gateway ended three or more requests \
+               of 30 s, significantly more than 1 % (5 % for limits of clients). A timeout for backends counts only if the p95 \
+               of the TTFT is at least a quarter of it. Or in 30 s a connection was refused because of \
+               `limits.connections`, or for lack of a file descriptor.",
+    excluded: "one client reached `limits.connections_per_client`, or the timeout is far above all usual times (see \
+               `stalls` and `backend_failing`)",
+    remedy: "Raise the setting that the cause names.",
+    disproof: "The access log has no request of the last minute that the gateway ended for the reason.",
+    pages: true,
+};
+
+/// The state of the rule between two evaluations.
+#[derive(Debug, Default)]
+pub(super) struct GatewayLimits {
+    debounce: VerdictDebounce,
+    /// The ends of the last [`WINDOW`], the oldest first.
+    recent: VecDeque<RecentEnds>,
+    /// What the last evaluation that found the condition found.
+    found: Option<Finding>,
+    /// The number of refused connections at the last evaluation. `None`: no evaluation yet.
+    refused_connections: Option<u64>,
+    connection_refused_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct RecentEnds {
+    at: Instant,
+    ends: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Debug, Clone)]
+struct Finding {
+    limit: &'static GatewayLimit,
+    count: u64,
+    cause: String,
+    severity: VerdictSeverity,
+}
+
+impl GatewayLimits {
+    /// The verdict of the rule, if its condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
+        let is_old = |ends: &mut RecentEnds| now.saturating_duration_since(ends.at) >= WINDOW;
+        while self.recent.pop_front_if(is_old).is_some() {}
+        if !fleet.unforwarded.ends.is_empty() {
+            self.recent.push_back(RecentEnds {
+                at: now,
+                ends: fleet.unforwarded.ends.clone(),
+            });
+        }
+        let found = self.find(fleet);
+        self.debounce.update(found.is_some(), now);
+        if found.is_some() {
+            self.found = found;
+        }
+        if let Some(refused) = self.refused_connections(fleet, now) {
+            return Some(refused);
+        }
+        self.debounce.since()?;
+        let Finding {
+            limit,
+            count,
+            cause,
+            severity,
+        } = self.found.clone()?;
+        let seconds = WINDOW.as_secs_f64();
+        let mut evidence = vec![
+            Evidence::new("ended_by_gateway", count as f64, "requests", seconds),
+            Evidence::new(
+                "requests",
+                fleet.counts.requests as f64,
+                "requests",
+                seconds,
+            ),
+        ];
+        if limit.kind == LimitKind::BackendTime
+            && let Some(ttft) = fleet.ttft
+        {
+            evidence.push(Evidence::new("ttft_p50", ttft.p50, "s", 60.0));
+        }
+        Some(Verdict {
+            evidence,
+            remedy: limit.remedy.to_owned(),
+            ..GATEWAY_LIMIT.verdict(severity, Some(cause))
+        })
+    }
+
+    /// Whether a timeout of the gateway is the reason why attempts fail in this way.
+    pub(super) fn excuses(&self, kind: &str) -> bool {
+        let is_timeout =
+            |found: &Finding| found.limit.kind == LimitKind::BackendTime && found.limit.ends(kind);
+        self.debounce.is_active_or_pending() && self.found.as_ref().is_some_and(is_timeout)
+    }
+
+    /// The limit that ended most requests of the window, if it ended enough of them.
+    fn find(&self, fleet: &FleetObservation) -> Option<Finding> {
+        let counted = LIMITS.iter().map(|limit| (limit, self.count(limit)));
+        let relevant = counted.filter(|(limit, count)| is_relevant(limit, *count, fleet));
+        let (limit, count) = relevant.max_by_key(|(_, count)| *count)?;
+        let severity = match limit.kind {
+            LimitKind::Client => VerdictSeverity::Warning,
+            LimitKind::BackendTime | LimitKind::Gateway => {
+                VerdictSeverity::of_harm(count, fleet.counts.requests)
+            }
+        };
+        Some(Finding {
+            limit,
+            count,
+            cause: cause(limit, count, fleet),
+            severity,
+        })
+    }
+
+    fn count(&self, limit: &GatewayLimit) -> u64 {
+        let ends = self.recent.iter().flat_map(|recent| &recent.ends);
+        let of_limit = ends.filter(|(reason, _)| limit.reasons.contains(reason));
+        of_limit.map(|(_, count)| count).sum()
+    }
+
+    /// The verdict about refused connections.
+    fn refused_connections(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
+        let count = fleet.gateway.refused_connections;
+        let before = self.refused_connections.replace(count);
+        if before.is_some_and(|before| count > before) {
+            self.connection_refused_at = Some(now);
+        }
+        let at = self.connection_refused_at?;
+        if now.saturating_duration_since(at) >= CONNECTION_HOLD {
+            return None;
+        }
+        let name = match fleet.setting("limits.connections") {
+            Some(setting) => named(setting),
+            None => "the number of open files of the process (LimitNOFILE=, ulimit -n)".to_owned(),
+        };
+        let cause = format!("clients cannot connect: {name} is reached");
+        Some(Verdict {
+            remedy: CONNECTIONS_REMEDY.to_owned(),
+            ..GATEWAY_LIMIT.verdict(VerdictSeverity::Critical, Some(cause))
+        })
+    }
+}
+
+fn is_relevant(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> bool {
+    let least = match limit.kind {
+        LimitKind::Client => HARMED_SHARE,
+        LimitKind::BackendTime | LimitKind::Gateway => MIN_SHARE,
+    };
+    count >= MIN_ENDED
+        && is_share_above(count, fleet.counts.requests.max(count), least)
+        && is_tight(limit, fleet)
+}
+
+/// Whether a timeout for backends cuts off usual times. True for other limits.
+fn is_tight(limit: &GatewayLimit, fleet: &FleetObservation) -> bool {
+    if limit.kind != LimitKind::BackendTime {
+        return true;
+    }
+    let Some(seconds) = limit.setting(fleet).and_then(|setting| setting.seconds) else {
+        return false;
+    };
+    match fleet.ttft {
+        Some(ttft) if limit.reasons.contains(&"first_output_timeout") => {
+            ttft.p95 >= TIGHT_PART * seconds
+        }
+        _ => seconds <= SHORT_SECONDS,
+    }
+}
+
+/// The cause: the setting, its value, what it does, and how far usual values are from it.
+fn cause(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> String {
+    let name = match limit.setting(fleet) {
+        Some(setting) => named(setting),
+        None => limit.name_without_setting().to_owned(),
+    };
+    let requests = fleet.counts.requests.max(count).max(1);
+    let share = (100.0 * count as f64 / requests as f64).max(1.0);
+    let mut cause = format!(
+        "{name} {}; it ended {share:.0} % of the requests",
+        limit.effect
+    );
+    if limit.kind == LimitKind::BackendTime
+        && let Some(ttft) = fleet.ttft
+    {
+        cause.push_str(&relative(ttft));
+    }
+    cause
+}
+
+fn relative(ttft: ObservedTtft) -> String {
+    format!(
+        ", and the TTFT of those that came is {:.2} s (p50) and {:.2} s (p95)",
+        ttft.p50, ttft.p95
+    )
+}
+
+/// A setting with its value, such as `timeouts.first_output (1s)`.
+pub(super) fn named(setting: &SettingValue) -> String {
+    format!("{} ({})", setting.name, setting.value)
+}
+
+impl GatewayLimit {
+    /// The setting of the limit that is set. If two are, the first one unless the memory is not full.
+    fn setting<'a>(&self, fleet: &'a FleetObservation) -> Option<&'a SettingValue> {
+        let mut set = self.settings.iter().filter_map(|name| fleet.setting(name));
+        let first = set.next();
+        match set.next() {
+            Some(other)
+                if self.reasons.contains(&"overloaded") && !fleet.gateway.is_memory_full =>
+            {
+                Some(other)
+            }
+            _ => first,
+        }
+    }
+
+    /// Whether the limit ends attempts in this way. Attempts have words of their own for some reasons.
+    fn ends(&self, kind: &str) -> bool {
+        let reason = match kind {
+            "timeout_first_output" => "first_output_timeout",
+            "timeout_headers" => "timeout",
+            other => other,
+        };
+        self.reasons.contains(&reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::observation::RecentCounts;
+    use tokenweir_protocol::clock;
+
+    fn setting(name: &'static str, value: &str, seconds: Option<f64>) -> SettingValue {
+        SettingValue {
+            name,
+            value: value.to_owned(),
+            seconds,
+        }
+    }
+
+    /// A fleet in which the gateway ended `count` of 100 requests of the last evaluation for `reason`.
+    fn fleet(reason: &'static str, count: u64) -> FleetObservation {
+        let settings = vec![
+            setting("timeouts.first_output", "1s", Some(1.0)),
+            setting("limits.memory", "64MiB", None),
+            setting("limits.body", "1MiB", None),
+        ];
+        let mut fleet = FleetObservation {
+            settings,
+            counts: RecentCounts {
+                requests: 100,
+                ..RecentCounts::default()
+            },
+            ttft: Some(ObservedTtft {
+                count: 90,
+                p50: 0.5,
+                p95: 0.9,
+            }),
+            ..FleetObservation::default()
+        };
+        fleet.unforwarded.ends.insert(reason, count);
+        fleet
+    }
+
+    /// The severities and causes after each of two equal evaluations.
+    fn judged(fleet: &FleetObservation) -> Option<String> {
+        let mut rule = GatewayLimits::default();
+        rule.judge(fleet, clock::epoch());
+        let found = rule.judge(fleet, clock::epoch() + Duration::from_secs(5))?;
+        Some(format!("{} {}", found.severity.as_str(), found.cause?))
+    }
+
+    #[test]
+    fn a_short_timeout_is_named_with_usual_times() {
+        let cause = "critical timeouts.first_output (1s) ends streams whose first output comes later; it ended 24 % of \
+                     the requests, and the TTFT of those that came is 0.50 s (p50) and 0.90 s (p95)";
+        assert_eq!(
+            judged(&fleet("first_output_timeout", 12)).as_deref(),
+            Some(cause)
+        );
+    }
+
+    #[test]
+    fn a_timeout_far_above_usual_is_no_cause() {
+        let mut fleet = fleet("first_output_timeout", 12);
+        fleet.settings[0].seconds = Some(600.0);
+        assert_eq!(judged(&fleet), None);
+        fleet.ttft = None;
+        assert_eq!(judged(&fleet), None, "nothing came at all");
+        fleet.settings[0].seconds = Some(5.0);
+        assert!(judged(&fleet).is_some());
+    }
+
+    #[test]
+    fn limits_of_the_gateway_are_named() {
+        let cause = judged(&fleet("overloaded", 45)).unwrap();
+        let expected = "critical limits.memory (64MiB) is reached: new requests get 503; it ended 90 % of the requests";
+        assert_eq!(cause, expected);
+        let cause = judged(&fleet("gateway_exhausted", 45)).unwrap();
+        assert!(cause.contains("LimitNOFILE"), "{cause}");
+    }
+
+    #[test]
+    fn limits_of_clients_need_many_requests() {
+        assert_eq!(judged(&fleet("body_too_large", 2)), None);
+        let cause = judged(&fleet("body_too_large", 10)).unwrap();
+        assert!(cause.starts_with("warning limits.body (1MiB)"), "{cause}");
+        assert_eq!(judged(&fleet("bad_body", 50)), None, "no limit");
+    }
+
+    #[test]
+    fn refused_connections_are_reported_for_30_seconds() {
+        let mut rule = GatewayLimits::default();
+        let start = clock::epoch();
+        let mut is_named = |seconds, refused_connections| {
+            let mut fleet = FleetObservation::default();
+            fleet.gateway.refused_connections = refused_connections;
+            let now = start + Duration::from_secs(seconds);
+            rule.judge(&fleet, now).is_some()
+        };
+        assert!(!is_named(0, 9), "these are old");
+        assert!(is_named(5, 10) && is_named(30, 10) && !is_named(35, 10));
+    }
+}

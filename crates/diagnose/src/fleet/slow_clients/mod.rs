@@ -1,0 +1,192 @@
+//! The rule about clients that do not read their responses, or send their requests slowly.
+
+use super::observation::{FleetObservation, SlowUpload};
+use crate::debounce::VerdictDebounce;
+use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tokenweir_request::significance::is_share_above;
+
+/// Length of the window whose uploads are counted.
+const WINDOW: Duration = Duration::from_mins(1);
+/// Minimum number of slow uploads, and their minimum share of the requests.
+const MIN_UPLOADS: usize = 3;
+const MIN_SHARE: f64 = 0.01;
+/// A client is named if it sent at least this share of the slow uploads.
+const NAMED_SHARE: f64 = 0.6;
+/// Maximum number of slow uploads that are kept.
+const MAX_KEPT: usize = 2_048;
+
+/// Of the open streams, at least this share, and at least `MIN_UNREAD`, must have
+/// clients that do not read.
+const MIN_UNREAD_SHARE: f64 = 0.2;
+const MIN_UNREAD: usize = 2;
+
+pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
+    name: "slow_clients",
+    scope: VerdictScope::Gateway,
+    is_about_state: true,
+    severity: "info, warning if requests wait for their bodies",
+    meaning: "Clients do not read their responses, or send their requests, as fast as the gateway takes them.",
+    evidence: "At two evaluations in succession, the clients of two or more streams, and of 20 % \
+               of the open streams, did not read. Or in a minute the bodies of three or more requests, significantly more than \
+               1 %, took 1 s or more to arrive, at less than 250 kB per second.",
+    excluded: "",
+    remedy: "tokenweir top lists the streams with the phase write_stalled. Check the network of \
+             the clients, and whether they read while they process. The TTFT of a request begins with its head, so slow uploads \
+             look like slow backends.",
+    disproof: "The clients of the streams in the phase write_stalled read the responses of other \
+               servers fast, or send bodies to them fast.",
+    pages: false,
+};
+
+/// The state of the rule between two evaluations.
+#[derive(Debug, Default)]
+pub(super) struct SlowClients {
+    /// Whether enough clients did not read at the last evaluation.
+    was_unread: bool,
+    uploads: Uploads,
+}
+
+/// The slow uploads of the last minute.
+#[derive(Debug, Default)]
+struct Uploads {
+    debounce: VerdictDebounce,
+    recent: VecDeque<RecentUpload>,
+    /// What the last evaluation that found many found.
+    found: Option<Finding>,
+}
+
+#[derive(Debug)]
+struct RecentUpload {
+    at: Instant,
+    upload: SlowUpload,
+}
+
+#[derive(Debug, Clone)]
+struct Finding {
+    cause: String,
+    count: usize,
+    mean_seconds: f64,
+}
+
+impl SlowClients {
+    /// The verdict of the rule, if its condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
+        let slow_uploads = self.uploads.judge(fleet, now);
+        let open = fleet.gateway.open_streams;
+        let unread = fleet.gateway.unread_streams;
+        let is_unread = unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * open as f64;
+        // Two evaluations in succession must find the clients, because one evaluation can find a
+        // client between two reads.
+        let was_unread = std::mem::replace(&mut self.was_unread, is_unread);
+        if slow_uploads.is_some() || !is_unread || !was_unread {
+            return slow_uploads;
+        }
+        let evidence = vec![
+            streams("write_stalled_streams", unread),
+            streams("open_streams", open),
+        ];
+        let found = SLOW_CLIENTS.verdict(VerdictSeverity::Info, None);
+        Some(Verdict { evidence, ..found })
+    }
+}
+
+impl Uploads {
+    /// The verdict about slow uploads, if they are many at `now`.
+    fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
+        let is_old = |it: &mut RecentUpload| now.saturating_duration_since(it.at) >= WINDOW;
+        while self.recent.pop_front_if(is_old).is_some() {}
+        for upload in &fleet.unforwarded.uploads {
+            if self.recent.len() < MAX_KEPT {
+                let upload = upload.clone();
+                self.recent.push_back(RecentUpload { at: now, upload });
+            }
+        }
+        // The counts of the fleet are of half a minute.
+        let requests = 2 * fleet.counts.requests;
+        let count = self.recent.len();
+        let is_found = count >= MIN_UPLOADS
+            && is_share_above(count as u64, requests.max(count as u64), MIN_SHARE);
+        self.debounce.update(is_found, now);
+        if is_found {
+            self.found = Some(self.finding());
+        }
+        self.debounce.since()?;
+        let found = self.found.clone()?;
+        let seconds = WINDOW.as_secs_f64();
+        Some(Verdict {
+            evidence: vec![
+                Evidence::new("slow_uploads", found.count as f64, "requests", seconds),
+                Evidence::new("upload_time_mean", found.mean_seconds, "s", seconds),
+            ],
+            ..SLOW_CLIENTS.verdict(VerdictSeverity::Warning, Some(found.cause))
+        })
+    }
+
+    fn finding(&self) -> Finding {
+        let mut by_client: HashMap<&str, usize> = HashMap::new();
+        let mut seconds = 0.0;
+        let mut bytes = 0;
+        for recent in &self.recent {
+            *by_client.entry(&recent.upload.client).or_default() += 1;
+            seconds += recent.upload.seconds;
+            bytes += recent.upload.bytes;
+        }
+        let count = self.recent.len();
+        let mean_seconds = seconds / count as f64;
+        let kilobytes = bytes as f64 / count as f64 / 1e3;
+        let most = by_client.iter().max_by_key(|(_, uploads)| **uploads);
+        let most = most.filter(|(_, uploads)| **uploads as f64 >= NAMED_SHARE * count as f64);
+        let who = most.map_or_else(|| "clients".to_owned(), |(client, _)| (*client).to_owned());
+        let cause = format!(
+            "the bodies of {count} requests took {mean_seconds:.1} s to arrive ({kilobytes:.0} kB on average), most of \
+             {who}: its uplink or its program, and not the backends"
+        );
+        Finding {
+            cause,
+            count,
+            mean_seconds,
+        }
+    }
+}
+
+/// The evidence that `count` streams have the property `measure` at the time of the evaluation.
+fn streams(measure: &'static str, count: usize) -> Evidence {
+    Evidence::new(measure, count as f64, "requests", 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::observation::RecentCounts;
+    use tokenweir_protocol::clock;
+
+    #[test]
+    fn the_client_of_slow_uploads_is_named() {
+        let mut rule = Uploads::default();
+        let mut now = clock::epoch();
+        let mut judge = |uploads: usize| {
+            now += Duration::from_secs(5);
+            let upload = SlowUpload {
+                client: "tenant acme, key site".to_owned(),
+                seconds: 7.0,
+                bytes: 40_000,
+            };
+            let mut fleet = FleetObservation {
+                counts: RecentCounts {
+                    requests: 100,
+                    ..RecentCounts::default()
+                },
+                ..FleetObservation::default()
+            };
+            fleet.unforwarded.uploads = vec![upload; uploads];
+            rule.judge(&fleet, now).and_then(|found| found.cause)
+        };
+        assert_eq!(judge(2), None);
+        assert_eq!(judge(8), None, "a single look is no evidence");
+        let cause = judge(0).unwrap();
+        let expected = "the bodies of 10 requests took 7.0 s to arrive (40 kB on average), most of tenant acme, key site";
+        assert!(cause.starts_with(expected), "{cause}");
+    }
+}

@@ -1,0 +1,250 @@
+//! Where requests lose time before the engine, and what shows it.
+
+use crate::evaluation::{Evaluation, RuleMatch, windows};
+use crate::history::{FAST, RECENT, StepSignal, StepWindow};
+use crate::verdict::Evidence;
+
+/// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
+/// they are slow even without a lag.
+const MIN_CONNECTS: f64 = 3.0;
+const LATE_CONNECT_SECONDS: f64 = 0.05;
+const SLOW_CONNECT_SECONDS: f64 = 0.5;
+/// Greatest mean TTFT of an engine for a comparison with the first heads of connections, in seconds: some servers send
+/// the head with the first token, and long waits vary too much.
+const QUICK_SECONDS: f64 = 0.3;
+/// Minimum share of streams among the requests at which response heads come at once.
+const STREAMS_SHARE: f64 = 0.9;
+/// Minimum share of the lost time that new connections take.
+const CONNECT_PART: f64 = 0.4;
+/// A peer has the same trouble if its value is at least this part of the value of the backend.
+const PEER_PART: f64 = 0.3;
+/// Minimum mean time of a metrics page that is late, in seconds. A page needs no engine.
+const LATE_PAGE_SECONDS: f64 = 0.15;
+/// Minimum number of tokens that arrive at once, and its minimum multiple of that of the peers.
+const LUMP_TOKENS: f64 = 4.0;
+const LUMP_FACTOR: f64 = 3.0;
+/// The same without peers: engines that decode speculatively send a few tokens at once.
+const LUMP_TOKENS_ALONE: f64 = 8.0;
+const MIN_LUMP_TOKENS: f64 = 100.0;
+/// Minimum share of the streams whose tokens arrive all at once, for a buffering proxy.
+const BUFFERED_SHARE: f64 = 0.5;
+/// Minimum number of streams of a kind, and minimum multiple of the wait of plain streams, for a lag of one kind of
+/// prompts.
+const MIN_OF_KIND: f64 = 3.0;
+const KIND_FACTOR: f64 = 3.0;
+
+const BUFFERING: &str = "a proxy between the gateway and the engine buffers responses: the tokens of a stream \
+                         arrive all at once";
+const BUFFERING_REMEDY: &str =
+    "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
+const LUMPS_REMEDY: &str =
+    "Lower --stream-interval of the engine to 1, or switch off what collects events on the way.";
+const ALL_CONNECTS: &str = "opening connections to the backends takes long at all of them: the network, name resolution, or the \
+                            machine of the gateway";
+const CONNECT_REMEDY: &str = "Look at the accept queue of the server (ss -ltn: Recv-Q; net.core.somaxconn), at lost SYN packets \
+                              (nstat TcpRetransSegs), at firewalls and at TLS. A longer timeouts.connection_age needs fewer connections.";
+const NETWORK: &str = "the network between the gateway and the backends: metrics and health pages, which need no engine, are late at all of \
+                       them too";
+const NETWORK_REMEDY: &str = "Look for lost packets (nstat TcpRetransSegs, ethtool -S) and for what all backends share: a switch, a \
+                              proxy, a VPN.";
+const API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics and health pages are late too, those \
+                          of its peers are not";
+const MEDIA: &str = "only requests with media wait: the API server fetches or decodes the media before the engine gets the request";
+const MEDIA_REMEDY: &str = "Look at the host of the media and at the processing of media in the API server; send media inline, or give \
+                            these requests a model name with backends of its own (models).";
+const LONG: &str = "only requests with long prompts wait: the API server needs the time for their tokens and templates";
+const WORK: &str = "the API server of the backend: connections and metrics pages are fast, so the time goes into the work on each \
+                    request (template, tokenizer, media)";
+
+/// Where metrics pages are late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::rules) enum PagePlace {
+    /// At the backend and not at its peers.
+    ThisBackend,
+    /// At the backend and at most of its peers.
+    Everywhere,
+}
+
+/// Where metrics pages are late. `None`: those of the backend are not, or no times are known.
+pub(in crate::rules) fn late_pages(evaluation: &Evaluation<'_>) -> Option<PagePlace> {
+    let page = |window: &StepWindow<'_>| window.mean(StepSignal::PageSeconds);
+    let own = page(&evaluation.recent_window()).filter(|own| *own >= LATE_PAGE_SECONDS)?;
+    let others = windows(evaluation.others.iter().copied(), RECENT);
+    let others: Vec<f64> = others.iter().filter_map(page).collect();
+    let late = others.iter().filter(|other| **other >= PEER_PART * own);
+    if others.is_empty() || 2 * late.count() < others.len() {
+        Some(PagePlace::ThisBackend)
+    } else {
+        Some(PagePlace::Everywhere)
+    }
+}
+
+/// The times of new connections in a window.
+struct Connects {
+    count: f64,
+    seconds: f64,
+}
+
+impl Connects {
+    /// If responses are streams, their heads come at once: then the time to the first head on a new connection
+    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not.
+    fn of(window: &StepWindow<'_>) -> Self {
+        let sum = |signal| window.sum(signal).unwrap_or(0.0);
+        let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
+        let engine = window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, 1.0);
+        let heads = sum(StepSignal::FirstHeads);
+        let seconds = sum(StepSignal::ConnectSeconds);
+        let connects = Self {
+            count: sum(StepSignal::Connects),
+            seconds,
+        };
+        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE);
+        match engine {
+            Some(engine) if is_streaming && heads >= 1.0 && engine <= QUICK_SECONDS => Self {
+                seconds: seconds.max(sum(StepSignal::FirstHeadSeconds) - heads * engine),
+                ..connects
+            },
+            _ => connects,
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.seconds / self.count.max(1.0)
+    }
+}
+
+/// The match for a backend whose new connections are so slow that no lag is needed: most requests use connections
+/// that are open.
+pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let connects = Connects::of(&evaluation.short_window());
+    let recent = Connects::of(&evaluation.recent_window());
+    let is_over = recent.count > 0.0 && recent.mean() < LATE_CONNECT_SECONDS;
+    if connects.count < MIN_CONNECTS || connects.mean() < SLOW_CONNECT_SECONDS || is_over {
+        return None;
+    }
+    Some(because_of_connects(
+        RuleMatch::new(2, Vec::new()),
+        evaluation,
+        &connects,
+    ))
+}
+
+fn because_of_connects(
+    found: RuleMatch,
+    evaluation: &Evaluation<'_>,
+    connects: &Connects,
+) -> RuleMatch {
+    let own = connects.mean();
+    let others = windows(evaluation.others.iter().copied(), FAST);
+    let others: Vec<Connects> = others
+        .iter()
+        .map(Connects::of)
+        .filter(|other| other.count > 0.0)
+        .collect();
+    let late = others
+        .iter()
+        .filter(|other| other.mean() >= PEER_PART * own);
+    let is_everywhere = !others.is_empty() && 2 * late.count() >= others.len();
+    let mut found = found.remedy(Some(CONNECT_REMEDY.to_owned()));
+    let evidence = Evidence::new("connect_time_mean", own, "s", FAST.as_secs_f64());
+    found.evidence.insert(0, evidence);
+    if is_everywhere {
+        found.because(ALL_CONNECTS)
+    } else {
+        found.because(format!(
+            "opening a connection to it takes {own:.1} s on average, while open connections work: its accept queue is full, or \
+             packets are lost on the way"
+        ))
+    }
+}
+
+/// Adds the cause of the lag to the match.
+pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
+    let recent = evaluation.recent_window();
+    let buffered = recent.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
+    if buffered.is_some_and(|share| share >= BUFFERED_SHARE) {
+        let signals = found.signals + 1;
+        let found = RuleMatch { signals, ..found };
+        return found
+            .because(BUFFERING)
+            .remedy(Some(BUFFERING_REMEDY.to_owned()));
+    }
+    if let Some(cause) = lumps(evaluation) {
+        return found.because(cause).remedy(Some(LUMPS_REMEDY.to_owned()));
+    }
+    // The window of the lag may be too short for connections.
+    let minute = evaluation.short_window();
+    let connects = Connects::of(&minute);
+    let lost = lag * minute.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let is_slow = connects.count >= MIN_CONNECTS && connects.mean() >= LATE_CONNECT_SECONDS;
+    if is_slow && connects.seconds >= CONNECT_PART * lost {
+        return because_of_connects(found, evaluation, &connects);
+    }
+    if waits_more(&minute, StepSignal::MediaSeconds, StepSignal::MediaOutputs) {
+        return found.because(MEDIA).remedy(Some(MEDIA_REMEDY.to_owned()));
+    }
+    if waits_more(&minute, StepSignal::LongSeconds, StepSignal::LongOutputs) {
+        return found.because(LONG);
+    }
+    let mut found = found;
+    if let Some(page) = recent.mean(StepSignal::PageSeconds) {
+        let evidence = Evidence::new("metrics_page_time", page, "s", recent.seconds());
+        found.evidence.push(evidence);
+        found.signals += 1;
+    }
+    match late_pages(evaluation) {
+        Some(PagePlace::Everywhere) => found
+            .because(NETWORK)
+            .remedy(Some(NETWORK_REMEDY.to_owned())),
+        Some(PagePlace::ThisBackend) => found.because(API_SERVER),
+        None if recent.has_signal(StepSignal::PageSeconds) => found.because(WORK),
+        None => found,
+    }
+}
+
+/// Whether the streams of a kind wait far longer than plain ones, which lose no time.
+fn waits_more(window: &StepWindow<'_>, seconds: StepSignal, outputs: StepSignal) -> bool {
+    let mean = |seconds, outputs| window.ratio(seconds, outputs, MIN_OF_KIND);
+    let Some(of_kind) = mean(seconds, outputs) else {
+        return false;
+    };
+    let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
+        return false;
+    };
+    let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
+        return false;
+    };
+    of_kind >= KIND_FACTOR * plain && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+}
+
+/// The cause if many tokens arrive at once, and at the peers fewer.
+fn lumps(evaluation: &Evaluation<'_>) -> Option<String> {
+    let at_once = |window: &StepWindow<'_>| {
+        window.ratio(StepSignal::StreamTokens, StepSignal::StreamArrivals, 1.0)
+    };
+    let window = evaluation.short_window();
+    let tokens = window.sum(StepSignal::StreamTokens).unwrap_or(0.0);
+    if tokens < MIN_LUMP_TOKENS {
+        return None;
+    }
+    let own = at_once(&window)?;
+    let peers = windows(evaluation.peers(), FAST);
+    let of_peers = peers.iter().filter_map(at_once).reduce(f64::max);
+    let is_lump = match of_peers {
+        Some(peers) => own >= LUMP_TOKENS && own >= LUMP_FACTOR * peers,
+        None => own >= LUMP_TOKENS_ALONE,
+    };
+    if !is_lump {
+        return None;
+    }
+    let per_event = window.ratio(StepSignal::StreamTokens, StepSignal::StreamEvents, 1.0)?;
+    let who = if per_event >= own / 2.0 {
+        "the engine sends them so (--stream-interval)"
+    } else {
+        "a proxy on the way collects them"
+    };
+    let peers = of_peers.map_or_else(String::new, |peers| format!(", at its peers {peers:.0}"));
+    Some(format!(
+        "its tokens arrive in lumps of {own:.0}{peers}: {who}"
+    ))
+}

@@ -1,0 +1,326 @@
+//! Counts of requests by what they have in common, in bounded memory: their client, their model, their tenant, their
+//! path and their kind.
+
+use super::group::{Group, GroupKey};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokenweir_api::{ClientSummary, GroupSummary, HarmKind, largest_clients};
+use tokenweir_request::observe::StreamInfo;
+use tokenweir_request::record::{ClientIdentity, RequestRecord};
+
+/// The counts of requests. At most [`MAX_CLIENTS`] clients have counts. The values of all other keys are label values
+/// or names of the gateway, so their number is bounded.
+#[derive(Debug, Default)]
+pub(super) struct TrafficCounts {
+    pub(super) all: Group,
+    pub(super) clients: HashMap<ClientKey, Group>,
+    groups: BTreeMap<GroupKey, Group>,
+}
+
+/// A client: the tenant and the name of its key, or its address if it has no key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum ClientKey {
+    Key { tenant: Arc<str>, key: Arc<str> },
+    Address(IpAddr),
+}
+
+/// Maximum number of clients with counts. If a further client sends a request, it replaces the
+/// client with the least [`Group::work`], unless it has caused even less.
+pub(super) const MAX_CLIENTS: usize = 256;
+/// Minimum number of harmed requests of which the common property is named.
+const MIN_HARMED: u64 = 5;
+/// Greatest logarithm of the probability with which so many requests have a property by chance: 0.1 %.
+const MAX_LOG_PROBABILITY: f64 = -7.0;
+
+// === impl TrafficCounts ===
+
+impl TrafficCounts {
+    /// Counts an ended request.
+    pub(super) fn record(&mut self, record: &RequestRecord) {
+        let counts = Group::of_record(record);
+        self.all.add(&counts);
+        let client = ClientKey::of(record.caller.as_ref(), record.client);
+        self.add_client(client, &counts);
+        GroupKey::visit(record, |key| self.group(key).add(&counts));
+    }
+
+    /// Counts an open stream.
+    pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
+        let counts = Group::of_stream(stream);
+        self.add_client(
+            ClientKey::of(stream.caller.as_ref(), stream.client),
+            &counts,
+        );
+        // Prompt tokens of a model and a tenant are those of ended requests.
+        let mut open = counts;
+        open.prompt_tokens = 0;
+        self.group(GroupKey::model(&stream.model)).add(&open);
+        if let Some(caller) = &stream.caller {
+            self.group(GroupKey::tenant(caller)).add(&open);
+        }
+    }
+
+    /// Adds the counts of another time window to these counts.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.merge_all(other);
+        self.merge_groups(other);
+    }
+
+    /// Adds the sums over all requests.
+    pub(super) fn merge_all(&mut self, other: &Self) {
+        self.all.add(&other.all);
+    }
+
+    /// Adds the counts by client and by property.
+    pub(super) fn merge_groups(&mut self, other: &Self) {
+        for (key, counts) in &other.clients {
+            self.add_client(key.clone(), counts);
+        }
+        for (key, counts) in &other.groups {
+            self.group(key.clone()).add(counts);
+        }
+    }
+
+    /// The clients with the largest shares of the work, with their tenants and the names of their keys, or with their
+    /// addresses.
+    pub(super) fn ranked_clients(&self) -> Vec<ClientSummary> {
+        let summaries = self.clients.iter().map(|(key, counts)| {
+            let summary = counts.client_summary();
+            match key {
+                ClientKey::Key { tenant, key } => ClientSummary {
+                    tenant: Some(tenant.to_string()),
+                    key: Some(key.to_string()),
+                    ..summary
+                },
+                ClientKey::Address(address) => ClientSummary {
+                    address: Some(address.to_string()),
+                    ..summary
+                },
+            }
+        });
+        largest_clients(summaries.collect())
+    }
+
+    /// The counts of each model, by name.
+    pub(super) fn models(&self) -> Vec<GroupSummary> {
+        self.summaries(|key| match key {
+            GroupKey::Model(name) => Some(name),
+            _ => None,
+        })
+    }
+
+    /// The counts of each tenant, by name.
+    pub(super) fn tenants(&self) -> Vec<GroupSummary> {
+        self.summaries(|key| match key {
+            GroupKey::Tenant(name) => Some(name),
+            _ => None,
+        })
+    }
+
+    /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of all
+    /// requests have. Kinds without such a property are omitted.
+    pub(super) fn common_properties(&self) -> BTreeMap<String, String> {
+        let words = |kind: HarmKind| Some((kind.as_str().to_owned(), self.common_property(kind)?));
+        HarmKind::ALL.into_iter().filter_map(words).collect()
+    }
+
+    fn common_property(&self, kind: HarmKind) -> Option<String> {
+        let harmed = self.all.harmed(kind);
+        if harmed < MIN_HARMED {
+            return None;
+        }
+        let is_common = |counts: &Group| {
+            let part = counts.harmed(kind);
+            let share = counts.requests as f64 / self.all.requests as f64;
+            let is_by_chance = part as f64 * share.ln() > MAX_LOG_PROBABILITY;
+            5 * part >= 4 * harmed && share < 0.5 && !is_by_chance
+        };
+        let clients = self
+            .clients
+            .iter()
+            .map(|(key, counts)| (key.words(), counts));
+        let groups = self
+            .groups
+            .iter()
+            .map(|(key, counts)| (key.words(), counts));
+        // Of several such properties, the rarest says the most. The client comes first.
+        let rarest = clients
+            .chain(groups)
+            .filter(|(_, counts)| is_common(counts))
+            .min_by_key(|(_, counts)| counts.requests);
+        let (words, counts) = rarest?;
+        let part = counts.harmed(kind);
+        Some(if part == harmed {
+            format!("all {harmed} {words}")
+        } else {
+            format!("{part} of {harmed} {words}")
+        })
+    }
+
+    fn summaries(&self, name_of: impl Fn(&GroupKey) -> Option<&Arc<str>>) -> Vec<GroupSummary> {
+        let summary = |(key, counts): (&GroupKey, &Group)| {
+            let name = name_of(key)?.to_string();
+            Some(counts.group_summary(name))
+        };
+        self.groups.iter().filter_map(summary).collect()
+    }
+
+    fn group(&mut self, key: GroupKey) -> &mut Group {
+        self.groups.entry(key).or_default()
+    }
+
+    fn add_client(&mut self, key: ClientKey, counts: &Group) {
+        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&key) {
+            let least = self.clients.iter().min_by_key(|(_, counts)| counts.work());
+            let Some((least, _)) = least.filter(|(_, least)| least.work() <= counts.work()) else {
+                return;
+            };
+            let least = least.clone();
+            self.clients.remove(&least);
+        }
+        self.clients.entry(key).or_default().add(counts);
+    }
+}
+
+// === impl ClientKey ===
+
+impl ClientKey {
+    fn of(caller: Option<&Arc<ClientIdentity>>, address: IpAddr) -> Self {
+        match caller {
+            Some(caller) => Self::Key {
+                tenant: caller.tenant.clone(),
+                key: caller.key.clone(),
+            },
+            None => Self::Address(address),
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Key { tenant, key } => format!("of tenant {tenant}, key {key}"),
+            Self::Address(address) => format!("of client {address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tokenweir_request::record::fixtures::streamed;
+    use tokenweir_request::record::{Answer, Outcome};
+
+    fn of_tenant(tenant: &str) -> RequestRecord {
+        let mut record = streamed();
+        record.answer = Some(Answer::Good);
+        record.caller = Some(Arc::new(ClientIdentity {
+            tenant: tenant.into(),
+            key: "batch".into(),
+            is_tenant_label: true,
+        }));
+        record
+    }
+
+    #[test]
+    fn the_busiest_client_stays_in_bounded_memory() {
+        let mut counts = TrafficCounts::default();
+        let mut record = streamed();
+        record.caller = None;
+        for number in 0..10_000_u32 {
+            record.client = IpAddr::V4(Ipv4Addr::from(number));
+            counts.record(&record);
+            if number % 100 == 0 {
+                record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
+                (0..5).for_each(|_| counts.record(&record));
+            }
+        }
+        assert_eq!(counts.clients.len(), MAX_CLIENTS);
+        let clients = counts.ranked_clients();
+        let most = clients.iter().max_by_key(|client| client.requests).unwrap();
+        assert_eq!(
+            (most.address.as_deref(), most.requests),
+            (Some("10.0.0.7"), 500)
+        );
+    }
+
+    #[test]
+    fn one_key_is_one_client() {
+        let mut counts = TrafficCounts::default();
+        let mut record = of_tenant("search");
+        for last in 1..4 {
+            record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+            counts.record(&record);
+        }
+        let clients = counts.ranked_clients();
+        assert_eq!(clients.len(), 1);
+        let expected = (Some("search"), Some("batch"), None, 3, 36);
+        let ClientSummary {
+            tenant,
+            key,
+            address,
+            requests,
+            prompt_tokens,
+            ..
+        } = &clients[0];
+        let shown = (tenant.as_deref(), key.as_deref(), address.as_deref());
+        assert_eq!(
+            (shown.0, shown.1, shown.2, *requests, *prompt_tokens),
+            expected
+        );
+    }
+
+    #[test]
+    fn models_and_tenants_have_counts_and_a_ttft() {
+        let mut counts = TrafficCounts::default();
+        let mut record = of_tenant("search");
+        counts.record(&record);
+        let mut both = TrafficCounts::default();
+        record.outcome = Outcome::Truncated;
+        both.record(&record);
+        both.merge(&counts);
+        let tenants = both.tenants();
+        assert_eq!(
+            (&*tenants[0].name, tenants[0].requests, tenants[0].failed),
+            ("search", 2, 1)
+        );
+        assert_eq!((tenants[0].prompt_tokens, tenants.len()), (24, 1));
+        let ttft = record.ttft().unwrap().as_secs_f64();
+        assert!((both.models()[0].ttft_seconds.unwrap() - ttft).abs() < 1e-9);
+    }
+
+    #[test]
+    fn most_harmed_requests_name_their_client() {
+        let play = |harmed: &[(&str, u32)]| {
+            let mut counts = TrafficCounts::default();
+            (0..40).for_each(|_| counts.record(&of_tenant("web")));
+            (0..60).for_each(|_| counts.record(&of_tenant("chat")));
+            for (tenant, requests) in harmed {
+                let mut record = of_tenant(tenant);
+                record.answer = Some(Answer::Failed);
+                (0..*requests).for_each(|_| counts.record(&record));
+            }
+            counts.common_properties().remove("failed")
+        };
+        let all = Some("all 12 of tenant web, key batch".to_owned());
+        assert_eq!(play(&[("web", 12)]), all);
+        let most = Some("10 of 12 of tenant web, key batch".to_owned());
+        assert_eq!(play(&[("web", 10), ("chat", 2)]), most);
+        assert_eq!(play(&[("web", 6), ("chat", 6)]), None);
+        assert_eq!(play(&[("web", 4)]), None, "too few");
+        assert_eq!(play(&[("chat", 30)]), None, "most requests are of chat");
+    }
+
+    #[test]
+    fn the_rarest_property_is_named() {
+        let mut counts = TrafficCounts::default();
+        (0..90).for_each(|_| counts.record(&of_tenant("web")));
+        let mut record = of_tenant("web");
+        record.answer = Some(Answer::Late);
+        record.options.has_media = true;
+        (0..10).for_each(|_| counts.record(&record));
+        let common = counts.common_properties();
+        assert_eq!(common["late"], "all 10 with images or other media");
+    }
+}

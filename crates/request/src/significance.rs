@@ -1,0 +1,19 @@
+//! Statistics of counted requests.
+
+/// Number of standard deviations between a measured share and its lower confidence bound. The true share is
+/// below this bound in one of 40 measurements.
+const DEVIATIONS: f64 = 1.96;
+
+/// Whether `part` of `total` is significantly more than `share`: the lower confidence bound of the measured
+/// share is above `share` (score interval of E. B. Wilson, 1927).
+pub fn is_share_above(part: u64, total: u64, share: f64) -> bool {
+    if total == 0 {
+        return false;
+    }
+    let count = total as f64;
+    let square = DEVIATIONS * DEVIATIONS;
+    let observed = part as f64 / count;
+    let middle = observed + square / (2.0 * count);
+    let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);
+    (middle - DEVIATIONS * variance.sqrt()) / (1.0 + square / count) > share
+}
