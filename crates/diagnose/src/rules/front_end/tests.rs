@@ -229,7 +229,7 @@ fn a_hanging_stream_beside_served_ones_is_named() {
 }
 
 #[test]
-fn a_limit_lower_than_that_of_peers_is_named() {
+fn a_limit_below_that_of_peers_is_named() {
     let found = found(|index, step| {
         let is_limited = index == 2;
         step.gateway.in_flight = if is_limited { 7 } else { 9 };
