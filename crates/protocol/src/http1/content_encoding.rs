@@ -46,7 +46,7 @@ pub struct ZstdDecoder {
     max_blocks: usize,
 }
 
-/// An encoded body. After [`PORTION_BYTES`] it fails with [`ErrorKind::WouldBlock`] until the next portion is allowed.
+/// An encoded body. After `PORTION_BYTES` it fails with [`ErrorKind::WouldBlock`] until the next portion is allowed.
 #[derive(Default)]
 pub struct Portions {
     rest: Bytes,

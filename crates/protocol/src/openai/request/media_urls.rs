@@ -24,10 +24,10 @@ const MAX_DEPTH: usize = 1_000;
 
 /// Number of bytes of a body that [`has_url_member`] searches.
 const MAX_SEARCHED_BYTES: usize = 64 << 10;
-/// The end of each of [`URL_NAMES`], without its underscore.
+/// The end of each of `URL_NAMES`, without its underscore.
 const URL_NAME_END: &[u8] = b"url\"";
 
-/// Whether the beginning of a body probably has a member with one of [`URL_NAMES`]. The search is fast and not
+/// Whether the beginning of a body probably has a member with one of `URL_NAMES`. The search is fast and not
 /// exact: it serves statistics.
 pub fn has_url_member(body: &[u8]) -> bool {
     let searched = &body[..body.len().min(MAX_SEARCHED_BYTES)];
