@@ -117,8 +117,8 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
                deviation; a small one indicates a timeout.",
     excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
                `prefill_starvation` or `stalls` holds",
-    remedy: "Compare the clients' timeout with the duration of responses. The access log has each \
-             request with termination client_cancelled.",
+    remedy: "Compare the clients' timeout with the duration of responses. In the access \
+             log these requests have termination = client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
     pages: false,
     explained_by: &[
