@@ -81,7 +81,7 @@ pub(super) static VERSION_TAKEN_OUT: VerdictDescription = VerdictDescription {
     is_about_state: true,
     severity: "warning",
     meaning: "A version of a split model gets no requests, because it was worse than the others.",
-    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause has \
+    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause states \
                the version, the fault and both shares.",
     excluded: "",
     remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
