@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_is_short_with_examples() {
+    fn the_help_is_short_and_contains_an_example() {
         let help = parse_line("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
         assert!(help.lines().count() < 40, "{help}");

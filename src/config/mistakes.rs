@@ -233,7 +233,7 @@ admin: nonsense
     }
 
     #[test]
-    fn a_consequence_is_not_reported() {
+    fn consequences_of_a_mistake_are_not_reported() {
         for text in [
             "tiers: { names: ['a b'] }\nadmission: { classes: ['a b'] }\n",
             "tls:\n  cert: a.pem\n  key: [b]\n",

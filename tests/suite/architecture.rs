@@ -370,7 +370,7 @@ fn every_file_has_a_description_and_bounded_length() {
 }
 
 #[test]
-fn external_crates_are_used_where_allowed() {
+fn external_crates_are_used_only_where_allowed() {
     let rooms = [
         ("prometheus::", &["telemetry", "app"][..]),
         ("opentelemetry", &["telemetry"]),

@@ -110,8 +110,8 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
             .take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
         format!("victim-{}", &rest[..digits.count()])
     };
-    // If the gateway takes a part of the valid request as the body of the mutated one, the response may
-    // contain only the beginning of the name.
+    // The gateway may read the first bytes of the valid request as the end of the mutated body. The response then
+    // contains only a prefix of the name, which is not the name of another request.
     let is_own = text
         .split("victim-")
         .skip(1)

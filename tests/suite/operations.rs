@@ -357,7 +357,9 @@ fn each_alert_links_to_its_runbook() {
             urgent.push(format!("`{name}`"));
         }
     }
-    assert!(page.contains(&format!("`page` needs action now: {}.", urgent.join(", "))));
+    let urgent = urgent.join(", ");
+    let sentence = format!("Alerts with the severity `page` need action now: {urgent}.");
+    assert!(page.contains(&sentence));
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn valid_responses_are_parsed_like_hyper(wire in wire(), piece in 1_usize..80) {
+    fn gateway_and_hyper_parse_valid_responses_alike(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let theirs = runtime.block_on(parse_with_hyper(wire.clone()));
         // hyper accepts a chunked body from an HTTP/1.0 server. The gateway does not, because HTTP/1.0 has no

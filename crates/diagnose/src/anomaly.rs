@@ -7,7 +7,7 @@ use super::verdict::Anomaly;
 
 /// A value is anomalous only if it is above or below its usual value by at least this factor.
 const MIN_CHANGE_FACTOR: f64 = 2.0;
-/// The names of the measures that can be anomalous: a change of their value can harm requests.
+/// The names of the measures that can be anomalous. Measures whose changes cannot harm requests are left out.
 pub fn measure_names() -> impl Iterator<Item = &'static str> {
     let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
     let measures = WindowMeasure::ALL.into_iter();

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn request_paths_follow_the_prefix_with_their_query() {
+    fn path_and_query_are_appended_to_the_prefix() {
         let path = PathAndQuery::from_static("/v1/models?x=1");
         for (url, expected, id) in [
             ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),

@@ -274,7 +274,7 @@ fn prefix_affinity_holds_until_overload() {
 }
 
 #[test]
-fn names_in_configuration_and_metrics_are_equal() {
+fn policy_names_are_equal_in_configuration_and_metrics() {
     for kind in PolicyKind::ALL {
         let name: StrDeserializer<'_, Error> = kind.as_str().into_deserializer();
         assert_eq!(PolicyKind::deserialize(name), Ok(kind));
@@ -282,7 +282,7 @@ fn names_in_configuration_and_metrics_are_equal() {
 }
 
 #[test]
-fn unobserved_backends_get_the_fastest_cost() {
+fn unobserved_backends_get_the_fastest_prefill_cost() {
     let cost = |base| PrefillCost {
         base,
         per_token: 1e-5,

@@ -281,10 +281,10 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 }
 
 #[test]
-fn the_queue_time_follows_without_engine_times() {
+fn queue_time_is_derived_without_engine_times() {
     type Load = fn(&mut Simulation);
-    // Each load with the greatest p99 error that the test allows. In the last load, prompts wait for
-    // batches of other prompts. No engine reports the size of these batches.
+    // The name of each load, the greatest p99 error that the test allows, and the load. In the last load,
+    // prompts wait for batches of other prompts, and no engine reports the size of these batches.
     let loads: [(&str, f64, Load); 8] = [
         ("concurrency 1", 0.3, |it| it.closed_loop(1, 100, 1..300)),
         ("concurrency 8", 0.3, |it| it.closed_loop(8, 400, 1..300)),

@@ -246,7 +246,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_lines_show_the_slow_cause() {
+    fn the_slow_cause_follows_the_outcome() {
         let lines = explanation(&json!({
             "request_id": "r-1", "trace_url": "http://ui/4a",
             "attempts": [

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_without_streams_is_forgotten() {
+    fn entries_of_tenants_without_streams_are_pruned() {
         let memory = ContinuationMemory::default();
         memory.set_limit(100);
         let _open = memory.charge(party("open"));

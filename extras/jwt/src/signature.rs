@@ -62,7 +62,8 @@ struct Jwk<'a> {
     y: Option<&'a str>,
 }
 
-/// Lengths of RSA keys in bits. Shorter keys can be factored, longer ones take long to check.
+/// Accepted lengths of RSA keys, in bits. Shorter keys can be factored. Signatures of longer keys take long to
+/// check.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
 // === impl Algorithm ===

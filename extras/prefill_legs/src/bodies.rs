@@ -5,7 +5,7 @@ use bytes::Bytes;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::{Api, Splice, Usage, read_usage};
 
-/// The field of requests and responses that has the parameters of the KV cache transfer.
+/// The field of requests and responses that contains the parameters of the KV cache transfer.
 const PARAMETERS: &str = "kv_transfer_params";
 /// The `kv_transfer_params` of a prefill leg. In its response, the engine returns them with values instead of
 /// `null`.
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_leg_has_the_prefill_responses_parameters() {
+    fn the_decode_leg_contains_the_prefill_responses_parameters() {
         let parameters = r#"{"do_remote_prefill": true, "remote_block_ids":[[1,2]], "x":1.50}"#;
         let response = format!(
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#

@@ -24,8 +24,8 @@ pub struct PrefillLegs;
 /// The prefill legs of one request, over all its attempts.
 #[derive(Default)]
 struct Legs {
-    /// The parameters from the response to a prefill leg that no decode backend has received yet, or only
-    /// that of the present attempt. `None`: there are none.
+    /// The parameters from the response to a prefill leg. No decode backend of an earlier attempt has received
+    /// them. `None`: there are no such parameters.
     parameters: Option<Box<Parameters>>,
     /// Whether the present attempt has the parameters.
     is_decode_leg: bool,
@@ -86,9 +86,8 @@ impl AttemptStep for Legs {
 }
 
 impl Legs {
-    /// Sends a prefill leg if that is predicted to be faster, and turns the body of the attempt, that of
-    /// the whole request, into that of the decode leg. Otherwise the backend of the attempt computes the
-    /// prompt.
+    /// Sends a prefill leg if that is predicted to be faster, and replaces the body of the attempt by the body
+    /// of the decode leg. Otherwise the backend of the attempt computes the prompt.
     async fn prefill(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
         let result = self.parameters(exchange, attempt).await;
         let skipped = result.as_ref().err().copied();
@@ -107,7 +106,8 @@ impl Legs {
         }
     }
 
-    /// The parameters for the decode leg: those that no engine has received, or those of a new prefill leg.
+    /// Returns the parameters for the decode leg. Reuses parameters that no engine has received yet, or sends a
+    /// new prefill leg.
     async fn parameters(
         &mut self,
         exchange: &mut Exchange,

@@ -11,7 +11,7 @@ use tokenweir_routing::resilience::FailureKind;
 pub struct RankFacet {
     /// Whether the configuration makes ranks targets of routing.
     pub(crate) is_enabled: AtomicFlag,
-    /// Whether the backend has refused a rank since its last start.
+    /// Whether the backend has refused a rank since it last started. If so, it chooses the ranks itself.
     pub(crate) is_refused: AtomicFlag,
 }
 

@@ -133,7 +133,8 @@ impl WorkingSet {
         self.contexts.is_empty()
     }
 
-    /// What the live sessions need at `now`. Forgets the sessions that have ended.
+    /// Returns what the live sessions need. At most once in 100 ms, forgets the sessions that have ended and
+    /// computes the need again.
     pub(crate) fn need(&mut self, now: Instant) -> Need {
         let due = |at: Instant| now.saturating_duration_since(at) >= COMPUTED_EVERY;
         if self.need.computed_at.is_none_or(due) {

@@ -36,7 +36,7 @@ fn seconds() -> u64 {
     since.unwrap().as_secs()
 }
 
-/// A claim of a gateway that has used and wants any amounts.
+/// A claim of a gateway with random used, held and wanted amounts.
 fn random_claim(random: &mut fastrand::Rng) -> SubjectClaim {
     let limits = UsageLimits {
         requests_per_day: Some(LIMIT),

@@ -450,7 +450,7 @@ fn a_share_of_each_minute_holds_without_store() {
 }
 
 #[test]
-fn open_requests_are_limited_over_gateways() {
+fn gateways_share_a_limit_of_open_requests() {
     let limits = UsageLimits {
         concurrency: Some(200),
         ..UsageLimits::default()

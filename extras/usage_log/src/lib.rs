@@ -1,13 +1,14 @@
-//! The usage log: a record of what each request used that a backend received, for bills. It is never sampled,
-//! and no record is missing without a gap that says so.
+//! The usage log, for billing. It contains one record for each request that a backend received, with what the
+//! request used. Records are never sampled. Where records are missing, the log contains a gap event.
 //!
 //! ```text
 //! request ends ─► bounded queue ─► thread: lines ─► FILE, FILE.old ─► thread: sync ─► push
 //! ```
 //!
-//! A request never waits for the disk. A record is written at once, so the end of the process loses only what was
-//! in the queue for some microseconds, and the end of the machine what was not stored yet. Records wait in the queue
-//! while the file cannot be written, and are counted as lost beyond its capacity.
+//! A request never waits for the disk. The thread writes a record as soon as it is in the queue. A crash of the
+//! process loses the records in the queue. A crash of the machine also loses the lines that were not synced to
+//! the disk. While the file cannot be written, records wait in the queue. Records that do not fit into the queue
+//! are counted as lost.
 
 mod counters;
 mod disk_sync;

@@ -24,15 +24,15 @@ pub struct WebhookNotifier {
 /// The webhook senders of the active configuration.
 #[derive(Default)]
 struct RunningSenders {
-    /// Each sender with its task. The task ends when its `SupervisedTask` is dropped.
+    /// Each sender and the task that runs it. The task ends when its `SupervisedTask` is dropped.
     senders: Vec<(Arc<WebhookSender>, SupervisedTask)>,
     gateway: String,
     runbooks: String,
 }
 
 impl WebhookNotifier {
-    /// Starts the senders with these settings, in place of the previous ones. Messages that wait for a
-    /// webhook with the same URL are kept. Must be called inside a Tokio runtime.
+    /// Replaces all senders by senders with these settings. If a webhook keeps its URL, its waiting messages and
+    /// its status are kept. Must be called inside a Tokio runtime.
     pub fn configure(&self, settings: WebhookSettings) {
         let WebhookSettings {
             endpoints,
@@ -63,8 +63,8 @@ impl WebhookNotifier {
         };
     }
 
-    /// Sends each verdict of a diagnosis that began, ended or became more severe to all webhooks.
-    /// Does not wait.
+    /// Queues a message to all webhooks for each verdict that began, ended or became more severe since the last
+    /// call. Does not wait until a webhook has received it.
     pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         let running = lock(&self.running);
         if running.senders.is_empty() {

@@ -56,10 +56,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
-    /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
-    /// gateway), events (KV events, for the texts that their own gateway has sent), exact (the true
-    /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
-    /// or exact+exchange. Several views: a table for each.
+    /// What the policies know about the contents of the prefix caches. approximate: the prompts that
+    /// their own gateway sent. events: also the KV events for these prompts. exact: the true contents.
+    /// exchange: the prompts and pending prompt tokens of all gateways. events+exchange, exact+exchange:
+    /// both. Several values give a table for each.
     #[arg(
         long,
         value_name = "VIEW",

@@ -1,5 +1,5 @@
-//! The text of a file without the entries that have mistakes. Removed characters become spaces, so that
-//! the positions of all other entries stay valid.
+//! The text of a configuration file without the entries that have mistakes. Spaces replace the removed characters,
+//! so that all other entries keep their lines and columns.
 
 use super::yaml::{self, Entry};
 use std::ops::Range;

@@ -67,10 +67,10 @@ pub(super) static LOG_LINES_LOST: VerdictDescription = VerdictDescription {
     is_about_state: true,
     severity: "warning",
     meaning: "Lines of the access log are lost: its output does not accept them.",
-    evidence: "In the last 45 s a write failed, or more than 8 MiB of lines waited for their reader.",
+    evidence: "In the last 45 s a write failed, or more than 8 MiB of lines waited to be written.",
     excluded: "",
-    remedy: "Free space on the disk of the log, or make its reader faster. The log of the gateway has \
-             the error.",
+    remedy: "Free space on the disk of the access log, or speed up the process that reads it. The log of the \
+             gateway contains the error.",
     disproof: "tokenweir_access_log_lines_total{result=\"dropped\"} does not grow.",
     pages: false,
 };
@@ -81,7 +81,7 @@ pub(super) static VERSION_TAKEN_OUT: VerdictDescription = VerdictDescription {
     is_about_state: true,
     severity: "warning",
     meaning: "A version of a split model gets no requests, because it was worse than the others.",
-    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause has \
+    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause states \
                the version, the fault and both shares.",
     excluded: "",
     remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_certificate_reload_lasts_until_a_success() {
+    fn a_failed_certificate_reload_is_reported_until_success() {
         let mut rules = GatewayRules::default();
         let mut is_named = |succeeded, failed| {
             let certificate_reloads = CertificateReloads { succeeded, failed };

@@ -52,11 +52,11 @@ pub(super) static BACKEND_AWAITED: VerdictDescription = VerdictDescription {
     is_about_state: true,
     severity: "warning",
     meaning: "Requests wait in the gateway, because no backend can serve their model.",
-    evidence: "Requests wait for a model that no backend can serve now. The cause has the model, \
-               the time without a backend and the number of waiting requests.",
+    evidence: "Requests wait for a model that no backend can serve now. The cause states the model, for \
+               how long no backend could serve it, and the number of waiting requests.",
     excluded: "",
-    remedy: "Start a backend of the model. Without one the requests get 503 after \
-             admission.max_backend_wait.",
+    remedy: "Start a backend that serves the model. If none starts within admission.max_backend_wait, the \
+             requests get 503.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
     pages: false,
 };

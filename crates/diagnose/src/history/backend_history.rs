@@ -186,7 +186,7 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
-    /// Whether both backends serve the same models. Also true if the models of both are not known.
+    /// Whether both backends serve the same models. Also true if the models of neither are known.
     pub(crate) fn has_models_of(&self, other: &Self) -> bool {
         let models = |history: &Self| Some(history.last_sample?.gateway?.models);
         models(self) == models(other)

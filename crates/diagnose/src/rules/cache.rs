@@ -95,7 +95,7 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     excluded: "`shared_backend`, `kv_thrashing` holds, or the backend restarted in the last ten minutes",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
-    disproof: "The prompts that the backend receives do not begin with the same text.",
+    disproof: "The prompts that the backend receives begin with different texts, so they share no prefix.",
     pages: false,
     explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[

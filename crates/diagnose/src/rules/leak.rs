@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.
 const MIN_ORPHANED_REQUESTS: f64 = 3.0;
-/// Minimum KV usage of an idle engine for a leak of KV blocks.
+/// Minimum share of the KV cache that an idle engine must keep in use to be reported for a leak.
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
 /// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);

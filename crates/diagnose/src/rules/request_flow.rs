@@ -113,12 +113,12 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     meaning: "Many more clients than usual disconnect before their response is complete.",
     evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
                three times usual, and six standard deviations above it; or they left after the same time (within \
-               10 %). A usual share below 5 % counts as 5 %. The remedy has the mean time until they disconnected, with its \
-               deviation; a small one indicates a timeout.",
+               10 %). A usual share below 5 % counts as 5 %. The remedy states the mean time until they disconnected, with its \
+               deviation. A small deviation indicates a timeout of the clients.",
     excluded: "`kv_thrashing`, `kv_backlog`, `decode_starvation`, `slow_engine`, \
                `prefill_starvation` or `stalls` holds",
-    remedy: "Compare the clients' timeout with the duration of responses. The access log has each \
-             request with termination client_cancelled.",
+    remedy: "Compare the clients' timeout with the duration of responses. In the access \
+             log these requests have termination = client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
     pages: false,
     explained_by: &[

@@ -1,8 +1,9 @@
 //! The access log: one line at the end of each request and, if configured, one line at its start. Lines have
 //! no prompts, responses or API keys.
 //!
-//! The lines of routine requests without a tenant, and of requests that no backend got, can be rate
-//! limited. The lines of all other requests are always written.
+//! Rate limits can omit lines at the start of requests, and the lines at the end of routine requests without
+//! a tenant and of requests that no backend got. No rate limit omits the line at the end of another request.
+//! Any line is dropped if the reader of the log is too slow, or if the write fails.
 
 mod fields;
 pub(super) mod json_object;

@@ -30,7 +30,7 @@ pub struct PromptLookup {
     /// The engine blocks between the ends of two successive known text blocks. They are kept for the next
     /// engine whose cached part of the prompt ends between the same two text blocks.
     span: Vec<ChainBlock>,
-    /// Number of the known text block at whose end `span` ends. `None`: `span` is not filled yet.
+    /// Index of the known text block at whose end `span` ends. `None`: `span` is not filled yet.
     span_place: Option<usize>,
 }
 

@@ -92,7 +92,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
             .map_or(0.0, |bucket| Self::midpoint(bucket).min(self.max))
     }
 
-    /// Index of the bucket of the `q` quantile. `None` without durations.
+    /// Index of the bucket that contains the `q` quantile. `None`: the histogram contains no durations.
     pub fn quantile_bucket(&self, q: f64) -> Option<usize> {
         let rank = nearest_rank(self.count, q)?;
         let mut cumulative_count = 0;

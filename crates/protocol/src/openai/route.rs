@@ -56,8 +56,9 @@ const CANCEL_SUFFIX: &str = "/cancel";
 /// Greatest length of a response id in a path, in bytes.
 const MAX_RESPONSE_ID_BYTES: usize = 128;
 
-/// The method, the path and the route of each forwarded or answered API. `/tokenize` and `/detokenize` are
-/// in the table because load generators call them on the base URL.
+/// The method, the path and the route of each fixed path that the gateway serves. `ApiRoute::lookup_item`
+/// finds the routes of paths that contain an id. `/tokenize` and `/detokenize` are in the table because load
+/// generators call them on the base URL.
 const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/chat/completions", ApiRoute::Forward(Api::Chat)),
     (POST, "/v1/completions", ApiRoute::Forward(Api::Completions)),

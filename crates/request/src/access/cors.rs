@@ -32,7 +32,8 @@ pub struct Cors {
 }
 
 const ANY_ORIGIN: &str = "*";
-/// Methods of a path that the gateway does not serve. The script of a page then gets the error response.
+/// The methods that a preflight response allows for a path that the gateway does not serve. The browser then sends
+/// the request, and the script of the web page can read the error response.
 const DEFAULT_METHODS: &str = "GET, POST";
 /// Response headers that scripts of a web page may read.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(

@@ -109,7 +109,8 @@ enum Action {
 const IDS_STEP: usize = 100;
 /// The splicer adds memory to its charge in steps of this many bytes.
 const MEMORY_STEP: usize = 4 << 10;
-/// Greatest length of an event, in bytes. The ids of a prompt of a million tokens take this many bytes.
+/// Maximum length of a server-sent event, in bytes. From a longer event on, the splicer forwards the stream
+/// unchanged. The ids of a prompt of one million tokens take about this many bytes.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 impl StreamSplicer {

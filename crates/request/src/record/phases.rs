@@ -10,8 +10,9 @@ named_enum! {
     pub enum RequestPhase {
         /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",
-        /// Time in the gateway: request body read → handed to the connection of the last attempt, minus the
-        /// time in the admission queue, in failed attempts and in requests before them.
+        /// Time that the gateway itself takes from the end of the request body until it sends the last attempt.
+        /// The admission queue, failed attempts and requests that the gateway made before an attempt do not
+        /// count.
         Gateway = "gateway",
         /// Time in the failed attempts before the last one.
         FailedAttempts = "failed_attempts",

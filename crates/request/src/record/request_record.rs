@@ -126,8 +126,8 @@ const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
     /// The record of a request whose head was read at `accepted`. The outcome is [`Outcome::Cancelled`]
-    /// until the caller changes it. The record is created directly on the heap: a move would copy 2 KiB
-    /// for each request.
+    /// until the caller changes it. The record is created directly on the heap, because a move would
+    /// copy up to 1,400 bytes for each request.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,

@@ -10,8 +10,8 @@ use crate::{Candidate, PolicyChoice, RoutingRequest};
 /// Least share of a prompt, from 0 to 1, that a backend must have in its cache to be preferred for the
 /// prompt.
 const MIN_CACHED_SHARE: f64 = 0.1;
-/// Multiple of the mean load above which a backend is too busy (Mirrokni, Thorup and Zadimoghaddam
-/// 2018: consistent hashing with bounded loads).
+/// The factor of the mean load in the `bound` above which a backend is too busy (Mirrokni, Thorup and
+/// Zadimoghaddam 2018: consistent hashing with bounded loads).
 pub(super) const BOUNDED_LOAD_FACTOR: f64 = 1.25;
 
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {

@@ -12,7 +12,7 @@ use crate::engine::{EngineSpec, SimulatedEngineLoad};
 pub struct MetricsSource<'a> {
     /// The first served model name.
     pub model: &'a str,
-    /// Size of the KV cache of the engine, for `cache_config_info`.
+    /// The specification of the engine. `cache_config_info` shows its KV cache size.
     pub spec: &'a EngineSpec,
     /// Gauges and counters of the engine.
     pub load: &'a SimulatedEngineLoad,

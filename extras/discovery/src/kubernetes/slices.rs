@@ -19,7 +19,7 @@ pub(super) struct EndpointSlices {
     pending: BTreeMap<String, Vec<PodEndpoint>>,
 }
 
-/// The address of a pod that is not terminating.
+/// An endpoint of a slice: the address and the readiness of a pod that is not terminating.
 #[derive(Debug)]
 struct PodEndpoint {
     /// Name of the pod, or the address of an endpoint that is no pod. The name is the same in the

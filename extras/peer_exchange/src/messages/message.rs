@@ -29,7 +29,8 @@ pub struct BackendBacklog {
     pub pending_tokens: u64,
 }
 
-/// A prompt that a gateway sent to a backend.
+/// Tells the other gateways that this gateway sent a prompt to a backend. Contains hashes of the name of the
+/// backend and of the blocks of the prompt, not the text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SentPrompt {
     /// Hash of the name of the backend.

@@ -263,7 +263,7 @@ fn an_overdue_turn_displaces_the_longest_idle() {
 }
 
 #[test]
-fn sessions_that_never_return_soon_count_little() {
+fn abandoned_sessions_stop_reserving_cache() {
     let mut now = clock::epoch();
     let mut set = WorkingSet::new(Some(128 * 100));
     for number in 0..400 {

@@ -81,7 +81,7 @@ fn every_request_is_served_once_completely() {
 }
 
 #[test]
-fn too_long_a_request_is_not_served() {
+fn requests_larger_than_the_cache_are_not_served() {
     let jobs = jobs();
     let small = setup("2:kv=20000", 0.2);
     let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|| ());

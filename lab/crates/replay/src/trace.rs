@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_bytes_cover_all_tokens() {
+    fn byte_sized_blocks_cover_all_input_tokens() {
         let line = r#"{"timestamp": 0, "input_length": 256, "output_length": 3, "hash_ids": [7, 8],
             "block_bytes": 512, "input_bytes": 1024}"#
             .replace('\n', " ");

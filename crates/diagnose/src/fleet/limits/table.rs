@@ -25,7 +25,7 @@ pub(super) enum LimitKind {
     Client,
 }
 
-/// The settings whose values the rule needs.
+/// The settings whose values the rule reads. `FleetObservation` contains the values of those that are set.
 pub const LIMIT_SETTINGS: [&str; 20] = [
     "timeouts.connect",
     "timeouts.first_output",

@@ -28,15 +28,15 @@ pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
     is_about_state: true,
     severity: "info, warning if requests wait for their bodies",
     meaning: "Clients do not read their responses, or send their requests, as fast as the gateway takes them.",
-    evidence: "At two evaluations in succession, the clients of two or more streams, and of 20 % \
-               of the open streams, did not read. Or in a minute the bodies of three or more requests, significantly more than \
-               1 %, took 1 s or more to arrive, at less than 250 kB per second.",
+    evidence: "Either: at two consecutive evaluations at least two streams, and at least 20 % of the open \
+               streams, wait for clients that do not read. Or: within a minute at least three request bodies, and significantly \
+               more than 1 % of all, took 1 s or more to arrive, at less than 250 kB per second.",
     excluded: "",
     remedy: "tokenweir top lists the streams with the phase write_stalled. Check the network of \
              the clients, and whether they read while they process. The TTFT of a request begins with its head, so slow uploads \
              look like slow backends.",
-    disproof: "The clients of the streams in the phase write_stalled read the responses of other \
-               servers fast, or send bodies to them fast.",
+    disproof: "The same clients read the responses of other servers fast, or send request bodies to other \
+               servers fast.",
     pages: false,
 };
 

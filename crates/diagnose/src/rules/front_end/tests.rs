@@ -7,7 +7,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::clock;
 
-/// One step of a backend: what a fault can change.
+/// What the diagnosis reads of one backend in one step. A test changes the values to simulate a fault.
 #[derive(Debug, Clone)]
 struct Step {
     page: EngineLoad,
@@ -164,7 +164,7 @@ fn a_slow_metrics_page_shows_the_api_server() {
 }
 
 #[test]
-fn late_pages_everywhere_show_the_network() {
+fn late_pages_of_all_backends_show_network_delay() {
     let found = found(|_, step| {
         delay(step, 0.3);
         step.gateway.page_seconds = Some(0.5);

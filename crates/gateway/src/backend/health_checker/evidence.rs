@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokenweir_net::client;
 use tokenweir_net::page_fetcher::FetchError;
 
-/// What the response to a request for `/health` shows.
+/// The result of a health check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HealthAnswer {
     /// The backend is healthy.

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_a_thousand_scrapes_per_second() {
+    fn pools_get_at_most_1000_scrapes_per_second() {
         for backend_count in [0, 1, 16, 100] {
             assert_eq!(
                 min_interval_for_pool(MIN_INTERVAL, backend_count),

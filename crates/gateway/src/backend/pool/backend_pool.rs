@@ -24,7 +24,8 @@ use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PromptFingerprint};
 use tokio::sync::{Notify, broadcast};
 
-/// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
+/// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read, unless
+/// the configuration has a `scrape.timeout` above the default of 2 s.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
 
 /// All backends, and the policy that picks a backend for each attempt.

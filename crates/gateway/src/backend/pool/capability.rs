@@ -148,7 +148,8 @@ impl PoolSnapshot {
         })
     }
 
-    /// Whether the backend at `position` may be able to serve the request.
+    /// Returns `false` if the request names another backend, or if the backend at `position` is known not to
+    /// serve the path, the media or the length of the request.
     pub(super) fn may_serve(
         &self,
         position: usize,
@@ -275,7 +276,8 @@ impl RequestNeeds<'_> {
             && !self.is_too_long_for(backend, position)
     }
 
-    /// Whether the backend may be able to serve the request, although it seems too long for the backend.
+    /// Returns `false` if the backend is known not to serve the path, the media or the length of the request. Of
+    /// an estimated length, only the least possible value counts.
     fn may_be_met_by(&self, backend: &Backend, position: usize) -> bool {
         let context = self.lengths.at(position);
         let fits = |length: &RequestLength| {

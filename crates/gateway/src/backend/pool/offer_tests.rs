@@ -150,7 +150,7 @@ fn a_stuck_backend_is_the_last_resort() {
 }
 
 #[test]
-fn named_models_are_expected() {
+fn listed_and_configured_models_are_expected() {
     let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
     let unlisted = pool(&[None]);
     assert!(is_expected(&unlisted, "any"), "the backend may serve it");

@@ -250,8 +250,9 @@ impl AdmissionController {
         request.payload.is_admitted = record.admission.is_some();
         request.gated_until = gated_until(standing, now, now + settings.max_wait);
         let group = &request.group;
-        // Waiting requests are served first. The new request gets a lease only if no request
-        // of the same group still waits.
+        // Waiting requests are served first. The new request must wait if a request of its group that the gate
+        // cannot hold still waits. It must wait behind requests that the gate can hold only if the gate can hold
+        // the new request, too.
         let must_wait = queue.precedes(group)
             && self
                 .dispatch_queued(queue, Some(settings), now)

@@ -209,8 +209,8 @@ impl UpstreamBody {
     }
 }
 
-/// A number from 0 to 1 that depends on nothing but the request id, so that every attempt and every
-/// gateway decides alike whether it requests continuous usage.
+/// A number from 0 to 1 that depends on the request id only. So all attempts and all gateways make the same
+/// decision whether to request continuous usage.
 fn usage_sampling_value(request_id: &str) -> f64 {
     unit(
         request_id
@@ -227,7 +227,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn each_process_samples_the_same_ids() {
+    fn usage_sampling_depends_on_the_request_id_only() {
         let is_sampled = |id: &u32| usage_sampling_value(&format!("sample-{id}")) < 0.5;
         let sampled: Vec<u32> = (0..24).filter(is_sampled).collect();
         assert_eq!(sampled, [0, 4, 7, 8, 11, 13, 14, 18, 19, 20, 21, 22]);

@@ -19,8 +19,8 @@ fn spans(status: &StatusSnapshot) -> SpanCounts {
     status.blocks.get_or_default()
 }
 
-/// Returns a function that adds the counts of spans. `None`: spans are not exported. `most_waiting`: the
-/// maximum number of spans that wait for their export.
+/// Returns a function that adds the span counts to the status. `spans`: `None` if spans are not exported.
+/// `most_waiting`: the maximum number of spans that wait for their export.
 pub fn status_source(spans: Option<SpanSink>, most_waiting: u64) -> StatusSource {
     Arc::new(move |status, _| {
         let mut counts = SpanCounts::default();

@@ -1,6 +1,6 @@
 //! The bytes in the prompt fields of a request to the Messages API that the engine does not put into
-//! the prompt. They change between requests whose prompts begin alike, so a key of the prompt
-//! must not contain them.
+//! the prompt. They differ between requests whose prompts have a common prefix, so the key of a
+//! prompt must not depend on them.
 
 use super::prompt::{PromptPart, PromptSpans};
 use crate::json::members::{length_until_closed, visit_elements, visit_members};
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribution_that_the_engine_keeps_is_prompt() {
+    fn attribution_that_the_engine_keeps_counts_as_prompt() {
         for form in [
             r#"{"system":"x-anthropic-billing-header: v; cch=1;","messages":[]}"#,
             r#"{"messages":[{"role":"user","content":[A]}]}"#,

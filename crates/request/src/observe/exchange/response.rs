@@ -234,7 +234,8 @@ fn read_type(
         .get(CONTENT_ENCODING)
         .is_some_and(|value| !is_identity(value));
     if record.api == Some(Api::Http) {
-        // The body of a stored response has the usage of an earlier request.
+        // The body of a stored response contains the usage of an earlier request, and a Realtime connection
+        // carries WebSocket frames. Neither is read.
         return observer.on_head("", false);
     }
     let media_type = media_type(headers);

@@ -31,7 +31,8 @@ pub(super) struct UsageFilter {
     is_after_finish: bool,
     /// Whether an event with a finish reason was written without the fingerprint.
     lacks_fingerprint: bool,
-    /// The fingerprint in the events that were written. Empty: no event had a fingerprint.
+    /// The last `system_fingerprint` that was written in an event with a finish reason. Empty: none was
+    /// written.
     written_fingerprint: Bytes,
     /// The events to edit that end in the current frame, with their byte ranges. A range that
     /// starts at 0 also includes the held bytes.

@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_explain_the_wait_are_long() {
+    fn only_long_prompts_explain_missing_first_output() {
         let record = record_without_output(20_000.0, 3_000);
         assert_eq!(
             cause_and_phase(&record),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lowered_gpu_clock_explains_slow_decode() {
+    fn gpu_throttling_explains_slow_decode() {
         for is_throttled in [false, true] {
             let slow = slow_cause_after(|record, at| {
                 let decision = Arc::make_mut(record.decision.as_mut().unwrap());

@@ -216,8 +216,9 @@ fn headroom(objective: f64, predicted: f64) -> f64 {
 const TTFT_FEATURES: usize = 10;
 const TPOT_FEATURES: usize = 6;
 
-/// `prefix-cache-affinity-filter`: keeps only the backends that have at least this share of the prompt,
-/// unless their predicted TTFT is too long.
+/// The `prefix-cache-affinity-filter` of llm-d: keeps only the backends whose caches contain at least `share`
+/// of the prompt. Keeps all backends if no cache contains as much, or if the least predicted TTFT of those
+/// backends exceeds that of the others by more than `MAX_TTFT_PENALTY`.
 fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize> {
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_follower_begins_a_session() {
+    fn a_second_follow_up_begins_a_new_session() {
         let request = |after| TraceRequest {
             after,
             ..TraceRequest::default()

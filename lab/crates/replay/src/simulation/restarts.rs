@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_streams_with_output_break_off() {
+    fn a_restart_fails_only_streams_with_output() {
         // In each pair, one request is sent to the backend that restarts at second 5. The prompts of the
         // second pair take a second to compute. No prompts share a prefix.
         let pair = |at, prompt, output| [request(at, prompt, output), request(at, prompt, output)];
