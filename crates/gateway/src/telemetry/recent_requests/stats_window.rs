@@ -73,8 +73,10 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
+        let is_of_client = is_of_api_client(record);
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
+            && is_of_client
         {
             let is_of_backend = record.refusal.is_none();
             let errors = if is_of_backend {
@@ -84,7 +86,9 @@ impl RequestStatsWindow {
             };
             *errors.entry(status).or_default() += 1;
         }
-        if let Some(reason) = record.refusal {
+        if let Some(reason) = record.refusal
+            && is_of_client
+        {
             let reasons = match record.outcome {
                 Outcome::Rejected => &mut self.refused,
                 _ => &mut self.rejected,
@@ -260,6 +264,12 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
+}
+
+/// Whether a request may come from a client of an API. Scanners ask for paths that the gateway does not serve. A client
+/// with a wrong base URL does so too, but with POST.
+fn is_of_api_client(record: &RequestRecord) -> bool {
+    record.route.is_some() || record.method == "POST"
 }
 
 fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {

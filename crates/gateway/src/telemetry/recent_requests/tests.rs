@@ -21,6 +21,23 @@ fn recent_requests() -> (Instant, RecentRequests) {
 }
 
 #[test]
+fn unknown_paths_of_scanners_are_no_client_errors() {
+    let (epoch, recent) = recent_requests();
+    let unknown = |method| RequestRecord {
+        route: None,
+        method,
+        status: Some(404),
+        outcome: Outcome::ClientError,
+        refusal: Some("not_found"),
+        ..record_ended_at(epoch)
+    };
+    recent.finished(&[&unknown("GET")]);
+    assert!(recent.last_minute(epoch).gateway_client_errors.is_empty());
+    recent.finished(&[&unknown("POST")]);
+    assert_eq!(recent.last_minute(epoch).gateway_client_errors[&404], 1);
+}
+
+#[test]
 fn only_requests_of_the_last_minute_count() {
     let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
