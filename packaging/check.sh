@@ -149,6 +149,7 @@ serviceAccount: { annotations: { eks.amazonaws.com/role-arn: "arn:aws:iam::1:rol
 podLabels: { team: serving }
 podAnnotations: { linkerd.io/inject: "false" }
 priorityClassName: high
+podSecurityContext: { fsGroup: 65532 }
 networkPolicy: { enabled: true, clients: [{ namespaceSelector: { matchLabels: { app: chat } } }] }
 VALUES
   helm template gw "$chart" --values "$out/values.yaml" >"$out/full.yaml"
@@ -157,10 +158,14 @@ VALUES
     'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
     'release: prometheus' 'authorization:' 'alert: TokenweirDown' 'record: tokenweir:slo_budget:ratio' \
     '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirdown' 'nodePort: 30443' \
-    'loadBalancerIP: 192.0.2.1' 'role-arn' 'team: serving' 'linkerd.io/inject' 'priorityClassName: high' \
+    'loadBalancerIP: 192.0.2.1' 'role-arn' 'team: serving' 'linkerd.io/inject' 'priorityClassName: high' 'fsGroup: 65532' \
     'kind: NetworkPolicy' '- podSelector: {}'
   ! grep 'kind: Secret' "$out/full.yaml" || { echo "the chart creates a token beside config.access.admin_token" >&2; exit 1; }
   check_configuration "$out/full.yaml"
+  # The values of the guide for backends with API keys.
+  sed -n '/^# values.yaml, for:/,/^```$/{/^```$/!p}' docs/guides/kubernetes.md >"$out/guide.yaml"
+  helm template gw "$chart" --values "$out/guide.yaml" >"$out/backends.yaml"
+  assert_rendered "$out/backends.yaml" 'discovery: []' 'name: gpu-1' 'secretName: gateway-keys'
   if have kubernetes-validate "the schema of the objects"; then
     kubernetes-validate --strict --quiet --no-warn "$out/chart.yaml" "$out/full.yaml"
   fi

@@ -109,7 +109,7 @@ impl GrantRules {
 
     /// The name of the tenant, which is one of the key file.
     fn tenant(&self, all: &Value, keys: &ApiKeys) -> Result<Arc<str>, Refusal> {
-        let named = find(all, self.names.tenant.as_deref()).and_then(Value::as_str);
+        let named: Option<String> = read(all, self.names.tenant.as_deref())?;
         match named.filter(|name| keys.has_tenant(name)) {
             Some(name) => Ok(name.into()),
             None => self.default_tenant.clone().ok_or(Refusal::Tenant),

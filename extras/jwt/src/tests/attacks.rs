@@ -166,7 +166,7 @@ malformed     iat  "now"
 malformed     sub  ["a"]
 malformed     sub  "\ud800"
 tenant        tenant "root"
-tenant        tenant ["a"]
+claims        tenant ["a"]
 tenant        tenant "A"
 tenant        tenant -
 claims        tier "root"

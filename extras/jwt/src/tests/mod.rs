@@ -168,6 +168,7 @@ async fn claims_decide_tenant_tier_models_and_limits() {
     assert!(pseudonym.len() == 32 && !pseudonym.contains("user"));
 
     for refused in [
+        json!({ "realm": { "team": ["a"] } }),
         json!({ "tier": "platinum" }),
         json!({ "tier": 7 }),
         json!({ "scope": { "m": true } }),
