@@ -244,6 +244,6 @@ fn parse_trailers(lines: &[u8]) -> Result<Option<Box<HeaderMap>>, Http1ParseErro
         return Err(Http1ParseError::InvalidChunks);
     };
     let map =
-        to_header_map(headers, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
+        to_header_map(headers, 0, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
     Ok(Some(map).filter(|map| !map.is_empty()).map(Box::new))
 }

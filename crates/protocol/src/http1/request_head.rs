@@ -72,7 +72,7 @@ pub fn parse_request_head(
     // Header values share the memory of the received bytes.
     let shared_value = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
     let headers =
-        to_header_map(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
+        to_header_map(parsed.headers, 0, shared_value).ok_or(Http1ParseError::InvalidHead)?;
     let body = request_body_framing(&headers, is_http10)?;
     let is_keep_alive = is_keep_alive(&headers, is_http10);
     let is_expectant =

@@ -70,6 +70,9 @@ pub fn parse_response_head(
     }
 }
 
+/// Greatest number of headers that the gateway adds to most responses.
+const ADDED_HEADERS: usize = 4;
+
 /// The head of a final (not 1xx) response that httparse parsed.
 fn finish_response_head(
     method: &Method,
@@ -78,7 +81,7 @@ fn finish_response_head(
     length: usize,
 ) -> Result<ResponseHead, Http1ParseError> {
     let is_http10 = parsed.version == Some(0);
-    let mut headers = to_header_map(parsed.headers, HeaderValue::from_bytes)
+    let mut headers = to_header_map(parsed.headers, ADDED_HEADERS, HeaderValue::from_bytes)
         .ok_or(Http1ParseError::InvalidHead)?;
     let has_body = *method != Method::HEAD
         && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

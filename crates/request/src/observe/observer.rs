@@ -92,18 +92,21 @@ impl ResponseObserver {
         }
     }
 
+    /// Whether the body is parsed. Called after [`Self::on_head`].
+    pub(super) fn reads_body(&self) -> bool {
+        self.mode != InspectionMode::Opaque
+    }
+
     /// Reads a JSON document with usage that came in a response header instead of in the body.
     pub fn on_metadata(&mut self, document: &[u8], now: Instant, timings: &mut Timings) {
-        if self.mode == InspectionMode::Opaque {
-            self.reader.data(document);
-            // The body is still to come, and a header that is not JSON is no error of the response.
-            let delta = Delta {
-                terminal: false,
-                malformed: false,
-                ..self.reader.end_whole()
-            };
-            self.merge_delta(delta, now, timings);
-        }
+        self.reader.data(document);
+        // The body is still to come, and a header that is not JSON is no error of the response.
+        let delta = Delta {
+            terminal: false,
+            malformed: false,
+            ..self.reader.end_whole()
+        };
+        self.merge_delta(delta, now, timings);
     }
 
     /// Observes a chunk of the body. Every event that the chunk completes has the time `now`.
@@ -126,7 +129,7 @@ impl ResponseObserver {
     /// Writes this name into the field `model` of the response. Called after [`Self::on_head`].
     pub fn rename_model(&mut self, name: &str) {
         let is_stream = self.mode == InspectionMode::Stream;
-        if self.mode != InspectionMode::Opaque {
+        if self.reads_body() {
             self.rename = Some(Box::new(ModelRename::new(name, is_stream)));
         }
     }

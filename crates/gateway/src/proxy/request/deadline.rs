@@ -1,6 +1,7 @@
 //! The deadlines of a response: the configured deadlines, and the time after which the client no
 //! longer waits.
 
+use super::identity::HeaderLookup;
 use super::settings::RequestSettings;
 use crate::backend::routes::RoutePolicy;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -120,6 +121,7 @@ impl AttemptDeadlines {
                 failure,
             })
         });
+        let headers = HeaderLookup::new(headers);
         let announced = CLIENT_TIMEOUT_HEADERS
             .iter()
             .find_map(|name| headers.get(name));

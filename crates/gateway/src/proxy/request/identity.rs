@@ -60,7 +60,7 @@ impl IdentityReader {
             return RequestIdentity::default();
         }
         let sent = &fields.identity;
-        let headers = &HeadersByLength::new(headers);
+        let headers = &HeaderLookup::new(headers);
         let agent = AgentUser::from_fields(fields);
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
         let header_text = |names| first_header(headers, names).and_then(text);
@@ -86,13 +86,13 @@ impl IdentityReader {
     /// The name of the user of a request, as the client sent it. `None`: the request names no user.
     pub(crate) fn user_name(&self, headers: &HeaderMap, fields: &RequestFields) -> Option<String> {
         let agent = AgentUser::from_fields(fields);
-        self.user_of(&HeadersByLength::new(headers), fields, agent.user)
+        self.user_of(&HeaderLookup::new(headers), fields, agent.user)
     }
 
     /// `agent`: the user in the field of an agent.
     fn user_of(
         &self,
-        headers: &HeadersByLength<'_>,
+        headers: &HeaderLookup<'_>,
         fields: &RequestFields,
         agent: Option<String>,
     ) -> Option<String> {
@@ -123,7 +123,7 @@ pub(crate) fn session_name<'a>(
 ) -> Option<Cow<'a, [u8]>> {
     let sent = &fields.identity;
     let from_body = |value: &'a Option<Box<str>>| Some(value.as_deref()?.as_bytes().into());
-    first_header(&HeadersByLength::new(headers), names)
+    first_header(&HeaderLookup::new(headers), names)
         .map(|value| value.as_bytes().into())
         .or_else(|| from_body(&sent.metadata_session))
         .or_else(|| {
@@ -173,24 +173,22 @@ impl AgentUser {
     }
 }
 
-/// The headers of a request, and the lengths of their names. Most configured header names differ in
-/// length from all header names of a request, so a lookup of such a name needs no hash.
-struct HeadersByLength<'a> {
+/// The headers of a request, with a summary of the lengths and first letters of their names. Most names that are looked
+/// up differ in both from all header names of a request, so their lookup needs no hash.
+pub(super) struct HeaderLookup<'a> {
     headers: &'a HeaderMap,
-    /// Bit n: the request has a header name whose length in bytes, modulo 64, is n.
-    lengths: u64,
+    /// The [`bit_of`] each name.
+    bits: u64,
 }
 
-impl<'a> HeadersByLength<'a> {
-    fn new(headers: &'a HeaderMap) -> Self {
-        let lengths = headers
-            .keys()
-            .fold(0, |lengths, name| lengths | length_bit(name));
-        Self { headers, lengths }
+impl<'a> HeaderLookup<'a> {
+    pub(super) fn new(headers: &'a HeaderMap) -> Self {
+        let bits = headers.keys().fold(0, |bits, name| bits | bit_of(name));
+        Self { headers, bits }
     }
 
-    fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
-        if self.lengths & length_bit(name) == 0 {
+    pub(super) fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
+        if self.bits & bit_of(name) == 0 {
             None
         } else {
             self.headers.get(name)
@@ -198,15 +196,14 @@ impl<'a> HeadersByLength<'a> {
     }
 }
 
-fn length_bit(name: &HeaderName) -> u64 {
-    1 << (name.as_str().len() % 64)
+fn bit_of(name: &HeaderName) -> u64 {
+    let name = name.as_str().as_bytes();
+    let first = name.first().copied().unwrap_or_default();
+    1 << ((name.len() + usize::from(first)) % 64)
 }
 
 /// The first value of 1 to [`MAX_VALUE_BYTES`] bytes among the headers `names`, in this order.
-fn first_header<'a>(
-    headers: &HeadersByLength<'a>,
-    names: &[HeaderName],
-) -> Option<&'a HeaderValue> {
+fn first_header<'a>(headers: &HeaderLookup<'a>, names: &[HeaderName]) -> Option<&'a HeaderValue> {
     let is_plausible = |value: &&HeaderValue| (1..=MAX_VALUE_BYTES).contains(&value.len());
     names
         .iter()

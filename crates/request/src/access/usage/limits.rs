@@ -149,32 +149,28 @@ impl RateLimitStatus {
 
     /// Sets the rate limit headers of a response.
     pub fn write(&self, headers: &mut HeaderMap) {
-        let quotas = [
-            (REQUEST_LIMIT_HEADERS, self.requests),
-            (TOKEN_LIMIT_HEADERS, self.tokens),
-        ];
-        for (names, quota) in quotas {
-            let Some(RemainingQuota {
-                limit,
-                remaining,
-                reset,
-            }) = quota
-            else {
-                continue;
-            };
-            let values = [
-                HeaderValue::from(limit),
-                HeaderValue::from(remaining),
-                format_go_duration(reset),
-            ];
-            for (name, value) in names.into_iter().zip(values) {
-                headers.insert(name, value);
-            }
+        if let Some(requests) = &self.requests {
+            requests.write(REQUEST_LIMIT_HEADERS, headers);
+        }
+        if let Some(tokens) = &self.tokens {
+            tokens.write(TOKEN_LIMIT_HEADERS, headers);
         }
     }
 }
 
 impl RemainingQuota {
+    /// Sets the headers with these names: of the limit, of the rest, and of the time until the quota is whole again.
+    fn write(&self, names: [HeaderName; 3], headers: &mut HeaderMap) {
+        let values = [
+            HeaderValue::from(self.limit),
+            HeaderValue::from(self.remaining),
+            format_go_duration(self.reset),
+        ];
+        for (name, value) in names.into_iter().zip(values) {
+            headers.insert(name, value);
+        }
+    }
+
     fn lower_remaining(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         a.into_iter().chain(b).min_by_key(|quota| quota.remaining)
     }

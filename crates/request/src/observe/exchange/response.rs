@@ -57,7 +57,9 @@ impl Exchange {
                 .set_buckets(&in_flight.settings.scales);
         }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
-        if let Some(metadata) = headers.get(METADATA) {
+        if !observer.reads_body()
+            && let Some(metadata) = headers.get(METADATA)
+        {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
         let fingerprint = response
