@@ -3,7 +3,8 @@
 use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
-use std::collections::{BTreeMap, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -149,25 +150,8 @@ impl BackendRequestCounters {
         (bytes as f64 / prompt.bytes.max(1) as f64).min(1.0)
     }
 
-    fn count_attempts(&self, record: &RequestRecord) {
-        let backends = self.backends.load();
-        for (index, attempt) in record.attempts.iter().enumerate() {
-            if let Some(counters) = backends.get(&attempt.backend) {
-                let (_, counts) = &mut *lock(&counters.ended);
-                counts.attempts += 1;
-                if let Some(kind) = record.backend_failure(index) {
-                    let status = attempt.status.filter(|status| *status >= 400);
-                    let seconds = seconds_until_failure(record, attempt);
-                    counts.add_failures(&AttemptFailures {
-                        kind,
-                        status,
-                        count: 1,
-                        seconds,
-                        squares: seconds * seconds,
-                    });
-                }
-            }
-        }
+    /// Counts a request for a model that no backend lists.
+    fn count_unserved(&self, record: &RequestRecord) {
         let is_unserved = record.attempts.is_empty()
             && record.status == Some(UNKNOWN_MODEL_STATUS)
             && record.model.is_label_value();
@@ -188,12 +172,19 @@ impl Sink for BackendRequestCounters {
     }
 
     fn finished(&self, records: &[&RequestRecord]) {
+        let backends = self.backends.load();
         for record in records {
-            self.count_attempts(record);
+            self.count_unserved(record);
             self.count_unforwarded(record);
             let known_share = self.known_share(record);
-            if let Some(counters) = self.counters(record) {
-                counters.on_finished(record, known_share);
+            for (index, attempt) in record.attempts.iter().enumerate() {
+                let Some(counters) = backends.get(&attempt.backend) else {
+                    continue;
+                };
+                counters.on_attempt(record, index, attempt);
+                if index + 1 == record.attempts.len() {
+                    counters.on_finished(record, known_share);
+                }
             }
         }
     }
@@ -211,6 +202,24 @@ impl BackendCounters {
         );
     }
 
+    /// Counts an attempt of a request, which is its attempt `index`.
+    fn on_attempt(&self, record: &RequestRecord, index: usize, attempt: &Attempt) {
+        let (_, counts) = &mut *lock(&self.ended);
+        counts.attempts += 1;
+        if let Some(kind) = record.backend_failure(index) {
+            let status = attempt.status.filter(|status| *status >= 400);
+            let seconds = seconds_until_failure(record, attempt);
+            counts.add_failures(&AttemptFailures {
+                kind,
+                status,
+                count: 1,
+                seconds,
+                squares: seconds * seconds,
+            });
+        }
+    }
+
+    /// Counts a request at the backend of its last attempt.
     fn on_finished(&self, record: &RequestRecord, known_share: f64) {
         let (counts, _) = &mut *lock(&self.ended);
         counts.finished += 1;
@@ -222,7 +231,14 @@ impl BackendCounters {
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
-            let tokens = answer_tokens(record);
+            // If the count of the engine contradicts the response, it is estimated.
+            let has_wrong_usage = record.has_wrong_usage();
+            let tokens = if has_wrong_usage {
+                record.observed.estimated_tokens
+            } else {
+                record.output_tokens().unwrap_or_default()
+            };
+            counts.wrong_usages += u64::from(has_wrong_usage);
             counts.served_tokens += tokens;
             counts.served_roots += (tokens as f64).sqrt();
             count_text(counts, &record.observed.text_sample);
@@ -237,7 +253,7 @@ impl BackendCounters {
         let Some(decision) = &record.decision else {
             return;
         };
-        let chosen = decision.selected().candidate;
+        let chosen = decision.selected_candidate();
         counts.prompt_tokens += chosen.prompt;
         counts.reusable_tokens += decision.max_cached_tokens();
         counts.reusable_here_tokens += chosen.cached;
@@ -284,7 +300,7 @@ fn count_first_output(counts: &mut BackendRequestCounts, record: &RequestRecord)
     };
     let seconds = wait.as_secs_f64();
     let prompt = record.decision.as_ref();
-    let prompt = prompt.map_or(0.0, |decision| decision.selected().candidate.prompt);
+    let prompt = prompt.map_or(0.0, |decision| decision.selected_candidate().prompt);
     if record.options.has_media {
         counts.media_outputs += 1;
         counts.media_seconds += seconds;
@@ -321,15 +337,6 @@ fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     })
 }
 
-/// Output tokens of a response. If the count of the engine contradicts the response, it is estimated.
-fn answer_tokens(record: &RequestRecord) -> u64 {
-    if record.has_wrong_usage() {
-        record.observed.estimated_tokens
-    } else {
-        record.output_tokens().unwrap_or_default()
-    }
-}
-
 /// Counts how the engine ended a response, and what the response contains against what its request asked for.
 fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     let Some(end) = record.response_end() else {
@@ -339,7 +346,6 @@ fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     counts.empty_responses += u64::from(end == ResponseEnd::Empty);
     counts.cut_responses += u64::from(end == ResponseEnd::Cut);
     counts.reasoning_alone += u64::from(record.is_reasoning_alone());
-    counts.wrong_usages += u64::from(record.has_wrong_usage());
     let damaged = record.has_damaged_text();
     counts.sampled_texts += u64::from(damaged.is_some());
     counts.damaged_texts += u64::from(damaged == Some(true));

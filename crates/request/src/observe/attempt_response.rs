@@ -65,16 +65,19 @@ impl AttemptResponse {
         if let Some(backend) = &backend {
             record.condition = backend.condition(now);
         }
-        let Some(mut observer) = self.observer.take() else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
         if let Some(written_at) = self.written_at.take() {
-            record_write_stall(&mut observer, written_at, now);
+            record_write_stall(observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(&mut observer, entry.activity().on_end(now));
+            record_stall(observer, entry.activity().on_end(now));
         }
-        record.observed = observer.into_observed().into();
+        // Taken last, because the observer is large and each move copies it.
+        if let Some(observed) = self.observer.take().map(ResponseObserver::into_observed) {
+            record.observed = observed.into();
+        }
         record.end = termination;
         record.outcome = outcome(record);
         if let Some(backend) = backend {

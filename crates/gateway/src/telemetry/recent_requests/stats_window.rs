@@ -294,6 +294,9 @@ fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u
 /// Adds the gaps between the outputs of one stream to `latencies`. Each gap counts as the midpoint of its
 /// bucket in `gaps`.
 pub(super) fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
+    if gaps.count() == 0 {
+        return;
+    }
     let snapshot = gaps.snapshot();
     let mut lower = 0.0;
     for (count, bound) in snapshot
