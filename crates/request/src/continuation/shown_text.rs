@@ -56,6 +56,8 @@ impl ShownText {
     pub(super) fn forget_before(&mut self, position: usize) {
         let kept = (self.shown - position).max(END_BYTES);
         let forgotten = self.tail.len().saturating_sub(kept);
-        self.tail.drain(..self.tail.floor_char_boundary(forgotten));
+        if forgotten > 0 {
+            self.tail.drain(..self.tail.floor_char_boundary(forgotten));
+        }
     }
 }

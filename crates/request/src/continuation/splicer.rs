@@ -238,6 +238,9 @@ impl StreamSplicer {
         self.partial.extend_from_slice(&part[at..]);
         self.check_memory();
         let forwarded = edited.map_or_else(|| part.slice(..at), BytesMut::freeze);
+        if self.partial.is_empty() {
+            return forwarded;
+        }
         self.ignore_if_too_long(forwarded)
     }
 
