@@ -350,7 +350,7 @@ impl Principal {
         pool: &BackendPool,
         record: &mut RequestRecord,
         fields: &RequestFields,
-    ) -> Result<ModelRoute, GatewayError> {
+    ) -> Result<Arc<ModelRoute>, GatewayError> {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
         record.model = route.label.clone().requested_as(fields.model.as_deref());
@@ -367,7 +367,7 @@ impl Principal {
         pool: &BackendPool,
         exchange: &mut Exchange,
         fields: &RequestFields,
-    ) -> Result<ModelRoute, GatewayError> {
+    ) -> Result<Arc<ModelRoute>, GatewayError> {
         let mut route = self.model_route(pool, exchange.record(), fields)?;
         if route.absent_since.is_some() {
             drop(route);

@@ -5,8 +5,8 @@ use super::attempt::ForwardResult;
 use super::context::ProxyContext;
 use super::forward::{InboundRequest, forward};
 use super::request::body::IncomingBody;
-use super::response::{EarlyResponse, ProxyResponseBody, ResponseHeaders};
-use http::{Request, Response};
+use super::response::{EarlyResponse, ProxyResponse, ProxyResponseBody, ResponseHeaders};
+use http::Request;
 use http_body::Body;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -27,7 +27,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     abort_handle: ResponseAbortHandle,
     early: &EarlyResponse,
     request: Request<B>,
-) -> impl Future<Output = Response<ProxyResponseBody>> {
+) -> impl Future<Output = ProxyResponse> {
     let (mut head, body) = request.into_parts();
     async move {
         let mut exchange = recorded.exchange.with_abort_handle(abort_handle);
@@ -89,7 +89,7 @@ fn refuse(
     error: &GatewayError,
     envelope: ErrorEnvelope,
     request_id: &RequestId,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     let response = error.to_response_in(envelope, Some(request_id.as_str()));
     let bytes = response.body().size_hint().lower();
     exchange.refuse(
@@ -98,7 +98,7 @@ fn refuse(
         error.reason(),
         error.outcome(),
     );
-    response.map(ProxyResponseBody::Complete)
+    ProxyResponseBody::complete(response)
 }
 
 #[cfg(test)]

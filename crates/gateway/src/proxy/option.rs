@@ -6,11 +6,11 @@ use super::context::ProxyContext;
 use super::extensions::Extension;
 use super::request::body_memory::HeldBody;
 use super::request::read_request::ReadRequest;
-use super::response::{EarlyResponse, ProxyResponseBody};
+use super::response::{EarlyResponse, ProxyResponse};
 use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request};
 use http_body_util::combinators::UnsyncBoxBody;
 use std::fmt::Debug;
 use std::io;
@@ -74,7 +74,7 @@ pub trait TakenRequest: Send {
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
-    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    ) -> BoxFuture<'a, ProxyResponse>
     where
         Self: 'a;
 }
@@ -98,16 +98,16 @@ impl RequestOptions {
         record: &mut RequestRecord,
         request: &ReadRequest<'_>,
         body: &[u8],
-    ) -> Option<ModelRoute> {
+    ) -> Option<Arc<ModelRoute>> {
         let mut options = Self::of(context);
         let version = options.find_map(|option| option.version(context, record, request, body))?;
         let routes = context.state.pool.routes();
-        let mut route = routes.lookup(Some(&version)).clone();
+        let mut route = ModelRoute::clone(routes.lookup(Some(&version)));
         route.served_as.get_or_insert_with(|| version.clone());
         record.model = route.label.clone();
         record.served_as.clone_from(&route.served_as);
         route.version = Some(version);
-        Some(route)
+        Some(Arc::new(route))
     }
 
     /// Lets an option take over a request by its head. `None`: the proxy handles the request.

@@ -66,12 +66,12 @@ pub struct ModelRoute {
 pub struct RouteTable {
     /// The routes of configured models and of models that backends list, by the name in client
     /// requests.
-    by_name: HashMap<Arc<str>, ModelRoute>,
+    by_name: HashMap<Arc<str>, Arc<ModelRoute>>,
     /// The route of requests without a model name.
-    default_route: ModelRoute,
+    default_route: Arc<ModelRoute>,
     /// The route of model names that are not in `by_name`. Its backends have not listed their
     /// models yet.
-    unknown_model_route: ModelRoute,
+    unknown_model_route: Arc<ModelRoute>,
     /// The models for `/v1/models`, sorted by id.
     models: Vec<ServedModel>,
     /// The distinct sets of backend positions of all routes.
@@ -114,7 +114,7 @@ struct SharedLists {
 impl RouteTable {
     /// The route of a requested model. A request without a model name, or with an empty name (which
     /// vLLM allows), may go to every backend.
-    pub fn lookup(&self, model: Option<&str>) -> &ModelRoute {
+    pub fn lookup(&self, model: Option<&str>) -> &Arc<ModelRoute> {
         match model {
             None | Some("") => &self.default_route,
             Some(name) => self.by_name.get(name).unwrap_or(&self.unknown_model_route),
@@ -128,7 +128,7 @@ impl RouteTable {
         let Some(name) = model.filter(|name| !name.is_empty()) else {
             return true;
         };
-        let is_target = |route: &ModelRoute| route.served_as.as_deref() == Some(name);
+        let is_target = |route: &Arc<ModelRoute>| route.served_as.as_deref() == Some(name);
         match self.by_name.get(name) {
             Some(route) => route.is_expected || !route.backends.is_empty(),
             None => self.by_name.is_empty() || self.by_name.values().any(is_target),
@@ -205,21 +205,20 @@ impl RouteTable {
             models.extend(rule.model_entry(entries));
             let label = labels.label_for(&rule.name);
             let route = rule.route(label, entries, &unlisted, &mut shared);
-            by_name.insert(rule.name.clone(), route);
+            by_name.insert(rule.name.clone(), route.into());
         }
         RouteRule::add_split_routes(rules, labels, &mut shared, &mut by_name, &mut models);
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        let mut default_route = default_route(&groups, advertised.len(), labels, &mut shared);
-        default_route.caps = default_caps(rules, &groups);
+        let default_route = default_route(rules, &groups, advertised.len(), labels, &mut shared);
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
-            shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
+            Arc::new(shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty()));
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
         for (name, mut route) in absent.take(MAX_ABSENT_MODELS) {
             // Requests for a model that is no longer listed keep its label, if it has one.
             route.label = labels.label_for(&name);
             route.backends = unknown_model_route.backends.clone();
-            by_name.insert(name, route);
+            by_name.insert(name, route.into());
         }
         Self {
             by_name,
@@ -235,7 +234,7 @@ impl RouteTable {
     /// ago, with routes without backends.
     fn absent_models<'a>(
         &'a self,
-        current: &HashMap<Arc<str>, ModelRoute>,
+        current: &HashMap<Arc<str>, Arc<ModelRoute>>,
         backends_left: bool,
         now: Instant,
     ) -> impl Iterator<Item = (Arc<str>, ModelRoute)> + use<'a> {
@@ -267,11 +266,12 @@ impl RouteTable {
 /// The route of requests without a model name, to each of `count` backends. A backend uses the first model in
 /// its list. The label is that of unknown models if the first models of the backends differ.
 fn default_route(
+    rules: &[RouteRule],
     groups: &[BackendGroup<'_>],
     count: usize,
     labels: &ModelLabelTable,
     shared: &mut SharedLists,
-) -> ModelRoute {
+) -> Arc<ModelRoute> {
     let mut first_models = groups.iter().filter_map(|group| group.models.first());
     let label = match first_models.next() {
         Some(first) if first_models.all(|other| other.id == first.id) => {
@@ -282,7 +282,10 @@ fn default_route(
     let listed = groups
         .iter()
         .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
-    shared.route(label, 0..count, listed)
+    Arc::new(ModelRoute {
+        caps: default_caps(rules, groups),
+        ..shared.route(label, 0..count, listed)
+    })
 }
 
 /// The caps of requests without a model name, which keep to those of all models that a backend could select: such a

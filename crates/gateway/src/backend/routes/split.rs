@@ -16,7 +16,7 @@ impl RouteRule {
         rules: &[Self],
         labels: &ModelLabelTable,
         shared: &mut SharedLists,
-        by_name: &mut HashMap<Arc<str>, ModelRoute>,
+        by_name: &mut HashMap<Arc<str>, Arc<ModelRoute>>,
         models: &mut Vec<ServedModel>,
     ) {
         for rule in rules.iter().filter(|rule| !rule.versions.is_empty()) {
@@ -24,7 +24,7 @@ impl RouteRule {
             models.extend(entry);
             let label = labels.label_for(&rule.name);
             let route = rule.split_route(label, by_name, shared);
-            by_name.insert(rule.name.clone(), route);
+            by_name.insert(rule.name.clone(), route.into());
         }
     }
 
@@ -52,7 +52,7 @@ impl RouteRule {
     fn split_route(
         &self,
         label: ModelLabel,
-        by_name: &HashMap<Arc<str>, ModelRoute>,
+        by_name: &HashMap<Arc<str>, Arc<ModelRoute>>,
         shared: &mut SharedLists,
     ) -> ModelRoute {
         let routes = self.versions.iter().filter_map(|name| by_name.get(name));

@@ -30,7 +30,7 @@ pub struct AttemptFailure {
     pub(crate) rest: Option<Duration>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.
-    pub(crate) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+    pub(crate) fallback: Result<PrefetchedResponse, GatewayError>,
 }
 
 /// A failed attempt with the lease on its backend.
@@ -55,7 +55,7 @@ impl AttemptFailure {
             kind,
             message: kind.as_str().into(),
             rest,
-            fallback: Ok(Box::new(response)),
+            fallback: Ok(response),
         }
     }
 
@@ -115,7 +115,7 @@ impl AttemptFailure {
 
     /// The response that shows the failure. `None`: the backend sent none.
     pub fn response(&self) -> Option<&PrefetchedResponse> {
-        self.fallback.as_ref().ok().map(|response| &**response)
+        self.fallback.as_ref().ok()
     }
 
     /// Whether only the answer of another backend can show whether this backend or the client causes the
@@ -151,7 +151,7 @@ impl AttemptFailure {
                         .entry(RETRY_AFTER)
                         .or_insert(HeaderValue::from_static("1"));
                 }
-                Ok(Forwarded::new(*response, lease))
+                Ok(Forwarded::new(response, lease))
             }
             Err(error) => {
                 exchange.discard_attempt(self.kind.as_str());

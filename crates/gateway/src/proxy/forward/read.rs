@@ -113,7 +113,7 @@ fn read_fields(
     settings: &RequestSettings,
     head: &request::Parts,
     body: &[u8],
-) -> Result<RequestFields, GatewayError> {
+) -> Result<Box<RequestFields>, GatewayError> {
     let fields = body::peek_request(head, body, record.api)?;
     record.options = settings.options(&head.headers, &fields);
     record.options.has_tools = fields.prompt.has_tools();

@@ -6,6 +6,7 @@ use crate::proxy::context::ProxyContext;
 use crate::proxy::option::RequestOptions;
 use crate::proxy::request::read_request::ReadRequest;
 use http::request;
+use std::sync::Arc;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
@@ -18,7 +19,7 @@ pub(super) async fn find_route(
     head: &request::Parts,
     fields: &RequestFields,
     body: &[u8],
-) -> Result<ModelRoute, GatewayError> {
+) -> Result<Arc<ModelRoute>, GatewayError> {
     let pool = &context.state.pool;
     let route = principal.find_route(pool, exchange, fields).await?;
     let record = exchange.record();

@@ -110,7 +110,7 @@ async fn send_once(
     if is_success && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
-    let response = Response::from_parts(head, prefetched);
+    let response = Box::new(Response::from_parts(head, prefetched));
     match failure {
         None => Ok(response),
         Some(kind) => Err(AttemptFailure::of_response(kind, response)),
@@ -193,7 +193,7 @@ fn end(
         failure.fallback = Err(GatewayError::Closed);
     }
     if let Some(kept) = steps.end_with_failure(exchange, request, &failure, reason) {
-        return Ok(Forwarded::new(*kept, lease));
+        return Ok(Forwarded::new(kept, lease));
     }
     if !failure.is_refusal() && failure.kind != FailureKind::TooLong {
         exchange.record().not_retried = Some(reason);

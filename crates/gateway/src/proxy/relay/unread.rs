@@ -86,7 +86,7 @@ fn classify(
         first_output::classify_failure(exchange, head.status, &body, request)
             .filter(|kind| !kind.is_judged_by_peers())
     };
-    let response = Response::from_parts(head, body);
+    let response = Box::new(Response::from_parts(head, body));
     match kind {
         None => Ok(response),
         Some(kind) => Err(AttemptFailure::of_response(kind, response)),

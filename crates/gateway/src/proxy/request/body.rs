@@ -288,14 +288,15 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
 /// the audio paths. A GET or DELETE request may have no body. Fails for any other body, because a
-/// backend could read another model name from it than the gateway, which checks the access to a model.
+/// backend could read another model name from it than the gateway, which checks the access to a model. The fields are
+/// boxed, because each caller that returns them would copy 600 bytes.
 pub fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,
-) -> Result<RequestFields, GatewayError> {
+) -> Result<Box<RequestFields>, GatewayError> {
     if body.is_empty() && matches!(head.method, Method::GET | Method::DELETE) {
-        return Ok(RequestFields::default());
+        return Ok(Box::default());
     }
     let fields = if api == Some(Api::Audio) {
         let mut types = head.headers.get_all(CONTENT_TYPE).iter();
@@ -307,7 +308,7 @@ pub fn peek_request(
     } else {
         RequestFields::parse(body)
     };
-    fields.map_err(|error| {
+    fields.map(Box::new).map_err(|error| {
         tracing::debug!(path = head.uri.path(), %error, "request body rejected");
         error.into()
     })

@@ -1,6 +1,6 @@
 //! The response of a backend that the client gets.
 
-use super::response_body::{ProxyResponseBody, ResponseGuard};
+use super::response_body::{ProxyResponse, ProxyResponseBody, ResponseGuard};
 use crate::backend::Lease;
 use http::Response;
 use http::header::CONTENT_LENGTH;
@@ -8,8 +8,9 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::observe::{Continue, Exchange, ObservedBody, PrefetchedBody};
 
-/// A response of a backend whose head and first frames have been read.
-pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+/// A response of a backend whose head and first frames have been read. Boxed, because each step between the attempt
+/// and the client moves it.
+pub(crate) type PrefetchedResponse = Box<Response<PrefetchedBody<BackendBody>>>;
 
 /// Finds the body of another backend for a response whose backend cannot complete it.
 pub type BodySource = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
@@ -36,7 +37,7 @@ impl Forwarded {
         self,
         exchange: Exchange,
         permit: Option<ConcurrencyPermit>,
-    ) -> Response<ProxyResponseBody> {
+    ) -> ProxyResponse {
         let Self {
             mut response,
             lease,
@@ -46,9 +47,9 @@ impl Forwarded {
             response.headers_mut().remove(CONTENT_LENGTH);
         }
         let guard = ResponseGuard { lease, permit };
-        response.map(|body| {
+        Box::new(response.map(|body| {
             let observed = ObservedBody::new(body, exchange, guard);
             ProxyResponseBody::Observed(observed.with_replacement(body_source))
-        })
+        }))
     }
 }

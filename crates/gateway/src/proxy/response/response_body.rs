@@ -19,6 +19,9 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::observe::{ObservedBody, ObservedBodyError};
 
+/// The response to a client. Boxed, because each layer between the proxy and the connection moves it.
+pub type ProxyResponse = Box<Response<ProxyResponseBody>>;
+
 /// The body of a response to a client.
 #[expect(
     clippy::large_enum_variant,
@@ -47,7 +50,7 @@ pub struct ResponseGuard {
 }
 
 /// The future that handles a request and returns the response.
-pub type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
+pub type Handling = Pin<Box<dyn Future<Output = ProxyResponse> + Send>>;
 
 /// The body of a response that began before its backend was decided.
 pub struct EarlyBody {
@@ -79,6 +82,11 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 // === impl ProxyResponseBody ===
 
 impl ProxyResponseBody {
+    /// A response that the gateway made.
+    pub fn complete(response: Response<Full<Bytes>>) -> ProxyResponse {
+        Box::new(response.map(Self::Complete))
+    }
+
     /// Records that the server flushed the client's connection after it took frames of this body.
     /// `is_complete`: all of their bytes are written.
     pub fn on_flush(&mut self, is_complete: bool) {
@@ -200,7 +208,7 @@ impl EarlyBody {
 }
 
 /// How the body of `response` continues an early response, whose beginning the client already has.
-fn rest_of(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
+fn rest_of(response: ProxyResponse, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
     if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {
         return BodyState::Streaming(body);
@@ -234,7 +242,7 @@ impl Responding {
 }
 
 impl Future for Responding {
-    type Output = Response<ProxyResponseBody>;
+    type Output = ProxyResponse;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(mut handling) = self.handling.take() else {
@@ -250,6 +258,6 @@ impl Future for Responding {
         let body = EarlyBody::new(self.early.clone(), handling);
         let mut response = Response::new(ProxyResponseBody::Early(Box::new(body)));
         *response.headers_mut() = headers;
-        Poll::Ready(response)
+        Poll::Ready(Box::new(response))
     }
 }

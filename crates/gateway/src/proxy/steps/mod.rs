@@ -119,8 +119,8 @@ impl Steps {
             Some(OptionalStep { option, step })
         });
         let optional = steps.collect();
-        let is_requested = routing_headers::is_requested(&request.head.headers);
-        let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
+        let is_explained = control.allow(Permission::RoutingHeaders)
+            && routing_headers::is_requested(&request.head.headers);
         Self {
             optional,
             is_explained,
@@ -155,7 +155,7 @@ impl Steps {
         request: &PreparedRequest<'_>,
         failure: &AttemptFailure,
         reason: FailoverDenialReason,
-    ) -> Option<Box<PrefetchedResponse>> {
+    ) -> Option<PrefetchedResponse> {
         let retry = &request.context.retry;
         if let Some(kept) = self.refusals.end_with_failure(exchange, failure, retry) {
             return Some(kept);

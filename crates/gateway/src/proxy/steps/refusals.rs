@@ -29,7 +29,7 @@ pub(super) struct Refusals {
 /// The response of a refused attempt, which the client gets if no peer answers with success.
 struct HeldResponse {
     aside: AttemptAside,
-    response: Box<PrefetchedResponse>,
+    response: PrefetchedResponse,
     decision: Option<Arc<RoutingDecision>>,
 }
 
@@ -139,7 +139,7 @@ impl Refusals {
         exchange: &mut Exchange,
         failure: &AttemptFailure,
         retry: &RetryController,
-    ) -> Option<Box<PrefetchedResponse>> {
+    ) -> Option<PrefetchedResponse> {
         self.blame_client(exchange, retry, clock::now());
         let last = if failure.is_refusal() {
             failure.response()

@@ -9,11 +9,11 @@ use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connectio
 use super::limiter::RequestPermit;
 use super::request::{ConnectionContext, RequestBody};
 use super::shutdown::{CloseReason, ShutdownSignal};
-use crate::proxy::{ProxyResponseBody, Responding};
+use crate::proxy::{ProxyResponse, ProxyResponseBody, Responding};
 use crate::server::client_stream::KeyedTimer;
 use crate::server::limits::ServerLimits;
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, StatusCode, Version};
+use http::{Method, StatusCode, Version};
 use http_body::Body;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -61,9 +61,7 @@ pub(super) async fn serve(
             HeadOutcome::Malformed(error) => (
                 UNPARSED_REQUEST_SUMMARY,
                 None,
-                malformed_head_error(error)
-                    .response()
-                    .map(ProxyResponseBody::Complete),
+                ProxyResponseBody::complete(malformed_head_error(error).response()),
             ),
             HeadOutcome::Closed => break,
             HeadOutcome::Replaced => return Ok(()),
@@ -106,7 +104,7 @@ fn start_request(
 async fn response_or_disconnect(
     shared: &SharedHttp1Connection,
     mut responding: Responding,
-) -> Option<Response<ProxyResponseBody>> {
+) -> Option<ProxyResponse> {
     poll_fn(|cx| match Pin::new(&mut responding).poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => shared.lock().poll_client_disconnect(cx).map(|()| None),
@@ -237,7 +235,7 @@ impl ResponseWriter {
         context: &ConnectionContext,
         shared: &SharedHttp1Connection,
         request: RequestSummary,
-        response: Response<ProxyResponseBody>,
+        response: ProxyResponse,
     ) -> Self {
         let mut connection = shared.lock();
         let (head, body) = response.into_parts();

@@ -5,11 +5,11 @@ use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::option::RequestOptions;
 use crate::proxy::{
-    AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponseBody,
-    Responding, accept_request, handle_request,
+    AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponse,
+    ProxyResponseBody, Responding, accept_request, handle_request,
 };
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Request;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use std::future::Future;
@@ -77,11 +77,10 @@ impl ConnectionContext {
         &self,
         error: &GatewayError,
         request: &Request<RequestBody>,
-    ) -> (RequestPermit, Response<ProxyResponseBody>) {
+    ) -> (RequestPermit, ProxyResponse) {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
-        let response = error
-            .to_response_in(envelope, None)
-            .map(ProxyResponseBody::Complete);
+        let response = error.to_response_in(envelope, None);
+        let response = ProxyResponseBody::complete(response);
         (self.permit.acquire_request(), response)
     }
 }
@@ -95,11 +94,11 @@ async fn respond(
     abort_handle: ResponseAbortHandle,
     early: Arc<EarlyResponse>,
     request: Request<RequestBody>,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
         Some(AcceptedRequest::AnsweredLocally(response)) => {
-            Some(response.map(ProxyResponseBody::Complete))
+            Some(ProxyResponseBody::complete(response))
         }
         Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
@@ -122,9 +121,7 @@ async fn respond(
             ip = %client.ip,
             "a request made the gateway panic (a defect): responding with an error"
         );
-        GatewayError::Internal
-            .to_response_in(envelope, None)
-            .map(ProxyResponseBody::Complete)
+        ProxyResponseBody::complete(GatewayError::Internal.to_response_in(envelope, None))
     })
 }
 
