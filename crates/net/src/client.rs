@@ -6,7 +6,7 @@
 
 pub mod receiver;
 
-use crate::backend_body::BackendBody;
+use crate::backend_body::BackendResponse;
 use crate::connection::Connection;
 pub use crate::connection::HttpClientTimeouts;
 use crate::file_descriptors::{FileDescriptorPermit, FileDescriptorPool};
@@ -18,7 +18,7 @@ use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::error::Error as StdError;
 use std::future::Future;
@@ -123,7 +123,7 @@ impl HttpClient {
         &self,
         idle: &IdlePool,
         request: Request<Bytes>,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> Result<BackendResponse, SendError> {
         let send = |via| self.send_via(via, None, idle, request.clone(), None);
         match send(ConnectionSource::Pool).await {
             Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
@@ -144,7 +144,7 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
         stream: Option<RequestStream>,
-    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
+    ) -> impl Future<Output = Result<BackendResponse, SendError>> {
         let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);
         // Only this future holds the request. An `async fn` would reserve memory for the request a

@@ -3,7 +3,7 @@
 //! The connection and the buffer are reused for each page. The calling task also drives the
 //! connection, so a fetch wakes no other task.
 
-use crate::backend_body::BackendBody;
+use crate::backend_body::{BackendBody, BackendResponse};
 use crate::client::{HttpClient, SendError};
 use crate::connection::Connection;
 use crate::file_descriptors::FileDescriptorPermit;
@@ -204,7 +204,7 @@ impl PageFetcher {
         connection: Box<Connection>,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> Result<BackendResponse, SendError> {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from(self.address.path(path));
         request.headers_mut().clone_from(&self.headers);

@@ -4,12 +4,12 @@ use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::connection::Connection;
 use tokenweir_net::idle_pool::IdlePool;
@@ -173,7 +173,7 @@ impl ServerClient {
         path: &str,
         extra_header: ExtraHeader,
         body: Bytes,
-    ) -> Result<Response<BackendBody>, GatherError> {
+    ) -> Result<BackendResponse, GatherError> {
         let path: PathAndQuery = path
             .parse()
             .map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;

@@ -123,6 +123,6 @@ mod tests {
     #[test]
     fn the_future_takes_little_memory() {
         let bytes = future_bytes(handle_request);
-        assert!(bytes <= 5016, "{bytes} bytes");
+        assert!(bytes <= 4096, "{bytes} bytes");
     }
 }

@@ -15,6 +15,9 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming, ResponseHead};
 use tokio::time::{Sleep, sleep};
 
+/// The response of a backend. Boxed, because each layer between its connection and the client moves it.
+pub type BackendResponse = Box<Response<BackendBody>>;
+
 /// The body of a backend's response. It reads from its connection. At the end of the body it
 /// returns the connection to the idle pool. Dropping the body before its end closes the connection.
 pub struct BackendBody {
@@ -43,7 +46,7 @@ impl Connection {
         request: Request<Bytes>,
         stream: Option<RequestStream>,
         idle: &IdlePool,
-    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
+    ) -> impl Future<Output = Result<BackendResponse, SendError>> {
         let (parts, body) = request.into_parts();
         let framing = RequestFraming::Length(body.len() as u64);
         let framing = stream.as_ref().map_or(framing, |stream| stream.framing);
@@ -94,7 +97,7 @@ impl Connection {
             if body.decoder.is_complete() {
                 body.finish();
             }
-            Ok(response.map(|()| body))
+            Ok(Box::new(response.map(|()| body)))
         }
     }
 }

@@ -25,7 +25,7 @@ impl HeadScanner {
         &mut self,
         bytes: &mut Bytes,
         limits: HeadLimits,
-    ) -> Result<Option<RequestHead>, Http1ParseError> {
+    ) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
         self.drop_empty_lines(bytes);
         if bytes.is_empty() {
             let is_too_long = self.dropped_bytes > limits.max_bytes;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     impl ByteByByteConnection {
-        fn receive(&mut self, byte: u8) -> Result<Option<RequestHead>, Http1ParseError> {
+        fn receive(&mut self, byte: u8) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
             let mut bytes = BytesMut::from(&self.bytes[..]);
             bytes.extend_from_slice(&[byte]);
             self.bytes = bytes.freeze();

@@ -44,11 +44,11 @@ const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 /// If [`HeadLimits::max_headers`] is at most this number, parsing needs no allocation.
 const MAX_INLINE_HEADERS: usize = 128;
 
-/// Parses the head of a request. `None`: the head is incomplete.
+/// Parses the head of a request. `None`: the head is incomplete. The head is boxed, because several layers move it.
 pub fn parse_request_head(
     bytes: &Bytes,
     limits: HeadLimits,
-) -> Result<Option<RequestHead>, Http1ParseError> {
+) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
     let mut inline_slots = [const { MaybeUninit::uninit() }; MAX_INLINE_HEADERS];
     let mut allocated_slots = Vec::new();
     let header_slots = if let Some(slots) = inline_slots.get_mut(..limits.max_headers) {
@@ -86,13 +86,13 @@ pub fn parse_request_head(
         Version::HTTP_11
     };
     *request.headers_mut() = headers;
-    Ok(Some(RequestHead {
+    Ok(Some(Box::new(RequestHead {
         request,
         body,
         is_expectant,
         is_keep_alive,
         length,
-    }))
+    })))
 }
 
 /// Whether every line ends with CRLF. httparse also accepts a line feed without CR.
@@ -155,7 +155,7 @@ mod tests {
         max_headers: 100,
     };
 
-    fn parse(text: &str) -> Result<Option<RequestHead>, Http1ParseError> {
+    fn parse(text: &str) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
         parse_request_head(&Bytes::copy_from_slice(text.as_bytes()), LIMITS)
     }
 

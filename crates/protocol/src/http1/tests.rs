@@ -183,7 +183,7 @@ fn spellings(token: &str) -> [String; 3] {
 }
 
 /// The head of a request with these header lines.
-fn request_with(lines: &str) -> RequestHead {
+fn request_with(lines: &str) -> Box<RequestHead> {
     let limits = HeadLimits {
         max_bytes: 1 << 10,
         max_headers: 10,

@@ -116,10 +116,8 @@ impl<B: Body, T> ObservedBody<B, T> {
     }
 
     /// Lets `source` replace the body if its backend cannot complete it.
-    #[must_use]
-    pub fn with_replacement(mut self, source: Option<Box<dyn Continue<B, T> + Send>>) -> Self {
+    pub fn set_replacement(&mut self, source: Option<Box<dyn Continue<B, T> + Send>>) {
         self.replacement = source.map(|source| Box::new(Replacement::new(source)));
-        self
     }
 
     /// Records that the server flushed the client's connection after it took frames of this body.

@@ -4,10 +4,10 @@ use super::outbound::OutboundRequest;
 use super::prepared::PreparedRequest;
 use crate::backend::{Backend, Lease};
 use bytes::Bytes;
+use http::HeaderValue;
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderValue, Response};
 use tokenweir_engine::dialect::EngineKind;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -36,7 +36,7 @@ pub struct OutboundAttempt<'a> {
 pub(crate) async fn send(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
-) -> Result<Response<BackendBody>, SendError> {
+) -> Result<BackendResponse, SendError> {
     let mut via = if attempt.is_once {
         ConnectionSource::New
     } else {
@@ -74,7 +74,7 @@ pub(crate) async fn send_via(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
     stream: Option<RequestStream>,
-) -> Result<Response<BackendBody>, SendError> {
+) -> Result<BackendResponse, SendError> {
     let OutboundAttempt {
         request: prepared,
         lease,
@@ -125,7 +125,7 @@ pub fn send_apart(
     outbound: &OutboundRequest<'_>,
 ) -> (
     Attempt,
-    impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + use<>,
+    impl Future<Output = Result<BackendResponse, SendError>> + Send + use<>,
 ) {
     let span_id = fastrand::u64(1..);
     let request = outbound.build(record, lease, span_id);

@@ -11,7 +11,7 @@ use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use crate::proxy::steps::Steps;
 use http::Response;
 use std::pin::pin;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
@@ -121,7 +121,7 @@ async fn send_once(
 async fn receive_head(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
-) -> Result<Response<BackendBody>, AttemptFailure> {
+) -> Result<BackendResponse, AttemptFailure> {
     let request = attempt.request;
     loop {
         let sending = pin!(attempt::send(record, attempt));

@@ -9,7 +9,7 @@ use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use std::pin::pin;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -73,7 +73,7 @@ pub(crate) async fn send(
 fn classify(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
-    response: Response<BackendBody>,
+    response: BackendResponse,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (mut head, body) = response.into_parts();
     headers::remove_gateway_headers(head.status, &mut head.headers);

@@ -39,17 +39,20 @@ impl Forwarded {
         permit: Option<ConcurrencyPermit>,
     ) -> ProxyResponse {
         let Self {
-            mut response,
+            response,
             lease,
             body_source,
         } = self;
+        let (mut head, body) = response.into_parts();
         if exchange.may_change_length() {
-            response.headers_mut().remove(CONTENT_LENGTH);
+            head.headers.remove(CONTENT_LENGTH);
         }
         let guard = ResponseGuard { lease, permit };
-        Box::new(response.map(|body| {
-            let observed = ObservedBody::new(body, exchange, guard);
-            ProxyResponseBody::Observed(observed.with_replacement(body_source))
-        }))
+        let mut body = ObservedBody::new(body, exchange, guard);
+        body.set_replacement(body_source);
+        Box::new(Response::from_parts(
+            head,
+            ProxyResponseBody::Observed(body),
+        ))
     }
 }

@@ -81,13 +81,13 @@ pub(super) async fn serve(
 fn start_request(
     context: &ConnectionContext,
     shared: &SharedHttp1Connection,
-    head: RequestHead,
+    head: Box<RequestHead>,
 ) -> (RequestSummary, RequestPermit, Responding) {
     let RequestHead {
         request,
         is_keep_alive,
         ..
-    } = head;
+    } = *head;
     let is_http10 = request.version() < Version::HTTP_11;
     let summary = RequestSummary {
         method: request.method().clone(),

@@ -41,10 +41,9 @@ pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
 
 /// The result of the wait for a request head.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
 pub(super) enum HeadOutcome {
     /// The client sent a valid head.
-    Head(RequestHead),
+    Head(Box<RequestHead>),
     /// The client sent a malformed head, or a head that exceeds the limits.
     Malformed(Http1ParseError),
     /// The client closed the connection, or the connection was idle and is to close.
