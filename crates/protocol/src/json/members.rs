@@ -1,6 +1,7 @@
 //! The members of an object and the elements of an array in a document that is complete.
 
 use super::find_string_end;
+use crate::http1::parse_digits;
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -56,7 +57,7 @@ pub fn number<T: FromStr>(value: &[u8]) -> Option<T> {
 /// Reads a value as a count, also if it is written as `12.0` or `1e3`. `None`: the value is no integer from
 /// 0 to 2⁶³ − 1.
 pub fn count(value: &[u8]) -> Option<u64> {
-    if let Some(count) = number::<u64>(value) {
+    if let Some(count) = parse_digits(value, 10) {
         return Some(count).filter(|count| i64::try_from(*count).is_ok());
     }
     let real = number(value).filter(|real: &f64| real.fract() == 0.0 && *real >= 0.0)?;

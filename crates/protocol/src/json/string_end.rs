@@ -15,6 +15,7 @@ pub(super) struct NoQuote {
 
 /// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
 /// the byte at `start` follows a backslash.
+#[inline] // most strings end in their first words
 pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, NoQuote> {
     let mut at = start + usize::from(is_escaped);
     // For short texts, such as most names and many values, a search by words is faster than a vector search.
@@ -26,13 +27,18 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
             at += 8;
             continue;
         }
-        at += matches.trailing_zeros() as usize / 8;
-        if piece[at] == b'"' {
-            return Ok(at);
+        let end = at + matches.trailing_zeros() as usize / 8;
+        if piece[end] == b'"' {
+            return Ok(end);
         }
-        at += 2;
         break;
     }
+    find_far_quote(piece, at)
+}
+
+/// As [`find_quote`], for a string that is long or has escapes. `at` follows no backslash.
+#[inline(never)]
+fn find_far_quote(piece: &[u8], mut at: usize) -> Result<usize, NoQuote> {
     while at < piece.len() {
         match memchr2(b'"', b'\\', &piece[at..]) {
             None => {

@@ -156,7 +156,8 @@ impl<'a> JsonText<'a> {
             return None;
         }
         let raw = std::str::from_utf8(self.raw).ok()?;
-        if memchr::memchr(b'\\', self.raw).is_none() {
+        // Most of these texts are too short for a vector search.
+        if !self.raw.contains(&b'\\') {
             return Some(Cow::Borrowed(raw));
         }
         serde_json::from_str(&format!("\"{raw}\""))

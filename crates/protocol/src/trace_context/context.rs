@@ -39,7 +39,8 @@ fn is_context_header(name: &HeaderName) -> bool {
 impl TraceContext {
     /// The id of the trace as text.
     pub fn id_text(&self) -> String {
-        String::from_utf8_lossy(&hex_digits(self.trace_id)).into_owned()
+        let digits = hex_digits(self.trace_id);
+        str::from_utf8(&digits).unwrap_or_default().to_owned()
     }
 
     /// The `traceparent` for an upstream request whose parent is the gateway's span `span_id`.
