@@ -85,6 +85,10 @@ pub(super) fn backend_details(
         .condition_reason
         .as_deref()
         .or(backend.reason.as_deref());
+    let failure = match &backend.scrape_error {
+        Some(error) => format!(", the last failed: {}", text(error)),
+        None => String::new(),
+    };
     let mut lines = vec![
         format!("URL        {}", text(&backend.url)),
         format!("models     {}", text(&backend.models.join(", "))),
@@ -114,15 +118,8 @@ pub(super) fn backend_details(
         ),
         format!("KV usage   {}", percent(backend.kv_usage)),
         format!(
-            "scrape     {} ago{}",
-            seconds(backend.scrape_age_seconds),
-            backend
-                .scrape_error
-                .as_ref()
-                .map_or_else(String::new, |error| format!(
-                    ", the last failed: {}",
-                    text(error)
-                ))
+            "scrape     {} ago{failure}",
+            seconds(backend.scrape_age_seconds)
         ),
     ];
     if let Some(drain) = &backend.drain {

@@ -124,14 +124,8 @@ impl TextIndex {
         let texts = texts.map(|(index, text)| (*text, limit(index)));
         let mut alignment = Vec::with_capacity(request.text_blocks.len() + 1);
         for (text, limit) in texts.chain([(request.whole, prompt_blocks)]) {
-            let within = known.partition_point(|block| block.blocks <= limit);
-            let last = match within.checked_sub(1).map(|last| known[last]) {
-                Some(last) => last,
-                // The text is shorter than the first engine block.
-                None if limit == 0 || known.first().is_some_and(|first| first.blocks <= 1) => {
-                    ChainBlock::new(0, 0)
-                }
-                None => continue,
+            let Some(last) = last_within(&known, limit) else {
+                continue;
             };
             let learned = |entry: &ChainBlock| entry.blocks() > 0;
             let entry = self.texts.get(text).filter(learned);
@@ -201,6 +195,18 @@ impl TextIndex {
             }
         }
         last
+    }
+}
+
+/// The last of the `known` blocks within `limit` blocks, or the start of the chain for a text that is shorter than
+/// the first engine block. `None`: it is not known.
+fn last_within(known: &[ChainBlock], limit: u32) -> Option<ChainBlock> {
+    let within = known.partition_point(|block| block.blocks <= limit);
+    let is_first_known = known.first().is_some_and(|first| first.blocks <= 1);
+    match within.checked_sub(1) {
+        Some(last) => Some(known[last]),
+        None if limit == 0 || is_first_known => Some(ChainBlock::new(0, 0)),
+        None => None,
     }
 }
 

@@ -70,13 +70,7 @@ impl<'a> Reader<'a> {
                 Value::Float
             }
             0xcc..=0xcf => Value::Unsigned(self.number(1 << (head - 0xcc))?),
-            0xd0..=0xd3 => {
-                // The shifts extend the sign to 64 bits.
-                let unused_bits = 64 - (8 << (head - 0xd0));
-                let number = self.number(1 << (head - 0xd0))? << unused_bits;
-                let number = number.cast_signed() >> unused_bits;
-                u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned)
-            }
+            0xd0..=0xd3 => self.signed(1 << (head - 0xd0))?,
             0xd4..=0xd8 => {
                 self.bytes(1 + (1 << (head - 0xd4)))?;
                 Value::Extension
@@ -96,6 +90,15 @@ impl<'a> Reader<'a> {
             0xe0..=0xff => Value::Negative(i64::from(head.cast_signed())),
             0xc1 => return Err(DecodeError::NotMessagePack),
         })
+    }
+
+    /// Reads a signed number of `length` bytes.
+    fn signed(&mut self, length: u64) -> Result<Value<'a>, DecodeError> {
+        // The shifts extend the sign to 64 bits.
+        let unused_bits = 64 - 8 * length;
+        let number = self.number(length)? << unused_bits;
+        let number = number.cast_signed() >> unused_bits;
+        Ok(u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned))
     }
 
     /// Skips a whole value with everything in it. Returns its bytes.
