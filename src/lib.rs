@@ -4,7 +4,9 @@
 //! The modules are declared in layers. A module uses only modules of its own layer and of earlier
 //! layers; a test enforces this.
 
-// Layer 1: configuration.
+// Layer 1: the list of options, and the configuration.
+mod options;
+
 pub mod config;
 
 // Layer 2: what operators read and change in the running gateway.

@@ -60,7 +60,7 @@ pub struct Admin {
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
     /// The background tasks whose panics are counted.
-    pub tasks: &'static [BackgroundTask],
+    pub tasks: Vec<BackgroundTask>,
 }
 
 /// The latest diagnosis: the verdicts about the backends and the gateway.
@@ -71,9 +71,7 @@ pub struct LatestDiagnosis {
     pub diagnosis: Arc<Diagnosis>,
 }
 
-impl StatusBlock for LatestDiagnosis {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for LatestDiagnosis {}
 
 impl Admin {
     /// Seconds since the metrics page was last read. `None`: never.
@@ -197,7 +195,7 @@ impl Admin {
     /// Returns the number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(&self, now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW)
-            .map(|since| supervise::panics_since(since, self.tasks))
+            .map(|since| supervise::panics_since(since, &self.tasks))
             .unwrap_or_default()
     }
 }

@@ -79,7 +79,7 @@ impl Application {
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
-            extras: extras.clone(),
+            hooks: extras.diagnosis_hooks(),
             request_counters: pipeline.request_counters,
         };
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
@@ -181,7 +181,7 @@ impl RequestPath {
         let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let request = RequestExtras::of(config);
+        let request = RequestExtras::of(config, &options);
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &request, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
@@ -234,7 +234,7 @@ impl RequestPath {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
-            tasks: extras::BACKGROUND_TASKS,
+            tasks: extras::background_tasks(),
         }))
     }
 

@@ -72,7 +72,7 @@ impl TelemetryPipeline {
         let tracing = loaded.tracing_settings(&env)?;
         warn_of_metrics_exporter(&env);
         let size = config.routing.decision_log_size;
-        let decisions = Arc::new(DecisionLog::new(size, extras::DECISION_PARTS));
+        let decisions = Arc::new(DecisionLog::new(size, extras::decision_parts()));
         let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = Sinks::default();
@@ -83,17 +83,11 @@ impl TelemetryPipeline {
             access.clone(),
             stored_responses.clone(),
         ]);
-        let has_keys = config.access.keys_file.is_some();
-        let access_log = sinks.add_access_log(logs, has_keys);
-        let start_log = if config.log.access_start {
-            access_log
-        } else {
-            None
-        };
+        let start_log = sinks.add_access_log(logs, config);
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        sinks.add_options(config, request, &env)?;
+        sinks.add_options(config, request.sinks(), &env)?;
         let text_sampling = sinks.text_sampling(config);
         let metrics = build_metrics(config, tracing.style.semconv)?;
         let judge = AnswerJudge::new(config.slos.clone());
@@ -178,8 +172,9 @@ impl TelemetryWorkers {
 // === impl Sinks ===
 
 impl Sinks {
-    /// Adds the access log and returns it. `None`: the access log is disabled.
-    fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
+    /// Adds the access log. Returns it if it has lines for the starts of requests.
+    fn add_access_log(&mut self, logs: &LogWriters, config: &Config) -> Option<Arc<AccessLog>> {
+        let has_keys = config.access.keys_file.is_some();
         let (access_log, writer) = logs.access_log(has_keys)?;
         let access_log = Arc::new(access_log);
         self.batched.push(access_log.clone());
@@ -191,7 +186,11 @@ impl Sinks {
                 dropped: writer.dropped(),
             });
         }));
-        Some(access_log)
+        if config.log.access_start {
+            Some(access_log)
+        } else {
+            None
+        }
     }
 
     /// Adds the span export and returns its sink. `None`: no endpoint is configured.

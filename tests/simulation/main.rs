@@ -213,7 +213,7 @@ impl Gateway {
             telemetry,
             client,
         );
-        let extras = RequestExtras::of(&config);
+        let extras = RequestExtras::of(&config, &options);
         extras.attach(&mut context.state.extensions);
         let (context, mode) = (Arc::new(context), config.streams.continuation);
         Self {

@@ -12,6 +12,16 @@
 #[path = "support/waiting.rs"]
 mod waiting;
 
+/// A file of tests in the folder of an option.
+macro_rules! tests_of_option {
+    ($name:ident, $path:literal) => {
+        #[path = $path]
+        mod $name;
+    };
+}
+
+tests_of_option!(sleep, "../../extras/sleep/suite_tests.rs");
+
 mod abusive_requests;
 mod access;
 mod admission;
@@ -85,7 +95,6 @@ mod server_dialects;
 mod sessions;
 mod shared_limits;
 mod simulated_backends;
-mod sleep;
 mod slow_clients;
 mod smuggling;
 mod stalls;

@@ -28,7 +28,7 @@ pub struct DoctorFacts {
     /// The facts about the trace collector. `None`: no configuration names a collector.
     pub collector: Option<CollectorFacts>,
     /// The checks of the options, which read the status of the gateway.
-    pub status_checks: &'static [StatusCheck],
+    pub status_checks: Vec<StatusCheck>,
 }
 
 /// The facts about one backend.

@@ -8,4 +8,4 @@ mod task;
 mod timeline;
 mod verdict_log;
 
-pub(super) use task::{DiagnosisHooks, DiagnosisTask};
+pub(super) use task::DiagnosisTask;

@@ -9,7 +9,7 @@ use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use tokenweir_api::{ClientSummary, LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
@@ -26,28 +26,12 @@ use tokenweir_gateway::telemetry::otel::SpanCounts;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::StreamPhase;
 use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
-
-/// What options add to the samples, and what they do with a diagnosis.
-pub(crate) trait DiagnosisHooks: Send + Sync {
-    /// Sets what options know in the samples of the backends, which are in the order of `backends`.
-    fn complete_samples(
-        &self,
-        backends: &[Arc<Backend>],
-        samples: &mut [(BackendId, DiagnosisSample)],
-        now: Instant,
-    );
-
-    /// Sets what options know in the conditions of the gateway.
-    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant);
-
-    /// Acts on a diagnosis. Does not wait.
-    fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
-}
 
 /// The background task that diagnoses the backends.
 #[derive(Clone)]
@@ -55,7 +39,7 @@ pub(crate) struct DiagnosisTask {
     /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
     pub(crate) admin: Arc<Admin>,
     /// The options that add to the samples, and that act on a diagnosis.
-    pub(crate) extras: Arc<dyn DiagnosisHooks>,
+    pub(crate) hooks: Vec<Arc<dyn DiagnosisHooks>>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
@@ -114,7 +98,9 @@ impl DiagnosisTask {
             log.record(&diagnosis, now);
             let wall_time = clock::wall_time();
             timeline.observe(&self.admin, &diagnosis, wall_time);
-            self.extras.on_diagnosis(&diagnosis, now, wall_time);
+            for hook in &self.hooks {
+                hook.on_diagnosis(&diagnosis, now, wall_time);
+            }
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
@@ -199,7 +185,9 @@ impl DiagnosisTask {
         });
         let mut samples: Vec<_> = samples.collect();
         self.add_hanging_streams(&mut samples, now);
-        self.extras.complete_samples(backends, &mut samples, now);
+        for hook in &self.hooks {
+            hook.complete_samples(backends, &mut samples, now);
+        }
         samples
     }
 
@@ -298,7 +286,9 @@ impl DiagnosisTask {
             versions_taken_out: Vec::new(),
             connected_gateways: 0,
         };
-        self.extras.complete_conditions(&mut conditions, now);
+        for hook in &self.hooks {
+            hook.complete_conditions(&mut conditions, now);
+        }
         conditions
     }
 }

@@ -9,7 +9,6 @@ use tokenweir_gateway::status::StatusSource;
 use tokenweir_jwt::{self as jwt, GrantContext, TokenVerifier};
 use tokenweir_net::supervise::SupervisedTask;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::access::QuotaScope;
 use tokenweir_shared_limits::{self as shared_limits, SharedLimits};
 
 /// The options that decide what a client may use.
@@ -24,15 +23,6 @@ pub(super) struct AccessExtras {
 struct RunningLimits {
     limits: Arc<SharedLimits>,
     task: Mutex<Option<SupervisedTask>>,
-}
-
-/// Whether all gateways count limits together.
-pub(in crate::app) fn quota_scope(config: &Config) -> QuotaScope {
-    if config.peer_exchange.url.is_some() {
-        QuotaScope::Shared
-    } else {
-        QuotaScope::Gateway
-    }
 }
 
 impl AccessExtras {

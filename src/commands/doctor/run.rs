@@ -249,7 +249,7 @@ async fn gather_facts(
         gateway,
         start_problems,
         collector,
-        status_checks: extras::STATUS_CHECKS,
+        status_checks: extras::status_checks(),
     })
 }
 

@@ -471,7 +471,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup, &options);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let request_extras = RequestExtras::default();
+    let request_extras = RequestExtras::new(&options);
     request_extras.splits.configure(&setup.models, &setup.slos);
     let prometheus = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
@@ -481,15 +481,15 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         buckets: setup.buckets,
         objectives: setup.slos,
     });
-    let decisions = Arc::new(DecisionLog::new(1_024, extras::DECISION_PARTS));
+    let decisions = Arc::new(DecisionLog::new(1_024, extras::decision_parts()));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> = vec![
         pool.clone(),
         decisions.clone(),
         setup.access.clone(),
         stored_responses.clone(),
-        request_extras.splits.clone(),
     ];
+    sinks.extend(request_extras.sinks());
     let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
     let mut running_capture = None;
     if let Some(file) = &setup.capture {
@@ -617,7 +617,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),
-        tasks: extras::BACKGROUND_TASKS,
+        tasks: extras::background_tasks(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {

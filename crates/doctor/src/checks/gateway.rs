@@ -9,7 +9,7 @@ pub(super) fn gateway(facts: &DoctorFacts) -> Vec<Remark> {
     match &facts.gateway {
         None => Vec::new(),
         Some(Err(error)) => vec![gateway_unreachable(error)],
-        Some(Ok(gateway)) => gateway_remarks(gateway, facts.status_checks),
+        Some(Ok(gateway)) => gateway_remarks(gateway, &facts.status_checks),
     }
 }
 

@@ -11,7 +11,7 @@ use tokenweir_api::BackendSummary;
 /// The part of a status that one option brings. Its metric rows read it from the snapshot.
 pub trait StatusBlock: Serialize + Debug + Send + Sync + 'static {
     /// The key of the block in `/status`. `None`: only metric rows read the block.
-    const KEY: Option<&'static str>;
+    const KEY: Option<&'static str> = None;
 
     /// Sets what the block knows in the summary of its backend.
     fn summarize(&self, _summary: &mut BackendSummary) {}
@@ -112,9 +112,7 @@ mod tests {
         const KEY: Option<&'static str> = Some("listed");
     }
 
-    impl StatusBlock for ForMetrics {
-        const KEY: Option<&'static str> = None;
-    }
+    impl StatusBlock for ForMetrics {}
 
     #[derive(Serialize)]
     struct Document {

@@ -65,9 +65,7 @@ pub struct AccessLogCounts {
     pub dropped: u64,
 }
 
-impl StatusBlock for AccessLogCounts {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for AccessLogCounts {}
 
 impl AccessLogCounts {
     /// Returns the number of lines for each result: first the name of the result, then the number.

@@ -30,7 +30,7 @@ pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
     pub capacity: usize,
     /// What options add to an entry.
-    parts: &'static [DecisionPart],
+    parts: Vec<DecisionPart>,
     /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
@@ -76,7 +76,7 @@ const MIN_ID_PREFIX: usize = 8;
 impl DecisionLog {
     /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty. `parts`: what
     /// options add to an entry.
-    pub fn new(capacity: usize, parts: &'static [DecisionPart]) -> Self {
+    pub fn new(capacity: usize, parts: Vec<DecisionPart>) -> Self {
         Self {
             capacity,
             parts,
@@ -87,7 +87,7 @@ impl DecisionLog {
     /// All fields of an entry as JSON, and those of options.
     pub fn detail(&self, entry: &DecisionLogEntry) -> Value {
         let mut detail = entry.detail();
-        for add_part in self.parts {
+        for add_part in &self.parts {
             add_part(entry, &mut detail);
         }
         detail
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_latest_of_equal_ids_is_found() {
-        let log = DecisionLog::new(3, &[]);
+        let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for index in 0..5_u16 {
             Arc::make_mut(record.decision.as_mut().unwrap()).omitted_candidates = index.into();
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn eight_characters_find_a_request() {
-        let log = DecisionLog::new(3, &[]);
+        let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
             let id = HeaderValue::from_static(id);
@@ -410,10 +410,10 @@ mod tests {
 
     #[test]
     fn without_capacity_or_decision_nothing_is_stored() {
-        let empty_log = DecisionLog::new(0, &[]);
+        let empty_log = DecisionLog::new(0, Vec::new());
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
-        let log = DecisionLog::new(5, &[]);
+        let log = DecisionLog::new(5, Vec::new());
         log.finished(&[&RequestRecord {
             decision: None,
             ..streamed()
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_detail_has_candidates_and_outcome() {
-        let log = DecisionLog::new(1, &[]);
+        let log = DecisionLog::new(1, Vec::new());
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();
         let expected = json!({

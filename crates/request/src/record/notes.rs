@@ -59,7 +59,7 @@ pub enum LogPlace {
 }
 
 /// A field of a log line, or an attribute of a span.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NoteAttribute {
     /// The name.
     pub name: &'static str,
@@ -79,11 +79,13 @@ pub struct NoteEvent {
 }
 
 /// A value in a report.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum NoteValue {
     /// A name from a closed set.
     Text(&'static str),
+    /// A text of a client or a backend, whose length the option limits.
+    Foreign(String),
     /// A count.
     Count(u64),
     /// A number of seconds.
@@ -143,6 +145,7 @@ impl Display for NoteValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
+            Self::Foreign(text) => f.write_str(text),
             Self::Count(count) => write!(f, "{count}"),
             Self::Seconds(seconds) => write!(f, "{seconds}"),
         }

@@ -36,9 +36,16 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Forgets what holds for one start of the server only: the server has restarted.
     fn on_restart(&self) {}
 
-    /// Whether the backend may get this part of a request.
-    fn suitability(&self, _part: RequestPart) -> Suitability {
+    /// Whether the backend may get this part of a request. `model`: the requested model. `None`: the request names
+    /// none, or it is any request.
+    fn suitability(&self, _part: RequestPart, _model: Option<&str>) -> Suitability {
         Suitability::Suitable
+    }
+
+    /// Whether the suitability for whole requests depends on the model, or can change at any time. Otherwise the
+    /// pool asks for it only if it is not suitable when the backends of the pool change.
+    fn judges_requests(&self) -> bool {
+        false
     }
 
     /// Sets what the facet knows in the condition of the backend.

@@ -123,10 +123,16 @@ impl BackendFacets {
         })
     }
 
-    /// Whether the backend may get this part of a request.
-    pub(crate) fn suitability(&self, part: RequestPart) -> Suitability {
-        let judgements = self.each().map(|facet| facet.suitability(part));
+    /// Whether the backend may get this part of a request for `model`.
+    pub(crate) fn suitability(&self, part: RequestPart, model: Option<&str>) -> Suitability {
+        let judgements = self.each().map(|facet| facet.suitability(part, model));
         judgements.fold(Suitability::Suitable, Suitability::or_worse)
+    }
+
+    /// Whether the backend may get each request, now and until the backends of the pool change.
+    pub(crate) fn suit_all_requests(&self) -> bool {
+        let is_fixed = !self.each().any(BackendFacet::judges_requests);
+        is_fixed && self.suitability(RequestPart::Whole, None) == Suitability::Suitable
     }
 
     /// Whether a facet of the backend learns from the record of a request.

@@ -67,7 +67,7 @@ impl BackendFacet for RoleFacet {
         }
     }
 
-    fn suitability(&self, part: RequestPart) -> Suitability {
+    fn suitability(&self, part: RequestPart, _: Option<&str>) -> Suitability {
         let role = self.get();
         match part {
             RequestPart::Whole if role == Some(Role::Prefill) => {
@@ -102,9 +102,10 @@ mod tests {
         ] {
             facet.set(role);
             assert_eq!(facet.get(), role);
-            let is_last_choice = facet.suitability(RequestPart::Whole) != Suitability::Suitable;
+            let is_last_choice =
+                facet.suitability(RequestPart::Whole, None) != Suitability::Suitable;
             assert_eq!(is_last_choice, role == Some(Role::Prefill), "{role:?}");
-            let gets_legs = facet.suitability(RequestPart::Prefill) == Suitability::Suitable;
+            let gets_legs = facet.suitability(RequestPart::Prefill, None) == Suitability::Suitable;
             assert_eq!(
                 gets_legs,
                 role.is_some_and(Role::computes_for_others),
@@ -119,12 +120,12 @@ mod tests {
         facet.set(Some(Role::Both));
         facet.on_prefill_without_blocks(&BackendId::new("a"));
         assert_eq!(
-            facet.suitability(RequestPart::Prefill),
+            facet.suitability(RequestPart::Prefill, None),
             Suitability::Unsuitable
         );
         facet.on_restart();
         assert_eq!(
-            facet.suitability(RequestPart::Prefill),
+            facet.suitability(RequestPart::Prefill, None),
             Suitability::Suitable
         );
     }

@@ -3,7 +3,7 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::facets::{PoolFacets, RequestPart, Suitability};
+use crate::backend::facets::PoolFacets;
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, ModelLabelTable};
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
@@ -236,10 +236,9 @@ impl BackendPool {
         for (position, backend) in backends.iter().enumerate() {
             backend.set_position(position);
         }
-        let is_suitable = |backend: &Arc<Backend>| {
-            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
-        };
-        let has_unsuitable = !backends.iter().all(is_suitable);
+        let has_unsuitable = !backends
+            .iter()
+            .all(|backend| backend.facets.suit_all_requests());
         state.model_labels.max_labels = settings.max_model_labels;
         let labels = &mut state.model_labels;
         let routes = build_routes(&rules, &backends, labels, &previous.routes, backends_left);

@@ -121,7 +121,8 @@ impl PoolSnapshot {
     ) -> bool {
         let only = needs.requirements.backend;
         let is_suitable = |backend: &Backend| {
-            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
+            let model = needs.requirements.model;
+            backend.facets.suitability(RequestPart::Whole, model) == Suitability::Suitable
         };
         route.backends.iter().any(|position| {
             let backend = &self.backends[*position];

@@ -35,8 +35,17 @@ impl PoolSnapshot {
     /// Keeps the backends of `up` whose options allow this part of a request. Backends that are the last
     /// choice serve it if no other backend is up, but not in a sample of the route, because other backends may
     /// be up outside of the sample.
-    pub(super) fn retain_suitable(&self, up: &mut Vec<usize>, part: RequestPart, is_sample: bool) {
-        let suitability = |position: &usize| self.backends[*position].facets.suitability(part);
+    pub(super) fn retain_suitable(
+        &self,
+        up: &mut Vec<usize>,
+        search: &BackendSearch<'_>,
+        is_sample: bool,
+    ) {
+        let model = search.requirements.model;
+        let suitability = |position: &usize| {
+            let facets = &self.backends[*position].facets;
+            facets.suitability(search.part, model)
+        };
         up.retain(|position| suitability(position) != Suitability::Unsuitable);
         let is_suitable = |position: &usize| suitability(position) == Suitability::Suitable;
         if is_sample || up.iter().any(is_suitable) {
@@ -76,7 +85,10 @@ impl PoolSnapshot {
             if let Some(reason) = exclusion_reason(backend, search) {
                 return (*position, reason);
             }
-            let reason = match backend.facets.suitability(RequestPart::Whole) {
+            let reason = match backend
+                .facets
+                .suitability(RequestPart::Whole, requirements.model)
+            {
                 _ if !needs.serves_path(backend) => "it does not serve the path",
                 _ if !needs.serves_media(backend) => "it does not serve media",
                 _ if needs.is_too_long_for(backend, *position) => {

@@ -280,7 +280,7 @@ impl BackendPool {
             .iter()
             .filter_map(|position| snapshot.backends.get(*position))
         {
-            let suitability = backend.facets.suitability(RequestPart::Whole);
+            let suitability = backend.facets.suitability(RequestPart::Whole, None);
             let is_whole = suitability == Suitability::Suitable;
             if is_whole && backend.weight() > 0 && backend.health.is_serving() {
                 total += backend.health.state().sample?.load.capacity()?;

@@ -2,7 +2,7 @@
 
 use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, requirements};
 use super::*;
-use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
+use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets, RequestPart, Suitability};
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 use crate::backend::{Health, PoolSettings};
@@ -224,6 +224,49 @@ impl BackendFacet for Waking {
     fn is_activation_requested(&self) -> bool {
         self.0.get()
     }
+}
+
+/// An option that avoids its backend for a model while it is set.
+#[derive(Debug)]
+struct Avoiding(Arc<AtomicFlag>);
+
+impl BackendFacet for Avoiding {
+    fn judges_requests(&self) -> bool {
+        true
+    }
+
+    fn suitability(&self, _: RequestPart, model: Option<&str>) -> Suitability {
+        if self.0.get() && model == Some("a") {
+            Suitability::LastChoice("an option avoids it")
+        } else {
+            Suitability::Suitable
+        }
+    }
+}
+
+#[test]
+fn an_option_avoids_backends_for_a_model() {
+    let is_avoided = Arc::new(AtomicFlag::default());
+    let mut backends: Vec<Backend> = (8000..).map(backend_at).take(2).collect();
+    let facet = Box::new(Avoiding(is_avoided.clone()));
+    backends[0].facets.options.push(facet);
+    let pool = BackendPool::with_facets(backends, &PoolSettings::default(), PoolFacets::default());
+    for backend in pool.backends().iter() {
+        backend.update_state(|state| state.health = Health::Up);
+        let list = br#"{"data":[{"id":"a"},{"id":"b"}]}"#;
+        pool.set_models(backend, &ModelList::read(list).unwrap().models);
+    }
+    let first = pool.backends()[0].identity.id.clone();
+    let gets_requests = |model| {
+        let leases = (0..20).map(|_| lease(&pool, Some(model)).unwrap());
+        let leases: Vec<Lease> = leases.collect();
+        leases.iter().any(|it| it.backend().identity.id == first)
+    };
+    assert!(gets_requests("a"));
+    is_avoided.set(true);
+    assert!(!gets_requests("a") && gets_requests("b"));
+    pool.backends()[1].update_state(|state| state.health = Health::Down);
+    assert!(gets_requests("a"), "the last choice");
 }
 
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake

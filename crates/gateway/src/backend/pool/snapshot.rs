@@ -327,7 +327,7 @@ impl PoolSnapshot {
         let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
         if self.has_unsuitable || search.part != RequestPart::Whole {
-            self.retain_suitable(&mut up, search.part, is_sample);
+            self.retain_suitable(&mut up, search, is_sample);
         }
         self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {

@@ -6,6 +6,7 @@ use super::send::OutboundAttempt;
 use crate::proxy::admission::LeasedBackend;
 use crate::proxy::response::BodySource;
 use futures_util::future::BoxFuture;
+use http::response;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
@@ -20,6 +21,15 @@ pub trait AttemptStep: Send {
         _attempt: &'a mut OutboundAttempt<'_>,
     ) -> Option<BoxFuture<'a, ()>> {
         None
+    }
+
+    /// Sees the head of the response to an attempt as the backend sent it, whatever its status is.
+    fn on_head(
+        &mut self,
+        _exchange: &mut Exchange,
+        _attempt: &OutboundAttempt<'_>,
+        _head: &response::Parts,
+    ) {
     }
 
     /// Learns from a failed attempt. The step may name the failure more precisely for what follows.

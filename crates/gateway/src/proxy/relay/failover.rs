@@ -101,6 +101,7 @@ async fn send_once(
     record.options.continuous_usage_injected = usage.continuous;
     let response = receive_head(record, &attempt).await?;
     let (mut head, body) = response.into_parts();
+    steps.on_head(exchange, &attempt, &head);
     headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let buffering = first_output::buffer_until_first_output(exchange, head.status, body, request);

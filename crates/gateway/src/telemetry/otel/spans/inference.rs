@@ -451,6 +451,7 @@ fn add_notes(
         .fold(attributes, |attributes, NoteAttribute { name, value }| {
             let value = match value {
                 NoteValue::Text(text) => text.into(),
+                NoteValue::Foreign(text) => text.into(),
                 NoteValue::Count(number) => count(number),
                 NoteValue::Seconds(seconds) => Value::F64(seconds),
             };
