@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
+use tokenweir_protocol::openai::EngineError;
 use tokenweir_routing::resilience::FailureKind;
 
 /// One attempt to serve the request on one backend.
@@ -27,6 +28,8 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
+    /// What the error is about that the engine reported in its response. `None`: unknown, or there was none.
+    pub engine_error: Option<EngineError>,
 }
 
 // === impl Attempt ===
