@@ -1,6 +1,6 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
-use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
+use super::fleet::{AttemptCounts, AttemptFailures, RequestEnds, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +25,7 @@ pub struct BackendRequestCounters {
     unserved_models: Mutex<BTreeMap<String, u64>>,
     /// The requests that the gateway itself ended or waited for.
     unforwarded: Mutex<UnforwardedCounts>,
+    ends: Mutex<RequestEnds>,
     known_prompts: Mutex<KnownPrompts>,
 }
 
@@ -110,6 +111,11 @@ impl BackendRequestCounters {
         std::mem::take(&mut lock(&self.unforwarded))
     }
 
+    /// Returns the requests that ended since the last call, and resets them.
+    pub fn take_ends(&self) -> RequestEnds {
+        std::mem::take(&mut lock(&self.ends))
+    }
+
     /// Counts the end of a request by the gateway, and a slow upload.
     fn count_unforwarded(&self, record: &RequestRecord) {
         let is_slow = |time: &Duration| {
@@ -161,6 +167,7 @@ impl BackendRequestCounters {
                     counts.add_failures(&AttemptFailures {
                         kind,
                         status,
+                        about: record.engine_error(index),
                         count: 1,
                         seconds,
                         squares: seconds * seconds,
@@ -191,6 +198,7 @@ impl Sink for BackendRequestCounters {
         for record in records {
             self.count_attempts(record);
             self.count_unforwarded(record);
+            lock(&self.ends).add(record);
             let known_share = self.known_share(record);
             if let Some(counters) = self.counters(record) {
                 counters.on_finished(record, known_share);

@@ -78,16 +78,6 @@ const MAX_HANGING_PROMPT: u64 = 16_000;
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
-/// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 6] = [
-    "gateway_limit",
-    "shedding",
-    "gateway_queue",
-    "prefill_starvation",
-    "kv_thrashing",
-    "kv_backlog",
-];
-
 impl DiagnosisTask {
     /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
@@ -165,13 +155,12 @@ impl DiagnosisTask {
             gateway: self.observe_gateway(now),
             unserved_models: self.request_counters.unserved_models(is_listed),
             unforwarded: self.request_counters.take_unforwarded(),
+            request_ends: self.request_counters.take_ends(),
             settings,
+            main_client: main_client(&self.admin.recent_requests.clients(open_streams, now)),
             ttft: self.observed_ttft(now),
         };
-        let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
-        let clients = self.admin.recent_requests.clients(open_streams, now);
-        name_main_client(&mut diagnosis, &clients);
-        diagnosis
+        diagnoser.diagnose_gateway(samples, &fleet, now)
     }
 
     /// The TTFT of the streams of the last minute.
@@ -454,23 +443,9 @@ fn model_set(models: &[ServedModel]) -> u64 {
     models.iter().map(hash).fold(0, u64::wrapping_add)
 }
 
-/// If one client causes most of the work, adds a sentence about it to the causes of the verdicts of
-/// [`RULES_ABOUT_WORK`].
-fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
-    let Some(sentence) = main_client(ranked) else {
-        return;
-    };
-    let is_about_work = |verdict: &&mut Verdict| {
-        verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
-    };
-    let about_work = diagnosis.verdicts.iter_mut().filter(is_about_work);
-    about_work.for_each(|verdict| verdict.add_to_cause(&sentence));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::largest_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
@@ -501,39 +476,5 @@ mod tests {
             latest.known_verdicts().get(&("gpu-0", "kv_thrashing")),
             Some(&false)
         );
-    }
-
-    #[test]
-    fn verdicts_about_work_name_the_main_client() {
-        let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
-            verdict: name.into(),
-            cause: cause.map(Into::into),
-            ..Verdict::default()
-        };
-        let mut diagnosis = Diagnosis {
-            verdicts: vec![
-                verdict("shedding", Some("every backend is full")),
-                verdict("kv_thrashing", None),
-                verdict("backend_down", Some("refused")),
-            ],
-            ..Diagnosis::default()
-        };
-        let client = |address: &str, prompt_tokens| ClientSummary {
-            address: Some(address.to_owned()),
-            prompt_tokens,
-            ..ClientSummary::default()
-        };
-        name_main_client(
-            &mut diagnosis,
-            &largest_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
-        );
-        let causes: Vec<_> = diagnosis
-            .verdicts
-            .iter()
-            .map(|it| it.cause.as_deref())
-            .collect();
-        let sentence = "72 % of the prompt tokens of the last minute are of client 10.0.0.2";
-        let both = format!("every backend is full; {sentence}");
-        assert_eq!(causes, [Some(&*both), Some(sentence), Some("refused")]);
     }
 }

@@ -355,7 +355,7 @@ impl BackendAttempts {
 impl AttemptCounts {
     /// Adds failed attempts to those of the same kind and status.
     pub(crate) fn add_failures(&mut self, failures: &AttemptFailures) {
-        let key = |it: &AttemptFailures| (it.kind, it.status);
+        let key = |it: &AttemptFailures| (it.kind, it.status, it.about);
         match self
             .failures
             .iter_mut()
@@ -415,6 +415,13 @@ impl AttemptFailures {
     }
 
     fn words(&self) -> String {
+        let about = self
+            .about
+            .map_or_else(String::new, |about| format!(" ({})", about.as_str()));
+        self.kind_words() + &about
+    }
+
+    fn kind_words(&self) -> String {
         if let Some(status) = self.status {
             return format!("it answers {status}");
         }
