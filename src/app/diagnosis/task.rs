@@ -10,11 +10,11 @@ use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_api::{ClientSummary, LastMinute, main_client};
+use tokenweir_api::{LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, Verdict, VerdictSeverity,
+    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;

@@ -7,17 +7,29 @@ named_enum! {
     /// The kind of an error that an engine reports, in words.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum EngineError {
+        /// The GPU has too little memory.
         OutOfMemory = "out of GPU memory",
+        /// A GPU or its driver.
         Gpu = "a GPU fault (CUDA, ECC, Xid)",
+        /// A rank, a worker or a collective.
         Peer = "a lost worker or collective (NCCL, Ray)",
+        /// Media of a request.
         Media = "media cannot be fetched or decoded",
+        /// The length of a prompt.
         Context = "the prompt is longer than the context",
+        /// Structured output.
         Grammar = "structured output (grammar)",
+        /// The text of a prompt or of a tool call.
         Template = "the chat template, tokenizer or tool parser",
+        /// A LoRA adapter.
         Adapter = "a LoRA adapter",
+        /// The KV cache.
         Cache = "the KV cache or its transfer",
+        /// The process of the engine.
         Dead = "the engine core has died",
+        /// Files.
         Storage = "a file or the disk",
+        /// A parameter of a request.
         Parameter = "a parameter that this engine does not accept",
     }
 }
