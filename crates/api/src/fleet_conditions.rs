@@ -19,6 +19,8 @@ const SLOW_EXCESS_SECONDS: f64 = 0.5;
 /// multiple of the usual TTFT.
 const OVERDUE_SECONDS: f64 = 3.0;
 const OVERDUE_RATIO: f64 = 10.0;
+/// A backend that refuses at least this share of its requests is at no standstill: it can need time to refuse.
+const REFUSING_SHARE: f64 = 0.2;
 
 /// Sets the condition of each backend and its reason, from the summaries of all backends and the
 /// verdicts that hold.
@@ -212,7 +214,10 @@ impl TtftsByModel {
         let model = backend.models.first().map_or("", String::as_str);
         let ttfts = self.0.get(model)?;
         let usual = *ttfts.get(ttfts.len().checked_sub(1)? / 2)?;
-        let is_found = overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_RATIO * usual;
+        let refuses = backend
+            .client_error_share
+            .is_some_and(|share| share >= REFUSING_SHARE);
+        let is_found = !refuses && overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_RATIO * usual;
         is_found.then(|| {
             format!("a request has waited {overdue:.0} s too long for its first output; mean TTFT of the backends {usual:.2} s")
         })

@@ -112,14 +112,18 @@ impl GatewayState {
         let changes = facts.harmful_changes.iter();
         reasons.extend(changes.map(|change| change.words.clone()));
         let harm = &facts.harm;
-        let has_lost_model = facts.verdicts.iter().any(|verdict| {
-            verdict.verdict == "model_gone" && verdict.severity == VerdictSeverity::Critical
-        });
-        let state = if harm.is_failing() || has_lost_model {
+        let is_critical = |name: &str| {
+            let mut critical = facts
+                .verdicts
+                .iter()
+                .filter(|verdict| verdict.severity == VerdictSeverity::Critical);
+            critical.any(|verdict| verdict.verdict == name)
+        };
+        let state = if harm.is_failing() || is_critical("model_gone") {
             Self::Failing
         } else if harm.is_refusing() {
             Self::Refusing
-        } else if harm.slow_level == HarmLevel::Critical {
+        } else if harm.slow_level == HarmLevel::Critical || is_critical("slow_engine") {
             Self::Slow
         } else if has_reason {
             Self::Degraded

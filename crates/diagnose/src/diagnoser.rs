@@ -493,10 +493,8 @@ impl RuleState {
         let is_critical = is_critical && rule.is_about_requests();
         let severity = if is_critical {
             VerdictSeverity::Critical
-        } else if rule_match.is_minor {
-            VerdictSeverity::Warning
         } else {
-            rule.severity
+            rule_match.severity.unwrap_or(rule.severity)
         };
         let description = rule.description();
         let cause = rule_match.cause.as_deref().map(str::to_owned);

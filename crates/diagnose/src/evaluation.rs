@@ -5,8 +5,7 @@ use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
     WindowMeasure,
 };
-use super::verdict::Evidence;
-use super::verdict::Origin;
+use super::verdict::{Evidence, Origin, VerdictSeverity};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ pub(super) struct RuleMatch {
     pub(super) cause: Option<Cow<'static, str>>,
     /// Where the match places the cause. `None`: where its rule places it.
     pub(super) origin: Option<Origin>,
-    /// Whether the match is a warning although the rule is critical: few requests are concerned.
-    pub(super) is_minor: bool,
+    /// The severity of the match. `None`: that of its rule.
+    pub(super) severity: Option<VerdictSeverity>,
     /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
     /// remedy of the rule applies.
     pub(super) remedy: Option<String>,

@@ -110,6 +110,7 @@ mod tests {
     fn fleet(lengths: &[u32]) -> Vec<FleetBackend> {
         let backend = |(number, length): (usize, &u32)| FleetBackend {
             id: BackendId::new(&format!("gpu-{number}")),
+            host: "127.0.0.1".into(),
             models: Vec::new(),
             state: Availability::Available,
             is_up: true,

@@ -19,6 +19,8 @@ mod harm;
 mod history;
 mod verdict;
 
+mod fatal_requests;
+
 mod fleet;
 
 mod debounce;
@@ -39,10 +41,11 @@ mod diagnoser;
 pub use anomaly::measure_names;
 pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
+pub use fatal_requests::RequestEnds;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, ObservedTtft,
-    RecentCounts, RequestEnds, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
+    RecentCounts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

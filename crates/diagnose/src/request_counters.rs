@@ -1,6 +1,7 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
-use super::fleet::{AttemptCounts, AttemptFailures, RequestEnds, SlowUpload, UnforwardedCounts};
+use super::fatal_requests::RequestEnds;
+use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
@@ -159,8 +160,10 @@ impl BackendRequestCounters {
         let backends = self.backends.load();
         for (index, attempt) in record.attempts.iter().enumerate() {
             if let Some(counters) = backends.get(&attempt.backend) {
-                let (_, counts) = &mut *lock(&counters.ended);
+                let (requests, counts) = &mut *lock(&counters.ended);
                 counts.attempts += 1;
+                let is_refused = matches!(attempt.status, Some(400..=499));
+                requests.refused_attempts += u64::from(is_refused);
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
                     let seconds = seconds_until_failure(record, attempt);

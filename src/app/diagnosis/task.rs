@@ -75,6 +75,8 @@ const MAX_OLDEST_STREAMS: usize = 64;
 const HANGING_SECONDS: f64 = 20.0;
 const MAX_HANGING_PROMPT: u64 = 16_000;
 
+/// The name of the fact with the last Xid error of the GPUs.
+const XID: &str = "last Xid error of its GPUs";
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
@@ -134,12 +136,10 @@ impl DiagnosisTask {
         let limits: Vec<&'static str> = limits.collect();
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
-        let backends = readiness.backends.iter().map(|current| {
-            let attempts = self
-                .request_counters
-                .take_attempts(&current.backend.identity.id);
-            fleet_backend(current, attempts, now)
-        });
+        let backends = readiness
+            .backends
+            .iter()
+            .map(|current| self.fleet_backend(current, &samples, now));
         let fleet = FleetObservation {
             backends: backends.collect(),
             counts: recent_counts(&self.admin.recent_requests, now),
@@ -161,6 +161,23 @@ impl DiagnosisTask {
             ttft: self.observed_ttft(now),
         };
         diagnoser.diagnose_gateway(samples, &fleet, now)
+    }
+
+    /// The backend as a part of the fleet, with the last Xid error of its GPUs.
+    fn fleet_backend(
+        &self,
+        current: &BackendAvailability,
+        samples: &[(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) -> FleetBackend {
+        let id = &current.backend.identity.id;
+        let attempts = self.request_counters.take_attempts(id);
+        let mut observed = fleet_backend(current, attempts, now);
+        let sample = samples.iter().find(|(known, _)| known == id);
+        let xid = sample.and_then(|(_, sample)| sample.gpus?.last_xid);
+        let fact = xid.map(|code| (XID, format!("{code:.0}")));
+        observed.facts.extend(fact);
+        observed
     }
 
     /// The TTFT of the streams of the last minute.
@@ -339,6 +356,7 @@ fn fleet_backend(
         .filter(|model| model.parent.is_none());
     FleetBackend {
         id: backend.identity.id.clone(),
+        host: backend.identity.address.host_and_port().0,
         models: models.map(|model| model.id.clone()).collect(),
         state: *availability,
         is_up: *is_up,
@@ -411,6 +429,7 @@ fn sample_backend(
         most_running: backend.load.estimator.most_running(),
         pending: pending.pending,
         pending_tokens: pending.backlog,
+        held_tokens: pending.tokens,
         overdue_seconds: backend.standstill_seconds(now),
         engine_switches: backend.load.engine_switches(),
         connects: connects.count,

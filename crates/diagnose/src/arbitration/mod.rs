@@ -39,6 +39,15 @@ pub(crate) fn arbitrate(
     for (verdict, is_common) in verdicts.iter_mut().zip(common) {
         verdict.is_common = is_common;
     }
+    let hosts: Vec<Option<String>> = verdicts
+        .iter()
+        .map(|verdict| found.host_of(verdict, verdicts))
+        .collect();
+    for (verdict, host) in verdicts.iter_mut().zip(hosts) {
+        if let Some(host) = host {
+            verdict.add_to_cause(&host);
+        }
+    }
     // A consequence can be a cause itself, so the least specific ones are first.
     let mut order: Vec<usize> = (0..verdicts.len()).collect();
     order.sort_by_key(|index| verdicts[*index].origin);
@@ -124,6 +133,28 @@ impl Findings<'_> {
         verdict.scope == VerdictScope::Backend
             && self.backends.len() > 1
             && same.count() == self.backends.len()
+    }
+
+    /// The host whose backends have this finding, all of them and no others, in words.
+    fn host_of(&self, verdict: &Verdict, all: &[Verdict]) -> Option<String> {
+        let has_finding = |backend: &FleetBackend| {
+            let mut same = all.iter().filter(|other| other.has_finding_of(verdict));
+            same.any(|other| other.backend == backend.id.as_str())
+        };
+        let mut backends = self.backends.iter();
+        let host = &backends
+            .find(|backend| backend.id.as_str() == verdict.backend)?
+            .host;
+        let is_of_host = |backend: &&FleetBackend| backend.host == *host;
+        let count = self.backends.iter().filter(is_of_host).count();
+        let is_host = self
+            .backends
+            .iter()
+            .all(|backend| has_finding(backend) == (backend.host == *host));
+        let is_alone = count == self.backends.len();
+        (count > 1 && is_host && !is_alone && verdict.severity > VerdictSeverity::Info).then(|| {
+            format!("all {count} backends of the host {host}, and no others: look at the host")
+        })
     }
 
     /// Whether both backends serve a model, as far as known. An empty name is that of all backends.

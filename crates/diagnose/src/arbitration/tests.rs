@@ -124,3 +124,18 @@ fn one_slow_backend_explains_no_queue_of_all() {
         .lines(&[], None);
     assert_eq!(lines[1], "critical all backends: every backend is full");
 }
+
+#[test]
+fn the_host_of_all_its_backends_is_named() {
+    let mut found = Found(Vec::new()).add("backend_down", &[0, 1], None).0;
+    let mut backends: Vec<FleetBackend> = (0..3)
+        .map(|number| backend(&format!("gpu-{number}"), Availability::Available))
+        .collect();
+    backends[2].host = "10.0.0.2".into();
+    arbitrate(&mut found, &backends, None);
+    let cause = found[0].cause_or_meaning();
+    assert!(
+        cause.contains("all 2 backends of the host 127.0.0.1"),
+        "{cause}"
+    );
+}

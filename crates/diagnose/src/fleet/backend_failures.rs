@@ -7,6 +7,7 @@ use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, Verdic
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::significance::is_share_above;
 use tokenweir_routing::resilience::Availability;
 
@@ -350,6 +351,26 @@ impl BackendAttempts {
     }
 }
 
+/// What to do about an error that the engine reports. `None`: its kind does not show it.
+fn remedy_of(about: EngineError) -> Option<&'static str> {
+    Some(match about {
+        EngineError::Gpu => {
+            "Drain the backends of this host. Look for Xid and ECC errors (dmesg, nvidia-smi -q), and reset or replace the GPU."
+        }
+        EngineError::OutOfMemory => {
+            "Restart the engine with a lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens, and look for other \
+             processes on its GPU."
+        }
+        EngineError::Peer => {
+            "Restart all ranks of the engine together, and look at the node and the network of the rank that was lost."
+        }
+        EngineError::Media => {
+            "Look at the host of the media, and at the way from the engines to it; the engines are not the cause."
+        }
+        _ => return None,
+    })
+}
+
 // === impl AttemptCounts, AttemptFailures ===
 
 impl AttemptCounts {
@@ -446,6 +467,9 @@ impl AttemptFailures {
     fn remedy(&self) -> Option<&'static str> {
         if self.equal_seconds().is_some() {
             return Some(TIMEOUT_REMEDY);
+        }
+        if let Some(remedy) = self.about.and_then(remedy_of) {
+            return Some(remedy);
         }
         match self.status? {
             401 | 403 | 407 => Some(

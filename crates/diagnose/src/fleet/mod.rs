@@ -30,5 +30,4 @@ pub use observation::{
     FleetBackend, FleetObservation, GatewayConditions, ObservedTtft, RecentCounts, SettingValue,
     SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
-pub use restarts::RequestEnds;
 pub use rules::FLEET_RULES;

@@ -1,6 +1,6 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
-use super::restarts::RequestEnds;
+use crate::fatal_requests::RequestEnds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -212,6 +212,8 @@ pub struct CertificateReloads {
 pub struct FleetBackend {
     /// The backend.
     pub id: BackendId,
+    /// The host of its URL.
+    pub host: Arc<str>,
     /// The base models that the backend lists. Empty: not known.
     pub models: Vec<Arc<str>>,
     /// The state of the backend.
@@ -338,6 +340,7 @@ pub(crate) mod tests {
     pub(crate) fn backend(name: &str, state: Availability) -> FleetBackend {
         FleetBackend {
             id: BackendId::new(name),
+            host: "127.0.0.1".into(),
             models: Vec::new(),
             state,
             is_up: state == Availability::Available,

@@ -65,6 +65,8 @@ pub struct GatewayObservations {
     /// Number of prompt tokens that the engine has to compute for the streams without a
     /// first output.
     pub pending_tokens: u64,
+    /// Number of tokens that the requests in flight may have in the KV cache.
+    pub held_tokens: u64,
     /// Seconds for which the oldest request without output has been overdue while nothing else had output.
     pub overdue_seconds: f64,
     /// Number of times that the metrics page was that of another engine than before, since the backend joined.
@@ -144,6 +146,8 @@ pub struct BackendRequestCounts {
     pub known_tokens: f64,
     /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
+    /// Number of attempts that the backend answered with a status of 4xx.
+    pub refused_attempts: u64,
     /// Number of ended requests with output tokens.
     pub generated: u64,
     /// Number of ended requests whose response was complete.

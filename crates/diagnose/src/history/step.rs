@@ -49,6 +49,8 @@ pub(crate) enum StepSignal {
     Pending,
     /// Prompt tokens that the engine has to compute for the streams without a first output.
     PendingTokens,
+    /// Tokens that the requests of this gateway in flight may have in the KV cache.
+    HeldTokens,
     /// Seconds for which the oldest request without output has been overdue while nothing else had output.
     Overdue,
     /// Number of times that the metrics page was that of another engine since the previous sample.
@@ -89,6 +91,7 @@ pub(crate) enum StepSignal {
     ReusableHereTokens,
     KnownTokens,
     LongestPrompt,
+    RefusedAttempts,
     Generated,
     Buffered,
     Served,
@@ -275,6 +278,7 @@ impl HistoryStep {
                 StepSignal::PendingTokens,
                 observations.pending_tokens as f64,
             ),
+            (StepSignal::HeldTokens, observations.held_tokens as f64),
             (StepSignal::Overdue, observations.overdue_seconds),
         ] {
             self.set(signal, Some(value));
@@ -316,6 +320,7 @@ impl HistoryStep {
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
             (StepSignal::KnownTokens, counts.known_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
+            (StepSignal::RefusedAttempts, counts.refused_attempts as f64),
             (StepSignal::Generated, counts.generated as f64),
         ] {
             self.set(signal, Some(value));

@@ -88,12 +88,13 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "Requests at the backend stall: in the middle of their responses, or before their first output.",
     evidence: "A request at the backend is overdue for 3 s and for ten times the TTFT of its peers (15 s \
-               without peers), and nothing else there had output meanwhile. Or in a minute three streams stalled, at least 5 % of those that began or are in \
+               without peers), nothing else there had output meanwhile, and it refused nothing. Or in a minute three streams stalled, at least 5 % of those that began or are in \
                flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
                Or three are stalled, and none began for a minute. If fewer than five streams began \
                in a minute: five stalled in five minutes, significantly more than 5 %, and the \
                last one less than two minutes ago. Or a stream has had no output for 20 s and for twenty times the \
-               mean TTFT, while ten that began later had theirs (warning; three such streams: critical).",
+               mean TTFT, while ten that began later had theirs (warning; three such streams: critical). A warning, too, if all \
+               backends stall and nothing shows why.",
     excluded: "`kv_thrashing` or `decode_starvation` holds; a stream whose client does not read does not count",
     remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \
              NCCL collective. Set its weight to 0 if it does not recover.",
@@ -223,11 +224,17 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if is_overdue && !is_found {
         return Some(rule_match.because(NO_OUTPUT));
     }
-    let (cause, origin) = stall_cause(evaluation, &window);
-    Some(RuleMatch {
-        is_minor: origin == Origin::Unknown,
-        ..rule_match.because(cause).at(origin)
-    })
+    Some(explained(rule_match, evaluation, &window))
+}
+
+/// Adds the cause of stalls to the match.
+fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> RuleMatch {
+    let (cause, origin) = stall_cause(evaluation, window);
+    let is_unknown = origin == Origin::Unknown;
+    RuleMatch {
+        severity: is_unknown.then_some(VerdictSeverity::Warning),
+        ..found.because(cause).at(origin)
+    }
 }
 
 /// The match for streams that hang although the backend serves streams that began later.
@@ -248,7 +255,7 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         Evidence::new("served_later", served, "requests", since.seconds()),
     ];
     let found = RuleMatch {
-        is_minor: hanging < MANY_HANGING,
+        severity: (hanging < MANY_HANGING).then_some(VerdictSeverity::Warning),
         ..RuleMatch::new(2, evidence)
     };
     let remedy = Some(HANGING_REMEDY.to_owned());
@@ -258,6 +265,11 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
 /// has output.
 fn is_overdue(evaluation: &Evaluation<'_>) -> bool {
+    let refused = evaluation.recent_window().sum(StepSignal::RefusedAttempts);
+    if refused.is_some_and(|refused| refused >= 1.0) {
+        // An engine that refuses requests works.
+        return false;
+    }
     let overdue = evaluation.short_window().latest(StepSignal::Overdue);
     let overdue = overdue.unwrap_or(0.0);
     let peers = windows(evaluation.peers(), FAST);
@@ -338,7 +350,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if !waits.are_equal() {
         let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
             return Err(vec![
-                "its usual share of disconnecting clients, which is known after five minutes",
+                "its usual share of disconnecting clients, which is known after six minutes",
             ]);
         };
         if !is_far_above(usual.median, ratio, cancelled) {

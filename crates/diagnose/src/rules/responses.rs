@@ -280,7 +280,7 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 }
 
 /// The share of a signal in these windows together. `None`: there are fewer than `least` of `total`.
-fn share_of(
+pub(super) fn share_of(
     windows: &[StepWindow<'_>],
     part: StepSignal,
     total: StepSignal,

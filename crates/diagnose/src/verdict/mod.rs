@@ -356,23 +356,21 @@ impl<'a> VerdictGroup<'a> {
     }
 
     fn has_same_finding(&self, other: &Verdict) -> bool {
-        let Verdict {
-            verdict,
-            scope,
-            severity,
-            cause,
-            remedy,
-            ..
-        } = self.first;
-        (verdict, scope, severity, cause, remedy)
-            == (
-                &other.verdict,
-                &other.scope,
-                &other.severity,
-                &other.cause,
-                &other.remedy,
-            )
+        let first = self.first;
+        // The values of backends with one condition differ.
+        first.verdict == other.verdict
+            && first.scope == other.scope
+            && first.severity == other.severity
+            && without_numbers(first.cause_or_meaning())
+                .eq(without_numbers(other.cause_or_meaning()))
+            && without_numbers(&first.remedy).eq(without_numbers(&other.remedy))
     }
+}
+
+/// The characters of a text without its numbers.
+fn without_numbers(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars()
+        .filter(|character| !character.is_ascii_digit() && *character != '.')
 }
 
 // === impl VerdictSeverity ===

@@ -86,8 +86,7 @@ impl Origin {
             "backend_down" | "backend_drained" | "backend_ejected" | "backend_restarting" => {
                 Self::Missing
             }
-            "backend_failing" | "slow_engine" | "unusual_responses" | "memory_leak"
-            | "gpu_throttled" => Self::Engine,
+            "backend_failing" | "slow_engine" | "memory_leak" | "gpu_throttled" => Self::Engine,
             "shared_backend" => Self::SharedEngine,
             "gateway_limit" => Self::Setting,
             "gateway_starved" => Self::Gateway,
@@ -112,14 +111,7 @@ impl Origin {
                 E::Avoidance,
             ],
             Self::SharedEngine => &[E::Waiting, E::Stalls, E::SlowTokens, E::Disconnects],
-            Self::Requests => &[
-                E::Waiting,
-                E::Lag,
-                E::Stalls,
-                E::SlowTokens,
-                E::Disconnects,
-                E::Avoidance,
-            ],
+            Self::Requests => &[E::Waiting, E::Lag, E::Stalls, E::Disconnects, E::Avoidance],
             Self::FatalRequests => &[
                 E::Waiting,
                 E::Stalls,

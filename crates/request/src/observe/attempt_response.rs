@@ -6,7 +6,7 @@ use super::open_streams::{BackendMonitor, StreamEntry};
 use crate::record::{Outcome, RequestRecord, Stall, Termination};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::openai::FinishReason;
+use tokenweir_protocol::openai::{EngineError, FinishReason};
 
 /// The response of one attempt. A failover discards it.
 #[derive(Default)]
@@ -37,6 +37,11 @@ const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
+    /// What the error is about that the engine has reported. `None`: unknown, or there was none.
+    pub(super) fn engine_error(&self) -> Option<EngineError> {
+        self.observer.as_ref()?.observed().error.as_ref()?.about
+    }
+
     /// Number of events with output that the response has had so far.
     pub(super) fn output_events(&self) -> u64 {
         self.observer

@@ -172,10 +172,8 @@ impl Exchange {
             abort,
             ..
         } = &mut *self.inner;
-        let AttemptResponse {
-            backend, observer, ..
-        } = std::mem::take(response);
-        let error = observer.and_then(|it| it.observed().error.as_ref()?.about);
+        let error = response.engine_error();
+        let AttemptResponse { backend, .. } = std::mem::take(response);
         // The bytes of the discarded response were not sent to the client, so the write timeout
         // must not run.
         if let Some(abort) = abort {
@@ -210,6 +208,9 @@ impl Exchange {
         };
         response.backend = backend;
         self.discard_attempt(reason);
+        if let Some(attempt) = self.inner.record.attempts.last_mut() {
+            attempt.engine_error = aside.response.engine_error();
+        }
         aside
     }
 

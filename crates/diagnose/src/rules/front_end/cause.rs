@@ -2,6 +2,7 @@
 
 use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{FAST, RECENT, StepSignal, StepWindow};
+use crate::rules::responses::share_of;
 use crate::verdict::Evidence;
 use crate::verdict::Origin;
 
@@ -50,10 +51,32 @@ const NETWORK_REMEDY: &str = "Look for lost packets (nstat TcpRetransSegs, ethto
                               proxy, a VPN.";
 const API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics and health pages are late too, those \
                           of its peers are not";
-const MEDIA: &str = "only requests with media wait: the API server fetches or decodes the media before the engine gets the request";
-const MEDIA_REMEDY: &str = "Look at the host of the media and at the processing of media in the API server; send media inline, or give \
-                            these requests a model name with backends of its own (models).";
-const LONG: &str = "only requests with long prompts wait: the API server needs the time for their tokens and templates";
+/// A kind of requests that can wait before the engine while others do not.
+struct WaitingKind {
+    seconds: StepSignal,
+    outputs: StepSignal,
+    text: &'static str,
+    /// `None`: the remedy of the rule.
+    remedy: Option<&'static str>,
+}
+
+const KINDS: [WaitingKind; 2] = [
+    WaitingKind {
+        seconds: StepSignal::MediaSeconds,
+        outputs: StepSignal::MediaOutputs,
+        text: "only requests with media wait: the API server fetches or decodes the media before the engine gets the request",
+        remedy: Some(
+            "Look at the host of the media and at the processing of media in the API server (--api-server-count); send smaller media, \
+             or give these requests a model name with backends of its own (models).",
+        ),
+    },
+    WaitingKind {
+        seconds: StepSignal::LongSeconds,
+        outputs: StepSignal::LongOutputs,
+        text: "only requests with long prompts wait: the API server needs the time for their tokens and templates",
+        remedy: None,
+    },
+];
 const WORK: &str = "the API server of the backend: connections and metrics pages are fast, so the time goes into the work on each \
                     request (template, tokenizer, media)";
 
@@ -99,7 +122,9 @@ impl Connects {
             count: sum(StepSignal::Connects),
             seconds,
         };
-        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE);
+        // The heads of refusals come late if the engine needs time to refuse.
+        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE)
+            && sum(StepSignal::RefusedAttempts) < 1.0;
         match engine {
             Some(engine) if is_streaming && heads >= 1.0 && engine <= QUICK_SECONDS => Self {
                 seconds: seconds.max(sum(StepSignal::FirstHeadSeconds) - heads * engine),
@@ -123,11 +148,11 @@ pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if connects.count < MIN_CONNECTS || connects.mean() < SLOW_CONNECT_SECONDS || is_over {
         return None;
     }
-    Some(because_of_connects(
-        RuleMatch::new(2, Vec::new()),
-        evaluation,
-        &connects,
-    ))
+    let found = RuleMatch::new(2, Vec::new());
+    Some(match WaitingKind::of(evaluation) {
+        Some(kind) => kind.explain(found),
+        None => because_of_connects(found, evaluation, &connects),
+    })
 }
 
 fn because_of_connects(
@@ -174,6 +199,9 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     if let Some(cause) = lumps(evaluation) {
         return found.because(cause).remedy(Some(LUMPS_REMEDY.to_owned()));
     }
+    if let Some(kind) = WaitingKind::of(evaluation) {
+        return kind.explain(found);
+    }
     // The window of the lag may be too short for connections.
     let minute = evaluation.short_window();
     let connects = Connects::of(&minute);
@@ -181,13 +209,6 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     let is_slow = connects.count >= MIN_CONNECTS && connects.mean() >= LATE_CONNECT_SECONDS;
     if is_slow && connects.seconds >= CONNECT_PART * lost {
         return because_of_connects(found, evaluation, &connects);
-    }
-    if waits_more(&minute, StepSignal::MediaSeconds, StepSignal::MediaOutputs) {
-        let found = found.because(MEDIA).at(Origin::Requests);
-        return found.remedy(Some(MEDIA_REMEDY.to_owned()));
-    }
-    if waits_more(&minute, StepSignal::LongSeconds, StepSignal::LongOutputs) {
-        return found.because(LONG).at(Origin::Requests);
     }
     let mut found = found;
     if let Some(page) = recent.mean(StepSignal::PageSeconds) {
@@ -208,19 +229,34 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     }
 }
 
-/// Whether the streams of a kind wait far longer than plain ones, which lose no time.
-fn waits_more(window: &StepWindow<'_>, seconds: StepSignal, outputs: StepSignal) -> bool {
-    let mean = |seconds, outputs| window.ratio(seconds, outputs, MIN_OF_KIND);
-    let Some(of_kind) = mean(seconds, outputs) else {
-        return false;
-    };
-    let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
-        return false;
-    };
-    let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
-        return false;
-    };
-    of_kind >= KIND_FACTOR * plain && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+impl WaitingKind {
+    /// The kind whose requests alone wait, at all backends together. `None`: there is none.
+    fn of(evaluation: &Evaluation<'_>) -> Option<&'static Self> {
+        let mut minutes = windows(evaluation.peers(), FAST);
+        minutes.push(evaluation.short_window());
+        KINDS.iter().find(|kind| kind.waits_more(&minutes))
+    }
+
+    fn explain(&self, found: RuleMatch) -> RuleMatch {
+        let remedy = self.remedy.map(str::to_owned);
+        found.because(self.text).remedy(remedy).at(Origin::Requests)
+    }
+
+    /// Whether the streams of the kind wait far longer than plain ones, which lose less time.
+    fn waits_more(&self, minutes: &[StepWindow<'_>]) -> bool {
+        let mean = |seconds, outputs| share_of(minutes, seconds, outputs, MIN_OF_KIND);
+        let Some(of_kind) = mean(self.seconds, self.outputs) else {
+            return false;
+        };
+        let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
+            return false;
+        };
+        let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
+            return false;
+        };
+        of_kind >= KIND_FACTOR * plain
+            && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+    }
 }
 
 /// The cause if many tokens arrive at once, and at the peers fewer.

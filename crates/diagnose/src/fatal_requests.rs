@@ -23,6 +23,8 @@ enum Property {
     Model(Arc<str>),
     /// The hash of the first block of the prompt.
     Beginning(u64),
+    /// The binary logarithm of the length of the prompt in bytes.
+    Length(u32),
 }
 
 /// The requests with a property.
@@ -44,7 +46,7 @@ pub struct RequestEnds {
 
 /// The ends of requests in the last minutes.
 #[derive(Debug, Default)]
-pub(super) struct FatalRequests(VecDeque<(Instant, RequestEnds)>);
+pub(crate) struct FatalRequests(VecDeque<(Instant, RequestEnds)>);
 
 /// Length of the window whose requests are counted.
 const WINDOW: Duration = Duration::from_mins(3);
@@ -53,8 +55,11 @@ const MAX_GROUPS: usize = 512;
 /// Minimum number of requests that ended with their backend, and their minimum share of those with the property.
 const MIN_BROKEN: u64 = 3;
 const MIN_SHARE: f64 = 0.75;
-/// Greatest share of the other requests that ended so.
-const MAX_SHARE_OF_OTHERS: f64 = 0.25;
+/// Greatest share of the other requests that ended so: those that ran beside them.
+const MAX_SHARE_OF_OTHERS: f64 = 0.33;
+/// Greatest probability that so many requests ended with their backend as the others did.
+const MAX_PROBABILITY: f64 = 1e-3;
+const MIN_SHARE_OF_OTHERS: f64 = 0.01;
 /// How a response breaks if its backend ends.
 const BROKEN: [&str; 4] = [
     "connection_reset",
@@ -108,7 +113,7 @@ impl Ends {
 
 impl FatalRequests {
     /// Takes the requests that ended since the last call. Returns the requests that end engines, in words.
-    pub(super) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
+    pub(crate) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
         while self.0.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
         if ends.all.requests > 0 {
@@ -136,6 +141,11 @@ impl FatalRequests {
                 && group.share() >= MIN_SHARE
                 && others.requests > 0
                 && others.share() <= MAX_SHARE_OF_OTHERS
+                && others
+                    .share()
+                    .max(MIN_SHARE_OF_OTHERS)
+                    .powf(group.broken as f64)
+                    <= MAX_PROBABILITY
         };
         let fatal = sums.groups.iter().filter(|(_, group)| is_fatal(group));
         let (property, group) = fatal.max_by_key(|(_, group)| group.broken)?;
@@ -159,6 +169,9 @@ impl Property {
             Self::Beginning(_) => {
                 let example = group.example.as_ref().map_or("–", RequestId::as_str);
                 format!("whose prompts begin like that of request {example}")
+            }
+            Self::Length(log) => {
+                format!("with prompts of {} to {} bytes", 1_u64 << log, 2_u64 << log)
             }
         }
     }
@@ -187,6 +200,11 @@ fn properties(record: &RequestRecord) -> Vec<Property> {
     let mut found: Vec<Property> = kinds.map(|(_, property)| property).collect();
     found.push(client);
     found.extend(beginning.map(|hash| Property::Beginning(*hash)));
+    found.extend(
+        prompt
+            .and_then(|prompt| prompt.bytes.checked_ilog2())
+            .map(Property::Length),
+    );
     if let ModelLabel::Known(name) = &record.model {
         found.push(Property::Model(name.clone()));
     }

@@ -1,13 +1,9 @@
 //! The rule about a backend that repeatedly restarts, or repeatedly goes down and comes up again.
 
-mod fatal_requests;
-
-pub use fatal_requests::RequestEnds;
-
 use super::observation::FleetObservation;
+use crate::fatal_requests::FatalRequests;
 use crate::verdict::Origin;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use fatal_requests::FatalRequests;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -128,7 +124,9 @@ impl Restarts {
         let interrupted = self.backends.values().filter(|known| known.count() > 0);
         let interrupted = interrupted.count();
         let total: usize = self.backends.values().map(Interruptions::count).sum();
-        if let Some(text) = requests.filter(|_| total >= MIN_FATAL) {
+        if let Some(text) = requests
+            && total >= MIN_FATAL
+        {
             return Some(RestartCause {
                 text,
                 remedy: FATAL_REMEDY,
