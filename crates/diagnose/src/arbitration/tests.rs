@@ -91,7 +91,7 @@ fn an_overloaded_peer_follows_from_lost_backends() {
 }
 
 #[test]
-fn a_fault_of_one_engine_stands_beside_common_causes() {
+fn a_fault_of_one_engine_stands() {
     let lines = Found(Vec::new())
         .add("front_end_gap", &[1, 2], Some(Origin::Requests))
         .add("stalls", &[0], Some(Origin::Engine))
@@ -100,7 +100,7 @@ fn a_fault_of_one_engine_stands_beside_common_causes() {
 }
 
 #[test]
-fn full_engines_follow_from_the_client_of_the_queue() {
+fn full_engines_follow_from_a_client() {
     let client = "64 % of the open streams are of tenant etl";
     let lines = Found(Vec::new())
         .add("prefill_starvation", &[0, 1, 2], None)
@@ -117,7 +117,7 @@ fn full_engines_follow_from_the_client_of_the_queue() {
 }
 
 #[test]
-fn one_slow_backend_explains_no_queue_of_all() {
+fn one_slow_backend_explains_no_queue() {
     let lines = Found(Vec::new())
         .add("slow_engine", &[0], None)
         .add_for_all("gateway_queue")

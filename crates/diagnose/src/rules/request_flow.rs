@@ -182,15 +182,10 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // One stalled stream among many streams is no fault of the backend. A single pause, for example of
-    // the machine, which stalls all open streams once, is no fault either.
-    let has_stalled = |step: &HistoryStep| {
-        let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
-        values.into_iter().flatten().reduce(f64::max)
-    };
-    let is_repeated = window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64;
-    let has_many_stalls =
-        stalls >= MIN_STALLS && stalls >= HARMED_SHARE * (streams + in_flight) && is_repeated;
+    // One stalled stream among many streams is no fault of the backend.
+    let has_many_stalls = stalls >= MIN_STALLS
+        && stalls >= HARMED_SHARE * (streams + in_flight)
+        && stalls_repeatedly(&window);
     // If an engine makes no progress, its new requests wait for their first output, and do not count
     // as stalled.
     let has_stalled_streams =
@@ -225,6 +220,16 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         return Some(rule_match.because(NO_OUTPUT));
     }
     Some(explained(rule_match, evaluation, &window))
+}
+
+/// Whether streams stalled in more than one step. A single pause, for example of the machine, which stalls all open
+/// streams once, is no fault.
+fn stalls_repeatedly(window: &StepWindow<'_>) -> bool {
+    let has_stalled = |step: &HistoryStep| {
+        let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
+        values.into_iter().flatten().reduce(f64::max)
+    };
+    window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64
 }
 
 /// Adds the cause of stalls to the match.

@@ -121,18 +121,21 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
 
 /// The match for a backend that is the same engine as other backends.
 fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let sent = |window: &StepWindow<'_>| window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let begun = |window: &StepWindow<'_>| window.sum(StepSignal::FirstTokens).unwrap_or(0.0);
+    let has_others = |window: &StepWindow<'_>| {
+        begun(window) >= MIN_FOREIGN && begun(window) >= MIN_FOREIGN_FACTOR * sent(window)
+    };
     let others = evaluation.others.iter();
     let same = others.filter(|other| is_same_engine(evaluation.history, other));
-    let same: Vec<StepWindow<'_>> = same.map(|other| other.window(RECENT)).collect();
+    let same = same.map(|other| other.window(RECENT));
+    let same: Vec<StepWindow<'_>> = same.filter(has_others).collect();
     let count = same.len();
-    let sent = |window: &StepWindow<'_>| window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let window = evaluation.recent_window();
-    let begun = window.sum(StepSignal::FirstTokens)?;
-    let own = sent(&window);
     // The engine begins what the gateway sends to all its addresses.
-    let to_all = own + same.iter().map(sent).sum::<f64>();
-    let is_sum = (begun - to_all).abs() <= MAX_DIFFERENCE * begun;
-    if count == 0 || begun < MIN_FOREIGN || begun < MIN_FOREIGN_FACTOR * own || !is_sum {
+    let to_all = sent(&window) + same.iter().map(sent).sum::<f64>();
+    let is_sum = (begun(&window) - to_all).abs() <= MAX_DIFFERENCE * begun(&window);
+    if count == 0 || !has_others(&window) || !is_sum {
         return None;
     }
     let measures = [WindowMeasure::InFlight, WindowMeasure::Running];

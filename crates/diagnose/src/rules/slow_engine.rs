@@ -28,7 +28,7 @@ const MIN_SLOWER_SECONDS: f64 = 0.01;
 const SLOWER_PEER_FACTOR: f64 = 1.5;
 /// Above these multiples of the usual rate of requests, and of the requests that slower tokens keep running, the load
 /// explains slower tokens.
-const USUAL_LOAD_FACTOR: f64 = 1.3;
+const USUAL_LOAD_FACTOR: f64 = 1.5;
 const LARGER_BATCH_FACTOR: f64 = 1.5;
 /// A share has fallen if it is at most this part of a usual share of at least [`MIN_USUAL_SHARE`].
 const FALLEN_PART: f64 = 0.6;
