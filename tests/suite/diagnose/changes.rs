@@ -1,7 +1,7 @@
 //! Changes of the fleet: a slower fleet is named in words, and a changing load is no change that harms.
 
 use super::fleet_model::{MINUTE_STEPS, Plant};
-use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
+use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
 fn words(diagnosis: &Diagnosis) -> Vec<&str> {
     diagnosis
@@ -81,7 +81,7 @@ fn held_blocks_without_requests_are_a_leak() {
     let named: Vec<&str> = last
         .verdicts
         .iter()
-        .map(|it| it.cause_or_meaning())
+        .map(Verdict::cause_or_meaning)
         .collect();
     assert_eq!(named.len(), 1, "{named:?}");
     assert!(named[0].starts_with("KV blocks leak: 95 %"), "{named:?}");
