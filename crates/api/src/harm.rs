@@ -120,10 +120,30 @@ pub const WARNING_SHARE: f64 = 0.02;
 /// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
 /// that the operator set.
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
+/// The reason of requests to paths that no API has. Scanners send them, so they are no requests of clients.
+const SCANNED: &str = "not_found";
+const SCANNED_STATUS: u16 = 404;
+
+impl LastMinute {
+    /// The same minute without the requests of scanners.
+    pub fn without_scans(&self) -> Self {
+        let mut minute = self.clone();
+        let scans = minute
+            .rejected_by_reason
+            .remove(SCANNED)
+            .unwrap_or_default();
+        minute.requests = minute.requests.saturating_sub(scans);
+        if let Some(count) = minute.gateway_client_errors.get_mut(&SCANNED_STATUS) {
+            *count = count.saturating_sub(scans);
+        }
+        minute
+    }
+}
 
 impl Harm {
     /// The harm of the last minute and of the open streams.
     pub fn of(minute: &LastMinute, late: LateStreams) -> Self {
+        let minute = &minute.without_scans();
         let LateStreams {
             first_output,
             first_answer,
@@ -211,11 +231,21 @@ impl Harm {
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
         let slow = format!("are slow{}", most(&minute.slow));
-        let by_backend = most(&minute.backend_client_errors);
-        let by_backend = format!("are answered with 4xx by a backend{by_backend}");
+        let errors = minute.backend_client_errors.values().sum();
+        let by_backend = match main_source(minute, errors) {
+            Some(source) => format!("are answered with {source}"),
+            None => format!(
+                "are answered with 4xx by a backend{}",
+                most(&minute.backend_client_errors)
+            ),
+        };
+        let failed = match main_source(minute, minute.failed) {
+            Some(source) => format!("fail (most: {source})"),
+            None => "fail".to_owned(),
+        };
         let leaves = "end because the client disconnects in the middle of the answer, which is unusual for it";
         let kinds = [
-            (self.failed, HarmKind::Failed, "fail"),
+            (self.failed, HarmKind::Failed, &*failed),
             (self.empty, HarmKind::Empty, "get an empty answer"),
             (
                 self.damaged,
@@ -261,6 +291,13 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     most.map_or_else(String::new, |(word, _)| {
         format!(" (most: {})", word.to_string().replace('_', " "))
     })
+}
+
+/// The status and origin of most error responses. `None`: fewer than 80 % of `errors` have the same.
+fn main_source(minute: &LastMinute, errors: u64) -> Option<&str> {
+    let sources = minute.error_sources.iter();
+    let (source, count) = sources.max_by_key(|(_, count)| **count)?;
+    (5 * count >= 4 * errors && *count <= errors).then_some(source)
 }
 
 /// The share of 4xx of the gateway and of backends. `judged`: those of the gateway that show a fault of clients.
@@ -512,6 +549,31 @@ mod tests {
         for (status, count) in [(404, 6), (408, 90), (429, 90)] {
             assert!(of(status, count).reasons.is_empty(), "{count} {status}");
         }
+    }
+
+    #[test]
+    fn scanned_paths_are_no_requests() {
+        let minute = LastMinute {
+            gateway_client_errors: BTreeMap::from([(404, 900)]),
+            rejected_by_reason: [("not_found".to_owned(), 900)].into(),
+            ..minute(1_000, 12, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        assert_eq!(harm.client_errors.level, HarmLevel::None);
+        assert_eq!(harm.reasons, ["12 % of requests fail"]);
+    }
+
+    #[test]
+    fn an_error_page_is_not_of_the_engine() {
+        let page = "413 by a proxy in front of the engines (server: nginx), not by an engine";
+        let minute = LastMinute {
+            backend_client_errors: BTreeMap::from([(413, 40)]),
+            error_sources: [(page.to_owned(), 40)].into(),
+            ..minute(100, 0, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        let expected = format!("40 % of requests are answered with {page}");
+        assert_eq!(harm.reasons, [expected]);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct LastMinute {
     pub gateway_client_errors: BTreeMap<u16, u64>,
     /// Number of responses of backends with a status of 4xx, by status.
     pub backend_client_errors: BTreeMap<u16, u64>,
+    /// Number of error responses by their status and origin, such as `413 by a proxy in front of the engines (server: nginx),
+    /// not by an engine`. Those of engines are omitted, unless the engine could not fetch media.
+    pub error_sources: BTreeMap<String, u64>,
     /// Number of slow requests, by cause. Requests that were slow because their client read slowly do not
     /// count.
     pub slow: BTreeMap<String, u64>,
@@ -41,7 +44,7 @@ pub struct LastMinute {
     /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
     /// more often than usual.
     pub unusual_cut_offs: u64,
-    /// What at least 80 % of the requests with one kind of harm have in common, and less than half of all requests
+    /// What at least 80 % of the requests with one kind of harm have in common, and less than half of the other requests
     /// have, such as `all 43 of tenant web, key k`. By the kind of harm: `failed`, `empty`, `damaged`,
     /// `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or `late`.
     pub common: BTreeMap<String, String>,

@@ -161,6 +161,7 @@ impl BackendRequestCounters {
                     counts.add_failures(&AttemptFailures {
                         kind,
                         status,
+                        error_source: attempt.error_source,
                         count: 1,
                         seconds,
                         squares: seconds * seconds,

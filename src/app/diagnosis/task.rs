@@ -313,7 +313,9 @@ fn harmed_requests(counts: &LastMinute) -> u64 {
 
 /// Returns the counts of the requests that ended in the last 25 to 30 s.
 fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
-    let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
+    let counts = recent_requests
+        .last_windows(FLEET_WINDOWS, now)
+        .without_scans();
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
     let harmed = harmed_requests(&counts);
@@ -330,6 +332,8 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
         client_errors: counts.backend_client_errors,
+        error_sources: counts.error_sources,
+        common: counts.common,
     }
 }
 

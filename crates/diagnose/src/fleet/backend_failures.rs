@@ -41,6 +41,10 @@ const EQUAL_SHARE: f64 = 0.02;
 const TIMEOUT_REMEDY: &str = "Something between the gateway and the engine ends responses after this time: raise the timeout of the \
                               proxy, sidecar or firewall.";
 
+/// The remedy for error responses that a proxy makes.
+pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the engines: its limit of the body (413), its rules (403), its rate limit \
+                                       (429), its routes and redirects (3xx, 404), or the engines that it reaches (5xx).";
+
 /// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
@@ -355,7 +359,7 @@ impl BackendAttempts {
 impl AttemptCounts {
     /// Adds failed attempts to those of the same kind and status.
     pub(crate) fn add_failures(&mut self, failures: &AttemptFailures) {
-        let key = |it: &AttemptFailures| (it.kind, it.status);
+        let key = |it: &AttemptFailures| (it.kind, it.status, it.error_source);
         match self
             .failures
             .iter_mut()
@@ -416,6 +420,9 @@ impl AttemptFailures {
 
     fn words(&self) -> String {
         if let Some(status) = self.status {
+            if let Some(source) = self.error_source {
+                return format!("{status} {source}");
+            }
             return format!("it answers {status}");
         }
         let words = match self.kind {
@@ -439,6 +446,9 @@ impl AttemptFailures {
     fn remedy(&self) -> Option<&'static str> {
         if self.equal_seconds().is_some() {
             return Some(TIMEOUT_REMEDY);
+        }
+        if self.error_source.is_some() {
+            return Some(PROXY_REMEDY);
         }
         match self.status? {
             401 | 403 | 407 => Some(

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::ErrorSource;
 use tokenweir_routing::resilience::Availability;
 
 /// All backends of the gateway, and the requests of the last seconds.
@@ -103,6 +104,10 @@ pub struct RecentCounts {
     pub delayed: u64,
     /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
+    /// Number of error responses by status and origin, as far as the origin is not the engine.
+    pub error_sources: BTreeMap<String, u64>,
+    /// What most requests with one kind of harm have in common, by the kind.
+    pub common: BTreeMap<String, String>,
 }
 
 /// A model that no backend can serve now and for which requests wait.
@@ -235,7 +240,7 @@ pub struct AttemptCounts {
     pub failures: Vec<AttemptFailures>,
 }
 
-/// Failed attempts of one kind and status.
+/// Failed attempts of one kind, status and origin.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptFailures {
     /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
@@ -243,7 +248,9 @@ pub struct AttemptFailures {
     /// The error status with which the backend answered. `None`: the backend sent no error status, or no
     /// response.
     pub status: Option<u16>,
-    /// Number of attempts of this kind and status.
+    /// The origin of the response. `None`: the engine, or unknown.
+    pub error_source: Option<ErrorSource>,
+    /// Number of attempts of this kind, status and origin.
     pub count: u64,
     /// Sum of the times from sending the request to the failure, in seconds.
     pub seconds: f64,

@@ -7,7 +7,7 @@ use super::context::{ProxyContext, ProxyState};
 use super::overload_guard::ClientInfo;
 use crate::local_routes;
 use bytes::Bytes;
-use http::header::{ALLOW, ORIGIN};
+use http::header::{ALLOW, ORIGIN, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, SpanIds};
+use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, ShortName, SpanIds};
 
 /// A request whose head has been read and checked.
 pub enum AcceptedRequest {
@@ -251,6 +251,7 @@ fn new_record<B>(
     if trace.is_some() {
         record.head = RequestHeadAttributes::from_request(request);
     }
+    record.program = ShortName::of_header(request.headers(), &USER_AGENT);
     record.trace = trace;
     record.spans = SpanIds {
         server: fastrand::u64(1..),

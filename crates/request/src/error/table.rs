@@ -33,8 +33,9 @@ pub(super) struct ErrorRow {
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 44] = [
+const ROWS: [ErrorRow; 45] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
+    row("wrong_path", S::NOT_FOUND, Client, "NotFoundError"),
     row(
         "method_not_allowed",
         S::METHOD_NOT_ALLOWED,
@@ -197,7 +198,8 @@ impl GatewayError {
     /// The reason in metrics, in spans and in the `x-gateway-error` header: one of [`REASONS`].
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::NotFound { .. } => "not_found",
+            Self::NotFound { nearest: None, .. } => "not_found",
+            Self::NotFound { .. } => "wrong_path",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::UpgradeNotOffered { .. } => "upgrade_not_offered",
             Self::WebSocketRequired => "websocket_required",

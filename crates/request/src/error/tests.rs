@@ -24,6 +24,10 @@ fn reasons_are_listed_and_faults_match_statuses() {
             path: "/x".into(),
             nearest: None,
         },
+        GatewayError::NotFound {
+            path: "/chat/completions".into(),
+            nearest: Some("/v1/chat/completions"),
+        },
         GatewayError::MethodNotAllowed { allow: "POST" },
         GatewayError::WebSocketRequired,
         GatewayError::UpgradeNotOffered { allow: "POST" },

@@ -113,7 +113,8 @@ fn outcome(record: &RequestRecord) -> Outcome {
     let is_complete = observed.is_complete;
     match (record.status, record.end) {
         (Some(400..=499), _) => Outcome::ClientError,
-        (Some(500..), _) => Outcome::UpstreamError,
+        // A redirect is no answer of an engine.
+        (Some(300..=303 | 305..=399 | 500..), _) => Outcome::UpstreamError,
         // Clients disconnect on an error event without waiting for the end of the body.
         _ if observed.error.is_some() => Outcome::StreamError,
         (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,

@@ -86,6 +86,7 @@ fn successful_attempt(accepted: Instant) -> Attempt {
         ended: Some(at(accepted, 410)),
         status: Some(200),
         failure: None,
+        error_source: None,
     }
 }
 

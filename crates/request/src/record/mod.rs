@@ -29,8 +29,8 @@ pub use labels::ModelLabel;
 pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
 pub use phases::{FinishedPhases, PhaseDuration, RequestPhase, RequestPhases};
 pub use request::{
-    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
-    TextConsumers, Tier, TierResolver,
+    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, ShortName,
+    TextConsumer, TextConsumers, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{
@@ -39,8 +39,8 @@ pub use response::{
     UsageLayout, UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision, Stall,
-    WaitReports,
+    Attempt, BackendCondition, ErrorSource, FailoverDenialReason, PredictedCandidate,
+    RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

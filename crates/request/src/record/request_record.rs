@@ -4,7 +4,9 @@ use super::answer::Answer;
 use super::labels::ModelLabel;
 use super::notes::{RecordNote, RecordNotes};
 use super::phases::FinishedPhases;
-use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
+use super::request::{
+    ClientIdentity, RequestHeadAttributes, RequestOptions, ShortName, TextConsumers, Tier,
+};
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
 };
@@ -38,6 +40,8 @@ pub struct RequestRecord {
     pub head: RequestHeadAttributes,
     /// IP address of the client's connection.
     pub client: IpAddr,
+    /// The program of the client: the first word of its `user-agent`. `None`: it sent none.
+    pub program: Option<ShortName>,
     /// The HTTP method, or `_OTHER` for an unknown one.
     pub method: &'static str,
     /// The served path, with placeholders for ids. `None`: the gateway does not serve the path.
@@ -146,6 +150,7 @@ impl RequestRecord {
                 },
                 head: RequestHeadAttributes::default(),
                 client,
+                program: None,
                 method,
                 route: None,
                 api: None,

@@ -233,7 +233,8 @@ pub(crate) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[
         .any(|text| memmem::find(&buffered, text).is_some())
 }
 
-fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
+/// The part of a response that was read.
+pub(crate) fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     let chunks = prefetched
         .frames
         .iter()

@@ -2,6 +2,7 @@
 //! contract of the steps between attempts.
 
 mod attempts;
+mod error_source;
 mod failure;
 pub(super) mod first_output;
 mod outbound;
@@ -10,6 +11,7 @@ mod send;
 mod step;
 
 pub(super) use attempts::Attempts;
+pub(super) use error_source::error_source;
 pub(super) use failure::ForwardResult;
 pub use failure::{AttemptFailure, FailedAttempt};
 pub use outbound::OutboundRequest;

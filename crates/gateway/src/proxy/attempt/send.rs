@@ -161,5 +161,6 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
         ended: None,
         status: None,
         failure: None,
+        error_source: None,
     }
 }

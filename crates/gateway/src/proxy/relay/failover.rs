@@ -107,6 +107,17 @@ async fn send_once(
     let prefetched = buffering.await.map_err(AttemptFailure::of_deadline)?;
     let failure = first_output::classify_failure(exchange, head.status, &prefetched, request);
     let is_success = failure.is_none() && head.status.is_success();
+    if !head.status.is_success() {
+        let record = exchange.record();
+        let source = attempt::error_source(
+            &head.headers,
+            &first_output::buffered(&prefetched),
+            record.options.has_media,
+        );
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.error_source = source;
+        }
+    }
     if is_success && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }

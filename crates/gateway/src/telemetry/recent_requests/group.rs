@@ -1,12 +1,13 @@
 //! The counts of the requests that have one property.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_api::{AnswerCounts, ClientSummary, GroupSummary, HarmKind};
 use tokenweir_protocol::named_enum;
 use tokenweir_request::observe::StreamInfo;
 use tokenweir_request::record::{
-    Answer, ClientIdentity, ModelLabel, Outcome, RequestRecord, SlowCause,
+    Answer, ClientIdentity, ModelLabel, Outcome, RequestRecord, ShortName, SlowCause,
 };
 
 /// The counts of the requests of one client, or with one other property.
@@ -44,7 +45,15 @@ pub(super) enum GroupKey {
     /// The served path.
     Route(&'static str),
     Kind(RequestKind),
+    /// The program of the client.
+    Program(ShortName),
+    /// The class of the length of the body.
+    Body(SizeClass),
 }
+
+/// A class of lengths: two for each power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SizeClass(u32);
 
 named_enum! {
     /// A kind of requests, in words.
@@ -202,6 +211,12 @@ impl GroupKey {
         if let Some(route) = record.route {
             visit(Self::Route(route));
         }
+        if let Some(program) = record.program {
+            visit(Self::Program(program));
+        }
+        if let Some(class) = SizeClass::of(record.bytes_in) {
+            visit(Self::Body(class));
+        }
         let kinds = RequestKind::ALL.into_iter();
         kinds
             .filter(|kind| kind.has(record))
@@ -214,6 +229,38 @@ impl GroupKey {
             Self::Tenant(name) => format!("of tenant {name}"),
             Self::Route(route) => format!("on {route}"),
             Self::Kind(kind) => kind.as_str().to_owned(),
+            Self::Program(name) => format!("of client program {name}"),
+            Self::Body(class) => format!("with bodies of {class} or more"),
+        }
+    }
+}
+
+impl SizeClass {
+    /// The class of a length in bytes. `None`: there is no body.
+    fn of(bytes: u64) -> Option<Self> {
+        let power = bytes.checked_ilog2()?;
+        let is_upper = bytes >= lower_bound(2 * power + 1);
+        Some(Self(2 * power + u32::from(is_upper)))
+    }
+}
+
+/// The least length in a class, in bytes.
+fn lower_bound(class: u32) -> u64 {
+    let power = 1_u64 << (class / 2);
+    if class % 2 == 1 {
+        power + power / 2
+    } else {
+        power
+    }
+}
+
+impl fmt::Display for SizeClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = lower_bound(self.0);
+        match bytes {
+            0..1_024 => write!(f, "{bytes} bytes"),
+            1_024..1_048_576 => write!(f, "{} KiB", bytes as f64 / 1_024.0),
+            _ => write!(f, "{} MiB", bytes as f64 / 1_048_576.0),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
+use tokenweir_request::record::{ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
@@ -27,6 +27,8 @@ pub(super) struct RequestStatsWindow {
     refused: HashMap<&'static str, u64>,
     /// Number of requests that the gateway answered with another 4xx, by the reason.
     rejected: HashMap<&'static str, u64>,
+    /// Number of error responses, by status and origin.
+    error_sources: BTreeMap<(u16, ErrorSource), u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) traffic: TrafficCounts,
@@ -57,6 +59,8 @@ struct BackendCounts {
     ttft: Duration,
 }
 
+/// Maximum number of statuses and origins of error responses that are counted.
+const MAX_SOURCES: usize = 16;
 /// Length of one window of the statistics.
 pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
 
@@ -73,10 +77,8 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
-        let is_of_client = is_of_api_client(record);
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
-            && is_of_client
         {
             let is_of_backend = record.refusal.is_none();
             let errors = if is_of_backend {
@@ -86,14 +88,22 @@ impl RequestStatsWindow {
             };
             *errors.entry(status).or_default() += 1;
         }
-        if let Some(reason) = record.refusal
-            && is_of_client
-        {
+        if let Some(reason) = record.refusal {
             let reasons = match record.outcome {
                 Outcome::Rejected => &mut self.refused,
                 _ => &mut self.rejected,
             };
             *reasons.entry(reason).or_default() += 1;
+        }
+        if let Some(attempt) = record.attempts.last()
+            && let Some(source) = attempt.error_source
+            && let Some(status) = attempt.status
+        {
+            let has_place = self.error_sources.len() < MAX_SOURCES;
+            let is_known = self.error_sources.contains_key(&(status, source));
+            if has_place || is_known {
+                *self.error_sources.entry((status, source)).or_default() += 1;
+            }
         }
         counts.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
@@ -178,6 +188,7 @@ impl RequestStatsWindow {
             &mut sums.backend_client_errors,
             &counts.backend_client_errors,
         );
+        add_counts(&mut self.error_sources, &other.error_sources);
         add_reasons(&mut self.refused, &other.refused);
         add_reasons(&mut self.rejected, &other.rejected);
         for (cause, count) in &other.slow {
@@ -254,6 +265,11 @@ impl RequestStatsWindow {
                 .collect(),
             answers: self.traffic.all.answers,
             common: self.traffic.common_properties(),
+            error_sources: self
+                .error_sources
+                .iter()
+                .map(|((status, source), count)| (format!("{status} {source}"), *count))
+                .collect(),
             refused_by_reason: by_name(&self.refused),
             rejected_by_reason: by_name(&self.rejected),
             ttft: quantiles(&self.ttft),
@@ -264,12 +280,6 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
-}
-
-/// Whether a request may come from a client of an API. Scanners ask for paths that the gateway does not serve. A client
-/// with a wrong base URL does so too, but with POST.
-fn is_of_api_client(record: &RequestRecord) -> bool {
-    record.route.is_some() || record.method == "POST"
 }
 
 fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {

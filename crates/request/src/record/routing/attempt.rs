@@ -1,5 +1,7 @@
 //! Attempts to serve a request on a backend.
 
+use crate::record::ShortName;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -27,6 +29,34 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
+    /// What an error response shows about its origin. `None`: it is of the engine, or there is none.
+    pub error_source: Option<ErrorSource>,
+}
+
+/// What an error response shows beyond its status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorSource {
+    /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.
+    Proxy(Option<ShortName>),
+    /// The engine could not fetch the media that the request names.
+    MediaHost,
+}
+
+impl fmt::Display for ErrorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy(Some(name)) => write!(
+                f,
+                "by a proxy in front of the engines (server: {name}), not by an engine"
+            ),
+            Self::Proxy(None) => {
+                f.write_str("by a proxy in front of the engines, not by an engine")
+            }
+            Self::MediaHost => f.write_str(
+                "by engines that cannot fetch the media from the host that the requests name",
+            ),
+        }
+    }
 }
 
 // === impl Attempt ===
