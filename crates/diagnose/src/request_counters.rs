@@ -12,7 +12,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Attempt, Outcome, RequestRecord, ResponseEnd, Termination, ToolAnswer,
+    Attempt, ErrorSource, Outcome, RequestRecord, ResponseEnd, Termination, ToolAnswer,
 };
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
@@ -48,6 +48,9 @@ const SLOW_UPLOAD: Duration = Duration::from_secs(1);
 const SLOW_UPLOAD_RATE: f64 = 250e3;
 /// Maximum number of slow uploads that are kept between two diagnoses.
 const MAX_UPLOADS: usize = 256;
+/// The reason of a refused key, and that of a key that was in an earlier keys file.
+const INVALID_KEY: &str = "invalid_api_key";
+const REMOVED_KEY: &str = "removed_key";
 /// The output format of structured output.
 const STRUCTURED: &str = "json";
 /// A prompt with at least this many tokens is compared with shorter ones.
@@ -153,8 +156,10 @@ impl BackendRequestCounters {
         let backends = self.backends.load();
         for (index, attempt) in record.attempts.iter().enumerate() {
             if let Some(counters) = backends.get(&attempt.backend) {
-                let (_, counts) = &mut *lock(&counters.ended);
+                let (requests, counts) = &mut *lock(&counters.ended);
                 counts.attempts += 1;
+                let is_media = attempt.error_source == Some(ErrorSource::MediaHost);
+                requests.media_failures += u64::from(is_media);
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
                     let seconds = seconds_until_failure(record, attempt);
@@ -218,6 +223,7 @@ impl BackendCounters {
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
         counts.buffered += u64::from(is_buffered(record));
+        count_head(counts, record);
         count_first_output(counts, record);
         count_arrivals(counts, record);
         if record.outcome == Outcome::Ok {
@@ -262,6 +268,10 @@ impl BackendCounters {
 /// Why the gateway itself ended a request: the reason of its error, or the timeout that ended the response.
 /// `None`: a backend or the client ended it.
 fn own_end(record: &RequestRecord) -> Option<&'static str> {
+    // Only a key that was valid before has a name.
+    if record.refusal == Some(INVALID_KEY) && record.caller.is_some() {
+        return Some(REMOVED_KEY);
+    }
     match record.end {
         Termination::IdleTimeout => Some("timeout_idle"),
         Termination::TotalTimeout => Some("total_timeout"),
@@ -275,6 +285,15 @@ fn client_name(record: &RequestRecord) -> String {
     match &record.caller {
         Some(caller) => format!("tenant {}, key {}", caller.tenant, caller.key),
         None => format!("client {}", record.client),
+    }
+}
+
+/// Counts the wait for the response head of an ended request.
+fn count_head(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let timings = &record.timings;
+    if let (Some(sent), Some(head)) = (timings.sent, timings.headers) {
+        counts.heads += 1;
+        counts.head_seconds += head.saturating_duration_since(sent).as_secs_f64();
     }
 }
 

@@ -253,6 +253,11 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
 /// has output.
 fn is_overdue(evaluation: &Evaluation<'_>) -> bool {
+    // The engine waits for the host of media.
+    let media = evaluation.short_window().sum(StepSignal::MediaFailures);
+    if media.is_some_and(|failures| failures >= MIN_STALLS) {
+        return false;
+    }
     let overdue = evaluation.short_window().latest(StepSignal::Overdue);
     let overdue = overdue.unwrap_or(0.0);
     let peers = windows(evaluation.peers(), FAST);

@@ -33,8 +33,8 @@ const BUFFERED_SHARE: f64 = 0.5;
 const MIN_OF_KIND: f64 = 3.0;
 const KIND_FACTOR: f64 = 3.0;
 
-const BUFFERING: &str = "a proxy between the gateway and the engine buffers responses: the tokens of a stream \
-                         arrive all at once";
+const BUFFERING: &str = "a proxy between the gateway and the engine holds each response until it is complete: the tokens of a \
+                         stream arrive all at once, at its end";
 const BUFFERING_REMEDY: &str =
     "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
 const LUMPS_REMEDY: &str =
@@ -87,7 +87,8 @@ struct Connects {
 
 impl Connects {
     /// If responses are streams, their heads come at once: then the time to the first head on a new connection
-    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not.
+    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not. Heads
+    /// that are as late on open connections are not late because of the connection.
     fn of(window: &StepWindow<'_>) -> Self {
         let sum = |signal| window.sum(signal).unwrap_or(0.0);
         let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
@@ -99,9 +100,16 @@ impl Connects {
             seconds,
         };
         let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE);
+        let of_new = sum(StepSignal::FirstHeadSeconds);
+        let others = sum(StepSignal::Heads) - heads;
+        let of_others = if others >= MIN_CONNECTS {
+            ((sum(StepSignal::HeadSeconds) - of_new) / others).max(0.0)
+        } else {
+            0.0
+        };
         match engine {
             Some(engine) if is_streaming && heads >= 1.0 && engine <= QUICK_SECONDS => Self {
-                seconds: seconds.max(sum(StepSignal::FirstHeadSeconds) - heads * engine),
+                seconds: seconds.max(of_new - heads * engine.max(of_others)),
                 ..connects
             },
             _ => connects,
@@ -116,6 +124,9 @@ impl Connects {
 /// The match for a backend whose new connections are so slow that no lag is needed: most requests use connections
 /// that are open.
 pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    if is_buffered(&evaluation.recent_window()) {
+        return None;
+    }
     let connects = Connects::of(&evaluation.short_window());
     let recent = Connects::of(&evaluation.recent_window());
     let is_over = recent.count > 0.0 && recent.mean() < LATE_CONNECT_SECONDS;
@@ -158,11 +169,16 @@ fn because_of_connects(
     }
 }
 
+/// Whether most responses arrive all at once.
+fn is_buffered(window: &StepWindow<'_>) -> bool {
+    let buffered = window.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
+    buffered.is_some_and(|share| share >= BUFFERED_SHARE)
+}
+
 /// Adds the cause of the lag to the match.
 pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
     let recent = evaluation.recent_window();
-    let buffered = recent.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
-    if buffered.is_some_and(|share| share >= BUFFERED_SHARE) {
+    if is_buffered(&recent) {
         let signals = found.signals + 1;
         let found = RuleMatch { signals, ..found };
         return found
