@@ -124,7 +124,17 @@ const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
 const SCANNED: &str = "not_found";
 const SCANNED_STATUS: u16 = 404;
 
+/// Minimum number and share of repeats that are named.
+const MIN_REPEATS: u64 = 5;
+const REPEATED_SHARE: f64 = 0.1;
+
 impl LastMinute {
+    /// The share of requests that repeat one that the same client had ended. `None`: it is small.
+    pub fn repeated_share(&self) -> Option<f64> {
+        let share = self.repeats as f64 / self.requests.max(1) as f64;
+        (self.repeats >= MIN_REPEATS && share >= REPEATED_SHARE).then_some(share)
+    }
+
     /// The same minute without the requests of scanners.
     pub fn without_scans(&self) -> Self {
         let mut minute = self.clone();
@@ -243,6 +253,7 @@ impl Harm {
             Some(source) => format!("fail (most: {source})"),
             None => "fail".to_owned(),
         };
+        let gives_up = gives_up(minute);
         let leaves = "end because the client disconnects in the middle of the answer, which is unusual for it";
         let kinds = [
             (self.failed, HarmKind::Failed, &*failed),
@@ -252,11 +263,7 @@ impl Harm {
                 HarmKind::Damaged,
                 "get an answer of replacement or control characters",
             ),
-            (
-                self.client_timeout,
-                HarmKind::ClientTimeout,
-                "end because the client gives up waiting",
-            ),
+            (self.client_timeout, HarmKind::ClientTimeout, &gives_up),
             (self.cut_off, HarmKind::CutOff, leaves),
             (self.refused, HarmKind::Refused, "are refused"),
             (self.slow, HarmKind::Slow, &slow),
@@ -291,6 +298,18 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     most.map_or_else(String::new, |(word, _)| {
         format!(" (most: {})", word.to_string().replace('_', " "))
     })
+}
+
+/// That clients gave up waiting, when, and whether they try again.
+fn gives_up(minute: &LastMinute) -> String {
+    let mut words = "end because the client gives up waiting".to_owned();
+    if let Some(seconds) = minute.give_up_seconds {
+        words += &format!(", each after {seconds:.1} s");
+    }
+    if let Some(share) = minute.repeated_share() {
+        words += &format!("; {:.0} % of all repeat such a request", percent(share));
+    }
+    words
 }
 
 /// The status and origin of most error responses. `None`: fewer than 80 % of `errors` have the same.

@@ -41,6 +41,11 @@ pub struct LastMinute {
     pub objectives: Vec<ObjectiveMinute>,
     /// Number of requests whose client disconnected.
     pub client_disconnects: u64,
+    /// The time after which clients gave up waiting, in seconds, if it was the same for all. `None`: it differs, or few
+    /// gave up.
+    pub give_up_seconds: Option<f64>,
+    /// Number of requests that repeat one that the same client had ended a moment before.
+    pub repeats: u64,
     /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
     /// more often than usual.
     pub unusual_cut_offs: u64,

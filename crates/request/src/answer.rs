@@ -1,6 +1,8 @@
 //! Judges what the client of a request got.
 
-use crate::record::{Answer, ClientIdentity, Outcome, RequestRecord, Termination, UsageSource};
+use crate::record::{
+    Answer, ClientIdentity, Outcome, RequestRecord, ShortName, Termination, UsageSource,
+};
 use crate::slo::{Objective, ObjectiveResult};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -15,6 +17,18 @@ pub struct AnswerJudge {
     objectives: Vec<Objective>,
     /// The last answered requests, the oldest first.
     answered: VecDeque<Answered>,
+    /// The last requests that clients ended, the oldest first.
+    left: VecDeque<Left>,
+}
+
+/// A request that its client ended.
+#[derive(Debug)]
+struct Left {
+    prompt: Option<u64>,
+    client: Client,
+    program: Option<ShortName>,
+    took: Duration,
+    ended: Option<Instant>,
 }
 
 /// A request that was answered.
@@ -38,6 +52,14 @@ const MAX_ANSWERED: usize = 256;
 /// A client that leaves after a shorter time without output cancels the request. A longer wait made it give
 /// up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+/// A client has a time-out if this many of its last [`COMPARED`] ended requests took as long as this one, within this
+/// part, and at least so long.
+const COMPARED: usize = 8;
+const MIN_EQUAL: usize = 6;
+const EQUAL_PART: f64 = 0.02;
+const MIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// A client that sends the same prompt again within this time repeats the request that it ended.
+const REPEATED_WITHIN: Duration = Duration::from_secs(5);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
 
@@ -47,6 +69,7 @@ impl AnswerJudge {
         Self {
             objectives,
             answered: VecDeque::new(),
+            left: VecDeque::new(),
         }
     }
 
@@ -55,6 +78,7 @@ impl AnswerJudge {
         let mut ended_by_clients = Vec::new();
         for record in records {
             record.answer = class_of(record, &self.objectives);
+            record.is_repeat = self.repeats(record);
             if record.outcome == Outcome::Ok {
                 self.remember(record);
             } else if record.outcome == Outcome::Cancelled {
@@ -65,8 +89,48 @@ impl AnswerJudge {
             if self.has_answered_equal(record) {
                 record.is_hedge = true;
                 record.answer = record.answer.and(Some(Answer::Cancelled));
+                continue;
             }
+            if self.has_timeout(record) {
+                record.answer = record.answer.and(Some(Answer::ClientTimeout));
+            }
+            let left = Left {
+                prompt: prompt_of(record),
+                client: Client::of(record),
+                program: record.program,
+                took: record.duration(),
+                ended: record.timings.ended,
+            };
+            push_bounded(&mut self.left, left, MAX_ANSWERED);
         }
+    }
+
+    /// Whether the client ended its last requests after the same time as this one: it has a time-out.
+    fn has_timeout(&self, record: &RequestRecord) -> bool {
+        let took = record.duration();
+        let client = Client::of(record);
+        let is_same = |left: &&Left| left.client == client && left.program == record.program;
+        let last = self.left.iter().rev().filter(is_same).take(COMPARED);
+        let tolerance = took.mul_f64(EQUAL_PART);
+        let equal = last.filter(|left| left.took.abs_diff(took) <= tolerance);
+        took >= MIN_TIMEOUT && equal.count() >= MIN_EQUAL
+    }
+
+    /// Whether the client sends again what it ended a moment before.
+    fn repeats(&self, record: &RequestRecord) -> bool {
+        let Some(prompt) = prompt_of(record) else {
+            return false;
+        };
+        let client = Client::of(record);
+        let accepted = record.timings.accepted;
+        let is_recent = |ended: Instant| {
+            ended <= accepted && accepted.saturating_duration_since(ended) <= REPEATED_WITHIN
+        };
+        self.left.iter().rev().any(|left| {
+            left.prompt == Some(prompt)
+                && left.client == client
+                && left.ended.is_some_and(is_recent)
+        })
     }
 
     fn remember(&mut self, record: &RequestRecord) {
@@ -357,5 +421,42 @@ mod tests {
         assert_eq!(judged(7, 0, 50), Some("cancelled"));
         assert_eq!(judged(8, 0, 50), Some("client_timeout"), "another prompt");
         assert_eq!(judged(7, 0, 2_100), Some("client_timeout"), "a retry");
+    }
+
+    #[test]
+    fn a_common_time_until_clients_leave_is_a_timeout() {
+        let classes = |times: &[u64]| {
+            let mut judge = AnswerJudge::default();
+            let mut classes = Vec::new();
+            for (number, millis) in times.iter().enumerate() {
+                let from = 5_000 * number as u64;
+                let mut record = sent(number as u64, from, from + millis);
+                record.timings.last_output = record.timings.ended;
+                record.outcome = Outcome::Cancelled;
+                record.end = Termination::ClientDisconnected;
+                judge.judge([&mut record].into_iter());
+                classes.push(record.answer.map_or("", Answer::as_str));
+            }
+            classes.last().copied()
+        };
+        let equal = [2_000, 2_001, 2_003, 1_999, 2_010, 2_000, 2_002, 2_001];
+        assert_eq!(classes(&equal), Some("client_timeout"));
+        let different = [700, 2_000, 1_100, 2_600, 900, 1_500, 3_000, 2_000];
+        assert_eq!(classes(&different), Some("cancelled"));
+    }
+
+    #[test]
+    fn what_a_client_ended_and_sends_again_is_a_repeat() {
+        let is_repeat = |prompt, from| {
+            let mut judge = AnswerJudge::default();
+            let mut first = sent(7, 0, 2_000);
+            first.outcome = Outcome::Cancelled;
+            let mut second = sent(prompt, from, from + 400);
+            judge.judge([&mut first].into_iter());
+            judge.judge([&mut second].into_iter());
+            second.is_repeat
+        };
+        assert!(is_repeat(7, 2_050));
+        assert!(!is_repeat(8, 2_050) && !is_repeat(7, 1_000) && !is_repeat(7, 9_000));
     }
 }

@@ -100,6 +100,8 @@ pub struct RequestRecord {
     pub answer: Option<Answer>,
     /// Whether the client ended the request because it got the answer to an equal request that it had sent meanwhile.
     pub is_hedge: bool,
+    /// Whether the client had ended an equal request a moment before: it tries again.
+    pub is_repeat: bool,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
@@ -177,6 +179,7 @@ impl RequestRecord {
                 wait_reports: WaitReports::default(),
                 answer: None,
                 is_hedge: false,
+                is_repeat: false,
                 slow: None,
                 sample_reason: None,
                 fingerprint: None,

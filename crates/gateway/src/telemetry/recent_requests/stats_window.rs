@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::record::{ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause};
+use tokenweir_request::record::{
+    Answer, ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause,
+};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
@@ -31,6 +33,7 @@ pub(super) struct RequestStatsWindow {
     error_sources: BTreeMap<(u16, ErrorSource), u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
+    give_ups: GiveUps,
     pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
@@ -39,6 +42,29 @@ pub(super) struct RequestStatsWindow {
     /// Durations of the requests that succeeded.
     pub(super) e2e: WindowHistogram,
     by_backend: HashMap<BackendId, BackendCounts>,
+}
+
+/// The times after which clients gave up waiting.
+#[derive(Debug, Clone, Copy, Default)]
+struct GiveUps {
+    count: u64,
+    seconds: f64,
+    squares: f64,
+}
+
+/// Times are equal if their standard deviation is at most this part of their mean.
+const EQUAL_PART: f64 = 0.1;
+/// Minimum number of times that are compared.
+const MIN_EQUAL: u64 = 5;
+
+impl GiveUps {
+    /// The time, if all clients gave up after the same. `None`: the times differ, or are too few.
+    fn equal_seconds(self) -> Option<f64> {
+        let mean = self.seconds / self.count.max(1) as f64;
+        let variance = self.squares / self.count.max(1) as f64 - mean * mean;
+        let is_equal = variance.max(0.0).sqrt() <= EQUAL_PART * mean;
+        (self.count >= MIN_EQUAL && is_equal).then_some(mean)
+    }
 }
 
 /// Counts of the requests to which an objective applies.
@@ -112,6 +138,13 @@ impl RequestStatsWindow {
             Outcome::Rejected => counts.refused += 1,
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
+        counts.repeats += u64::from(record.is_repeat);
+        if record.answer == Some(Answer::ClientTimeout) {
+            let seconds = record.duration().as_secs_f64();
+            self.give_ups.count += 1;
+            self.give_ups.seconds += seconds;
+            self.give_ups.squares += seconds * seconds;
+        }
         self.traffic.record(record);
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
@@ -178,6 +211,10 @@ impl RequestStatsWindow {
         sums.failed += counts.failed;
         sums.refused += counts.refused;
         sums.client_disconnects += counts.client_disconnects;
+        sums.repeats += counts.repeats;
+        self.give_ups.count += other.give_ups.count;
+        self.give_ups.seconds += other.give_ups.seconds;
+        self.give_ups.squares += other.give_ups.squares;
         sums.slow_output += counts.slow_output;
         sums.output_tokens += counts.output_tokens;
         add_counts(
@@ -263,6 +300,7 @@ impl RequestStatsWindow {
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
+            give_up_seconds: self.give_ups.equal_seconds(),
             answers: self.traffic.all.answers,
             common: self.traffic.common_properties(),
             error_sources: self
