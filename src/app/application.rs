@@ -8,6 +8,7 @@ use super::extras::{self, BackendOptions, Extras, RequestExtras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
+use super::process::starts::ProcessStarts;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
@@ -39,6 +40,7 @@ pub(crate) struct Application {
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
     extras: Arc<Extras>,
+    starts: Arc<ProcessStarts>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// A task ends when its `SupervisedTask` is dropped.
     _background_tasks: Vec<SupervisedTask>,
@@ -77,10 +79,12 @@ impl Application {
             ..
         } = path;
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
+        let starts = Arc::new(ProcessStarts::begin(config, clock::wall_time()));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
             extras: extras.clone(),
             request_counters: pipeline.request_counters,
+            starts: starts.clone(),
         };
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
         let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
@@ -107,6 +111,7 @@ impl Application {
             workers: pipeline.workers,
             reloader,
             extras,
+            starts,
             _background_tasks: background_tasks,
         })
     }
@@ -141,6 +146,7 @@ impl Application {
         reloading.stop().await;
         self.extras.shutdown().await;
         self.workers.shutdown().await;
+        self.starts.end();
         match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),
             DrainOutcome::DeadlineExceeded => {

@@ -40,7 +40,8 @@ pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, ObservedTtft,
-    RecentCounts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
+    RecentCounts, RecentReload, RecentStarts, SettingValue, SlowUpload, UnforwardedCounts,
+    VersionTakenOut,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

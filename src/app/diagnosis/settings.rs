@@ -26,6 +26,17 @@ pub(super) fn set_values(view: &Value) -> Vec<SettingValue> {
     LIMIT_SETTINGS.into_iter().filter_map(value_of).collect()
 }
 
+/// The name under which backends must list a model of the configuration. `None`: the same name.
+pub(super) fn served_as(view: &Value, model: &str) -> Option<String> {
+    let models = view.pointer("/config/models")?.as_array()?;
+    let name_of = |entry: &Value| entry.pointer("/name/value")?.as_str().map(str::to_owned);
+    let entry = models
+        .iter()
+        .find(|entry| name_of(entry).as_deref() == Some(model))?;
+    let name = entry.pointer("/served_as/value")?.as_str()?;
+    Some(name.to_owned())
+}
+
 /// The value of a setting in the document of `/config`. `None`: it is not set.
 fn setting(name: &'static str, annotated: &Value) -> Option<SettingValue> {
     let value = match annotated.get("value")? {

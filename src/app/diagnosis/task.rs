@@ -2,11 +2,13 @@
 //! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::cpu_supply;
-use super::settings::{limiting_setting, set_values};
+use super::reload_changes::ReloadObserver;
+use super::settings::{limiting_setting, served_as, set_values};
 use super::stall_log::StallLog;
 use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
+use crate::app::process::starts::ProcessStarts;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -14,7 +16,8 @@ use tokenweir_api::{ClientSummary, LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, Verdict, VerdictSeverity,
+    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, RecentReload, Verdict,
+    VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -59,6 +62,8 @@ pub(crate) struct DiagnosisTask {
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
+    /// The starts of this gateway.
+    pub(crate) starts: Arc<ProcessStarts>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
@@ -100,6 +105,7 @@ impl DiagnosisTask {
         let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
         let mut timeline = TimelineObserver::default();
+        let mut reloads = ReloadObserver::default();
         let mut ticks = tokio::time::interval(EVERY);
         // After a late tick, the next tick comes a full interval later: two samples in direct succession
         // would be equal.
@@ -110,16 +116,22 @@ impl DiagnosisTask {
             self.admin.proxy.pool.end_expired_drains(now);
             self.admin.recent_requests.log_end_of_refusals(now);
             self.log_stalls(&mut stalls, now);
-            let diagnosis = self.diagnose(&mut diagnoser, now);
-            log.record(&diagnosis, now);
             let wall_time = clock::wall_time();
+            let reload = reloads.observe(&self.admin, now, wall_time);
+            let diagnosis = self.diagnose(&mut diagnoser, reload, now);
+            log.record(&diagnosis, now);
             timeline.observe(&self.admin, &diagnosis, wall_time);
             self.extras.on_diagnosis(&diagnosis, now, wall_time);
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
 
-    fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
+    fn diagnose(
+        &self,
+        diagnoser: &mut Diagnoser,
+        reload: Option<RecentReload>,
+        now: Instant,
+    ) -> Diagnosis {
         let ProxyState {
             pool,
             admission,
@@ -167,10 +179,13 @@ impl DiagnosisTask {
             unforwarded: self.request_counters.take_unforwarded(),
             settings,
             ttft: self.observed_ttft(now),
+            reload,
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
         let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
+        let minute = self.admin.recent_requests.last_minute(now);
+        name_repeats(&mut diagnosis, &minute.without_scans());
         diagnosis
     }
 
@@ -228,6 +243,7 @@ impl DiagnosisTask {
 
     /// Returns the models that no backend can serve now and for which requests wait.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
+        let view = self.admin.configuration.view();
         let waiting = self.admin.proxy.admission.waiting_models().into_iter();
         let awaited = waiting.filter_map(
             |WaitingModel {
@@ -238,9 +254,11 @@ impl DiagnosisTask {
                 let seconds = now
                     .saturating_duration_since(without_backend_since?)
                     .as_secs_f64();
+                let served_as = model.as_ref().and_then(|name| served_as(&view, name));
                 let model =
                     model.map_or_else(|| "any model".to_owned(), |name| format!("`{name}`"));
                 Some(AwaitedModel {
+                    served_as,
                     model,
                     requests,
                     seconds,
@@ -296,6 +314,7 @@ impl DiagnosisTask {
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
             versions_taken_out: Vec::new(),
+            starts: self.starts.recent(clock::wall_time()),
             connected_gateways: 0,
         };
         self.extras.complete_conditions(&mut conditions, now);
@@ -469,6 +488,29 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
     };
     let about_work = diagnosis.verdicts.iter_mut().filter(is_about_work);
     about_work.for_each(|verdict| verdict.add_to_cause(&sentence));
+}
+
+/// If clients send again what they had ended, adds a sentence about it to the verdicts about work, and to that about
+/// clients that disconnect.
+fn name_repeats(diagnosis: &mut Diagnosis, minute: &LastMinute) {
+    let Some(share) = minute.repeated_share() else {
+        return;
+    };
+    let percent = 100.0 * share;
+    let mut sentence = format!(
+        "{percent:.0} % of the requests of the last minute repeat one that the same client had ended: its retries are \
+         a part of the load, so slow them down"
+    );
+    if let Some(common) = minute.common.get("client_timeout") {
+        sentence = format!("{sentence}; of those that clients gave up, {common}");
+    }
+    let is_concerned = |verdict: &&mut Verdict| {
+        let name = &*verdict.verdict;
+        let is_about_work = RULES_ABOUT_WORK.contains(&name) || name == "abort_spike";
+        verdict.severity > VerdictSeverity::Info && is_about_work
+    };
+    let concerned = diagnosis.verdicts.iter_mut().filter(is_concerned);
+    concerned.for_each(|verdict| verdict.add_to_cause(&sentence));
 }
 
 #[cfg(test)]

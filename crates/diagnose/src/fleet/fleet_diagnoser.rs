@@ -8,15 +8,20 @@ use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
-use super::starvation::Starvation;
+use super::starvation::{Starvation, killed};
 use super::unserved_models::UnservedModels;
-use crate::verdict::{Verdict, VerdictSeverity};
+use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
 
 /// The remedy for an ejection that a timeout of the gateway causes.
 const EXCUSED_REMEDY: &str = "See gateway_limit: the timeout, and not the backend, is the cause.";
+
+/// A verdict that begins at most so many seconds after a reload may be caused by it.
+const CAUSED_WITHIN_SECONDS: f64 = 150.0;
+/// The reload is noticed so many seconds late.
+const RELOAD_LATE_SECONDS: f64 = 10.0;
 
 /// The rules about the fleet and the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
@@ -65,15 +70,33 @@ impl FleetDiagnoser {
         verdicts.extend(self.unserved_models.judge(fleet, now));
         verdicts.extend(self.gateway.judge(fleet, now));
         verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
+        verdicts.extend(killed(&fleet.gateway.starts));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
             let key = (verdict.verdict.clone(), verdict.backend.clone());
             let begin = self.begins.get(&key).copied().unwrap_or(now);
             verdict.age_seconds = now.saturating_duration_since(begin).as_secs_f64();
+            name_reload(verdict, fleet);
             begins.insert(key, begin);
         }
         self.begins = begins;
         verdicts
+    }
+}
+
+/// Adds to a verdict about the fleet or the gateway which reload came before it.
+fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
+    let Some(reload) = &fleet.reload else { return };
+    let began_after = reload.age_seconds - verdict.age_seconds;
+    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
+    if is_caused
+        && verdict.scope != VerdictScope::Backend
+        && verdict.severity > VerdictSeverity::Info
+    {
+        verdict.add_to_cause(&format!(
+            "since the reload at {}: {}",
+            reload.clock, reload.changed
+        ));
     }
 }
 
@@ -222,6 +245,7 @@ mod tests {
     #[test]
     fn the_cause_names_the_awaited_models() {
         let awaited = |model: &str, requests, seconds| AwaitedModel {
+            served_as: None,
             model: model.to_owned(),
             requests,
             seconds,

@@ -25,7 +25,7 @@ pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use limits::LIMIT_SETTINGS;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FleetBackend, FleetObservation, GatewayConditions, ObservedTtft, RecentCounts, SettingValue,
-    SlowUpload, UnforwardedCounts, VersionTakenOut,
+    FleetBackend, FleetObservation, GatewayConditions, ObservedTtft, RecentCounts, RecentReload,
+    RecentStarts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
 pub use rules::FLEET_RULES;

@@ -1,7 +1,7 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::record::ErrorSource;
@@ -41,6 +41,19 @@ pub struct FleetObservation {
     pub settings: Vec<SettingValue>,
     /// The TTFT of the streams of the last minute. `None`: there were none.
     pub ttft: Option<ObservedTtft>,
+    /// The last reload that changed something. `None`: there was none.
+    pub reload: Option<RecentReload>,
+}
+
+/// A reload of the configuration or of the key file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecentReload {
+    /// Seconds since the reload.
+    pub age_seconds: f64,
+    /// When it was, such as `14:03:10 UTC`.
+    pub clock: String,
+    /// What it changed, with values before and after.
+    pub changed: String,
 }
 
 /// What happened to requests in the gateway itself in an interval.
@@ -119,6 +132,8 @@ pub struct AwaitedModel {
     pub requests: usize,
     /// Seconds for which requests have waited while no backend could serve the model.
     pub seconds: f64,
+    /// The name that backends must list, if the configuration gives the model another one. `None`: the same.
+    pub served_as: Option<String>,
 }
 
 /// The observations of the gateway about itself.
@@ -153,8 +168,21 @@ pub struct GatewayConditions {
     pub unread_streams: usize,
     /// The versions of split models that get no requests, because they were worse than the others.
     pub versions_taken_out: Vec<VersionTakenOut>,
+    /// The starts of the gateway.
+    pub starts: RecentStarts,
     /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
     pub connected_gateways: u64,
+}
+
+/// The starts of the gateway in the last ten minutes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RecentStarts {
+    /// Seconds since the start of this process.
+    pub age_seconds: f64,
+    /// Number of starts, including this one.
+    pub starts: u64,
+    /// Number of the processes before this one that did not end cleanly. 0 also if nothing is known about them.
+    pub unclean_ends: u64,
 }
 
 /// A version of a split model that gets no requests, because it was worse than the others.
@@ -275,6 +303,9 @@ pub struct DrainSummary {
     pub remaining_seconds: Option<f64>,
 }
 
+/// Maximum number of models that a cause lists.
+const MAX_LISTED: usize = 3;
+
 // === impl FleetObservation ===
 
 impl FleetObservation {
@@ -300,6 +331,14 @@ impl FleetObservation {
             .map(|states| format!("{} {}", states.len(), label(states[0])))
             .collect();
         missing.join(", ")
+    }
+
+    /// The first names of the models that backends list, such as `llama, qwen`.
+    pub(super) fn listed_models(&self) -> String {
+        let models = self.backends.iter().flat_map(|backend| &backend.models);
+        let names: BTreeSet<&str> = models.map(|name| &**name).collect();
+        let first: Vec<&str> = names.into_iter().take(MAX_LISTED).collect();
+        first.join(", ")
     }
 
     /// The data that the rules about the engine of this backend lack because of the state of the backend, as

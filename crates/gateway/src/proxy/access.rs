@@ -68,6 +68,8 @@ pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
+    /// The identity of a key that the current key file does not have any more.
+    removed: Option<Arc<ClientIdentity>>,
     /// Why the token of the request was refused. `None`: the request has no token, or a valid one.
     refused_token: Option<RefusedToken>,
     /// The engine-control fields that the principal may use.
@@ -177,7 +179,7 @@ impl AccessControl {
             Some(Err(refusal)) => return Principal::refused(refusal),
             None => match keys.authenticate(headers) {
                 Some(key) => key.clone(),
-                None => return (Principal::default(), Err(GatewayError::InvalidApiKey)),
+                None => return Principal::unknown(keys.removed_identity(headers)),
             },
         };
         let (rate_limit_status, permit) = match route {
@@ -191,6 +193,7 @@ impl AccessControl {
         (
             Principal {
                 key: Some(key),
+                removed: None,
                 refused_token: None,
                 permissions,
                 rate_limit_status,
@@ -253,6 +256,16 @@ impl Sink for AccessControl {
 // === impl Principal ===
 
 impl Principal {
+    /// The principal of a request without a valid key, and the error. The client does not learn whether its key was valid
+    /// before.
+    fn unknown(removed: Option<Arc<ClientIdentity>>) -> (Self, PermitResult) {
+        let principal = Self {
+            removed,
+            ..Self::default()
+        };
+        (principal, Err(GatewayError::InvalidApiKey))
+    }
+
     /// The principal of a request whose token is refused, and the error.
     fn refused(refusal: TokenRefusal) -> (Self, PermitResult) {
         let principal = Self {
@@ -335,6 +348,7 @@ impl Principal {
         if let Some(refused) = self.refused_token {
             record.notes.set(refused);
         }
+        record.caller.clone_from(&self.removed);
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
         if let Some(tier) = key.tier() {

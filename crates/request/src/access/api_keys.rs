@@ -25,6 +25,8 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 pub struct ApiKeys {
     /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
+    /// Keys of earlier key files, which are refused: who still uses them is known by name.
+    removed: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
     /// Tenants of earlier key files: one that comes back has used what it had used. A file of a folder is absent for
     /// a moment while a program replaces it.
@@ -89,6 +91,8 @@ struct ModelLimiter {
 
 /// Greatest number of tenants of earlier key files whose usage is kept.
 const MAX_ABSENT_TENANTS: usize = 1_000;
+/// Greatest number of keys of earlier key files that are known.
+const MAX_REMOVED_KEYS: usize = 1_000;
 /// Greatest number of tenants whose names are label values of metrics.
 const MAX_TENANT_LABELS: usize = 1_000;
 
@@ -133,6 +137,16 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(X_API_KEY).map(HeaderValue::as_bytes)
 }
 
+fn find_key<'a>(
+    keys: &'a HashMap<u64, Arc<ApiKey>>,
+    headers: &HeaderMap,
+) -> Option<&'a Arc<ApiKey>> {
+    let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
+    let digest = KeyDigest::from_key(token);
+    let key = keys.get(&digest.lookup_hash());
+    key.filter(|key| key.has_digest(&digest))
+}
+
 // === impl ApiKeys ===
 
 impl ApiKeys {
@@ -175,6 +189,10 @@ impl ApiKeys {
             }
             api_keys.tenants.insert(name, tenant);
         }
+        let earlier = previous.by_digest.iter().chain(&previous.removed);
+        let removed = earlier.filter(|(hash, _)| !api_keys.by_digest.contains_key(*hash));
+        let removed = removed.map(|(hash, key)| (*hash, key.clone()));
+        api_keys.removed = removed.take(MAX_REMOVED_KEYS).collect();
         let earlier = previous.tenants.iter().chain(&previous.absent);
         let absent = earlier.filter(|(name, _)| !api_keys.tenants.contains_key(*name));
         let absent = absent.map(|(name, tenant)| (name.clone(), tenant.clone()));
@@ -205,11 +223,13 @@ impl ApiKeys {
 
     /// The key of a request. `None`: the request has no key, or the key is unknown.
     pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
-        let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
-        let digest = KeyDigest::from_key(token);
-        self.by_digest
-            .get(&digest.lookup_hash())
-            .filter(|key| key.has_digest(&digest))
+        find_key(&self.by_digest, headers)
+    }
+
+    /// The identity of the key of a refused request, if an earlier key file had the key. `None`: it is unknown.
+    pub fn removed_identity(&self, headers: &HeaderMap) -> Option<Arc<ClientIdentity>> {
+        let key = find_key(&self.removed, headers)?;
+        Some(key.caller.clone())
     }
 
     /// The key that stands for a token. `None`: there is no tenant of this name.

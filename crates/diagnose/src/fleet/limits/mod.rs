@@ -135,7 +135,7 @@ impl GatewayLimits {
         let relevant = counted.filter(|(limit, count)| is_relevant(limit, *count, fleet));
         let (limit, count) = relevant.max_by_key(|(_, count)| *count)?;
         let severity = match limit.kind {
-            LimitKind::Client => VerdictSeverity::Warning,
+            LimitKind::Client | LimitKind::Keys => VerdictSeverity::Warning,
             LimitKind::BackendTime | LimitKind::Gateway => {
                 VerdictSeverity::of_harm(count, fleet.counts.requests)
             }
@@ -179,7 +179,7 @@ impl GatewayLimits {
 
 fn is_relevant(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> bool {
     let least = match limit.kind {
-        LimitKind::Client => HARMED_SHARE,
+        LimitKind::Client | LimitKind::Keys => HARMED_SHARE,
         LimitKind::BackendTime | LimitKind::Gateway => MIN_SHARE,
     };
     count >= MIN_ENDED
@@ -219,6 +219,12 @@ fn cause(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> String {
         && let Some(ttft) = fleet.ttft
     {
         cause.push_str(&relative(ttft));
+    }
+    let is_of_clients = matches!(limit.kind, LimitKind::Client | LimitKind::Keys);
+    let common = &fleet.counts.common;
+    if is_of_clients && let Some(common) = common.get("rejected").or_else(|| common.get("refused"))
+    {
+        cause = format!("{cause}, {common}");
     }
     cause
 }
