@@ -30,7 +30,7 @@ pub struct LastMinute {
     /// Number of responses of backends with a status of 4xx, by status.
     pub backend_client_errors: BTreeMap<u16, u64>,
     /// Number of error responses by their status and origin, such as `413 by a proxy in front of the engines (server: nginx),
-    /// not by an engine`. Those of engines are omitted, unless the engine could not fetch media.
+    /// not by an engine`. Those whose origin is not known are omitted.
     pub error_sources: BTreeMap<String, u64>,
     /// Number of slow requests, by cause. Requests that were slow because their client read slowly do not
     /// count.

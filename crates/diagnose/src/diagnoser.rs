@@ -3,6 +3,7 @@
 
 use super::alert_texts::AlertTexts;
 use super::anomaly;
+use super::arbitration::arbitrate;
 use super::changes::{ChangeTimes, early_changes, has_unexplained_harm, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
@@ -121,6 +122,14 @@ impl Diagnoser {
         gateways.for_each(|gateway| gateway.is_disturbed = is_disturbed);
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
+        name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        if fleet.gateway.connected_gateways == 0 {
+            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
+            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
+            name_other_gateways(&mut diagnosis.verdicts, &up);
+        }
+        let client = fleet.main_client.as_deref();
+        arbitrate(&mut diagnosis.verdicts, &fleet.backends, client);
         // The sort is stable, so verdicts about the fleet come first at the same severity.
         diagnosis
             .verdicts
@@ -128,12 +137,6 @@ impl Diagnoser {
         let facts = self.facts.observe(&fleet.backends, now);
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
-        name_differences(&mut diagnosis.verdicts, &fleet.backends);
-        if fleet.gateway.connected_gateways == 0 {
-            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
-            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
-            name_other_gateways(&mut diagnosis.verdicts, &up);
-        }
         diagnosis.has_unexplained_harm = has_unexplained_harm(&diagnosis.verdicts, fleet);
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
@@ -495,14 +498,16 @@ impl RuleState {
         } else {
             rule.severity
         };
+        let description = rule.description();
+        let cause = rule_match.cause.as_deref().map(str::to_owned);
+        let verdict = description.verdict(severity, cause);
         Some(Verdict {
             confidence: Confidence::from_signals(rule_match.signals),
+            origin: rule_match.origin.unwrap_or(verdict.origin),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
-            ..rule
-                .description()
-                .verdict(severity, rule_match.cause.as_deref().map(str::to_owned))
+            ..verdict
         })
     }
 }

@@ -6,6 +6,7 @@ use super::history::{
     WindowMeasure,
 };
 use super::verdict::Evidence;
+use super::verdict::Origin;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(super) struct RuleMatch {
     pub(super) signals: usize,
     /// The cause. `None`: unknown.
     pub(super) cause: Option<Cow<'static, str>>,
+    /// Where the match places the cause. `None`: where its rule places it.
+    pub(super) origin: Option<Origin>,
     /// Whether the match is a warning although the rule is critical: few requests are concerned.
     pub(super) is_minor: bool,
     /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
@@ -209,6 +212,12 @@ impl RuleMatch {
             cause: Some(cause.into()),
             ..self
         }
+    }
+
+    /// Sets where the match places the cause.
+    pub(super) fn at(self, origin: Origin) -> Self {
+        let origin = Some(origin);
+        Self { origin, ..self }
     }
 
     /// Sets the remedy for this match.

@@ -8,6 +8,7 @@
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! anomaly  the same values, compared with the last hour ─► changes: the strongest ones in words
+//! arbitration  a verdict that another one explains follows from it
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
 //! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule
@@ -25,6 +26,7 @@ mod evaluation;
 mod request_counters;
 
 mod anomaly;
+mod arbitration;
 mod changes;
 mod rules;
 
@@ -40,8 +42,8 @@ pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, ObservedTtft,
-    RecentCounts, RecentReload, RecentStarts, SettingValue, SlowUpload, UnforwardedCounts,
-    VersionTakenOut,
+    RecentCounts, RecentReload, RecentStarts, RequestEnds, SettingValue, SlowUpload,
+    UnforwardedCounts, VersionTakenOut,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{
@@ -51,6 +53,6 @@ pub use history::{
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
-    AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence,
+    AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence, Origin,
     UndeterminedRule, Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

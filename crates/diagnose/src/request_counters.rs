@@ -1,6 +1,6 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
-use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
+use super::fleet::{AttemptCounts, AttemptFailures, RequestEnds, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Attempt, ErrorSource, Outcome, RequestRecord, ResponseEnd, Termination, ToolAnswer,
+    Attempt, Outcome, RequestRecord, ResponseEnd, Termination, ToolAnswer,
 };
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
@@ -25,6 +25,7 @@ pub struct BackendRequestCounters {
     unserved_models: Mutex<BTreeMap<String, u64>>,
     /// The requests that the gateway itself ended or waited for.
     unforwarded: Mutex<UnforwardedCounts>,
+    ends: Mutex<RequestEnds>,
     known_prompts: Mutex<KnownPrompts>,
 }
 
@@ -113,6 +114,11 @@ impl BackendRequestCounters {
         std::mem::take(&mut lock(&self.unforwarded))
     }
 
+    /// Returns the requests that ended since the last call, and resets them.
+    pub fn take_ends(&self) -> RequestEnds {
+        std::mem::take(&mut lock(&self.ends))
+    }
+
     /// Counts the end of a request by the gateway, and a slow upload.
     fn count_unforwarded(&self, record: &RequestRecord) {
         let is_slow = |time: &Duration| {
@@ -156,17 +162,15 @@ impl BackendRequestCounters {
         let backends = self.backends.load();
         for (index, attempt) in record.attempts.iter().enumerate() {
             if let Some(counters) = backends.get(&attempt.backend) {
-                let (requests, counts) = &mut *lock(&counters.ended);
+                let (_, counts) = &mut *lock(&counters.ended);
                 counts.attempts += 1;
-                let is_media = attempt.error_source == Some(ErrorSource::MediaHost);
-                requests.media_failures += u64::from(is_media);
                 if let Some(kind) = record.backend_failure(index) {
                     let status = attempt.status.filter(|status| *status >= 400);
                     let seconds = seconds_until_failure(record, attempt);
                     counts.add_failures(&AttemptFailures {
                         kind,
                         status,
-                        error_source: attempt.error_source,
+                        error_source: record.error_source(index),
                         count: 1,
                         seconds,
                         squares: seconds * seconds,
@@ -197,6 +201,7 @@ impl Sink for BackendRequestCounters {
         for record in records {
             self.count_attempts(record);
             self.count_unforwarded(record);
+            lock(&self.ends).add(record);
             let known_share = self.known_share(record);
             if let Some(counters) = self.counters(record) {
                 counters.on_finished(record, known_share);

@@ -33,6 +33,8 @@ pub struct PageFetcher {
     idle: IdlePool,
     /// The body of the last page.
     page_buffer: Vec<u8>,
+    /// Whether the last fetch opened a connection.
+    has_connected: bool,
 }
 
 /// The body and the additional header of a POST request.
@@ -60,7 +62,10 @@ pub enum FetchError {
     /// The backend closed the connection before the end of the body.
     Truncated,
     /// The response was not complete within the timeout.
-    Timeout,
+    Timeout {
+        /// Whether the backend accepted a connection meanwhile. An idle connection does not show that it still does.
+        has_connected: bool,
+    },
     /// The body is larger than the maximum page size.
     TooLarge,
     /// The response is compressed although the request accepts only `identity`.
@@ -71,8 +76,14 @@ impl FetchError {
     /// The error as a text for operators.
     pub fn describe(&self) -> String {
         match self {
-            Self::Timeout => "timeout: the backend accepts connections and does not respond: its \
-                              process is stopped, still loads, or waits for its engine"
+            Self::Timeout {
+                has_connected: true,
+            } => "timeout: the backend accepts connections and does not respond: its \
+                  process is stopped, still loads, or waits for its engine"
+                .to_owned(),
+            Self::Timeout {
+                has_connected: false,
+            } => "timeout: no answer: its process is stopped, or its machine cannot be reached"
                 .to_owned(),
             error => format!("{error:?}"),
         }
@@ -109,6 +120,7 @@ impl PageFetcher {
             max_page_bytes,
             idle: IdlePool::default(),
             page_buffer: Vec::new(),
+            has_connected: false,
         }
     }
 
@@ -149,12 +161,14 @@ impl PageFetcher {
             None => Some(self.client.acquire_probe_descriptor(self.timeout).await?),
         };
         let timeout = self.timeout;
+        self.has_connected = false;
         let sending = self.send_with_reconnect(path, post, idle, descriptor);
         let result = tokio::time::timeout(timeout, sending).await;
         if !self.client.descriptors.has_capacity_for_probes() {
             self.idle.close_oldest();
         }
-        let status = result.unwrap_or(Err(FetchError::Timeout))?;
+        let has_connected = self.has_connected;
+        let status = result.unwrap_or(Err(FetchError::Timeout { has_connected }))?;
         Ok((status, &self.page_buffer))
     }
 
@@ -183,6 +197,7 @@ impl PageFetcher {
             };
             let root = self.address.uri(&PathAndQuery::from_static("/"));
             let stream = self.client.connect(root).await?.into_inner();
+            self.has_connected = true;
             self.send(Connection::new(stream, descriptor), path, post)
                 .await?
         };
@@ -258,7 +273,9 @@ impl From<SendError> for FetchError {
         match error {
             SendError::Connect(reason) => Self::Connect(reason),
             SendError::Exhausted(problem) => Self::Exhausted(problem),
-            SendError::Timeout(_) => Self::Timeout,
+            SendError::Timeout(_) => Self::Timeout {
+                has_connected: true,
+            },
             SendError::StaleConnection { .. }
             | SendError::RequestBody(_)
             | SendError::Closed(_)
@@ -273,7 +290,7 @@ impl From<FetchError> for ScrapeError {
             FetchError::Connect(_) | FetchError::Closed => Self::Connect,
             FetchError::Exhausted(_) => Self::Exhausted,
             FetchError::Truncated => Self::Truncated,
-            FetchError::Timeout => Self::Timeout,
+            FetchError::Timeout { .. } => Self::Timeout,
             FetchError::TooLarge => Self::TooLarge,
             FetchError::UnexpectedEncoding => Self::Encoded,
         }

@@ -12,12 +12,11 @@ use crate::app::process::starts::ProcessStarts;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_api::{ClientSummary, LastMinute, main_client};
+use tokenweir_api::{LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, RecentReload, Verdict,
-    VerdictSeverity,
+    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, RecentReload,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -83,16 +82,6 @@ const MAX_HANGING_PROMPT: u64 = 16_000;
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
-/// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 6] = [
-    "gateway_limit",
-    "shedding",
-    "gateway_queue",
-    "prefill_starvation",
-    "kv_thrashing",
-    "kv_backlog",
-];
-
 impl DiagnosisTask {
     /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
@@ -133,10 +122,7 @@ impl DiagnosisTask {
         now: Instant,
     ) -> Diagnosis {
         let ProxyState {
-            pool,
-            admission,
-            open_streams,
-            ..
+            pool, admission, ..
         } = &self.admin.proxy;
         // The computation of the readiness also logs its changes and the end of panic mode.
         let readiness = pool.readiness(now);
@@ -177,16 +163,34 @@ impl DiagnosisTask {
             gateway: self.observe_gateway(now),
             unserved_models: self.request_counters.unserved_models(is_listed),
             unforwarded: self.request_counters.take_unforwarded(),
+            request_ends: self.request_counters.take_ends(),
             settings,
+            main_client: self.main_client(now),
             ttft: self.observed_ttft(now),
             reload,
         };
-        let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
-        let clients = self.admin.recent_requests.clients(open_streams, now);
-        name_main_client(&mut diagnosis, &clients);
-        let minute = self.admin.recent_requests.last_minute(now);
-        name_repeats(&mut diagnosis, &minute.without_scans());
-        diagnosis
+        diagnoser.diagnose_gateway(samples, &fleet, now)
+    }
+
+    /// The client that causes most of the work, or whose retries are a part of it, as a sentence.
+    fn main_client(&self, now: Instant) -> Option<String> {
+        let recent = &self.admin.recent_requests;
+        let minute = recent.last_minute(now).without_scans();
+        let of_work = main_client(&recent.clients(&self.admin.proxy.open_streams, now));
+        let Some(share) = minute.repeated_share() else {
+            return of_work;
+        };
+        let percent = 100.0 * share;
+        let mut sentence = format!(
+            "{percent:.0} % of the requests of the last minute are retries, after the same client had ended an equal one"
+        );
+        if let Some(seconds) = minute.give_up_seconds {
+            sentence += &format!(" after {seconds:.1} s");
+        }
+        if let Some(common) = minute.common.get("client_timeout") {
+            sentence += &format!("; of those that clients gave up, {common}");
+        }
+        Some(sentence)
     }
 
     /// The TTFT of the streams of the last minute.
@@ -477,46 +481,9 @@ fn model_set(models: &[ServedModel]) -> u64 {
     models.iter().map(hash).fold(0, u64::wrapping_add)
 }
 
-/// If one client causes most of the work, adds a sentence about it to the causes of the verdicts of
-/// [`RULES_ABOUT_WORK`].
-fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
-    let Some(sentence) = main_client(ranked) else {
-        return;
-    };
-    let is_about_work = |verdict: &&mut Verdict| {
-        verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
-    };
-    let about_work = diagnosis.verdicts.iter_mut().filter(is_about_work);
-    about_work.for_each(|verdict| verdict.add_to_cause(&sentence));
-}
-
-/// If clients send again what they had ended, adds a sentence about it to the verdicts about work, and to that about
-/// clients that disconnect.
-fn name_repeats(diagnosis: &mut Diagnosis, minute: &LastMinute) {
-    let Some(share) = minute.repeated_share() else {
-        return;
-    };
-    let percent = 100.0 * share;
-    let mut sentence = format!(
-        "{percent:.0} % of the requests of the last minute repeat one that the same client had ended: its retries are \
-         a part of the load, so slow them down"
-    );
-    if let Some(common) = minute.common.get("client_timeout") {
-        sentence = format!("{sentence}; of those that clients gave up, {common}");
-    }
-    let is_concerned = |verdict: &&mut Verdict| {
-        let name = &*verdict.verdict;
-        let is_about_work = RULES_ABOUT_WORK.contains(&name) || name == "abort_spike";
-        verdict.severity > VerdictSeverity::Info && is_about_work
-    };
-    let concerned = diagnosis.verdicts.iter_mut().filter(is_concerned);
-    concerned.for_each(|verdict| verdict.add_to_cause(&sentence));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::largest_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
@@ -547,39 +514,5 @@ mod tests {
             latest.known_verdicts().get(&("gpu-0", "kv_thrashing")),
             Some(&false)
         );
-    }
-
-    #[test]
-    fn verdicts_about_work_name_the_main_client() {
-        let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
-            verdict: name.into(),
-            cause: cause.map(Into::into),
-            ..Verdict::default()
-        };
-        let mut diagnosis = Diagnosis {
-            verdicts: vec![
-                verdict("shedding", Some("every backend is full")),
-                verdict("kv_thrashing", None),
-                verdict("backend_down", Some("refused")),
-            ],
-            ..Diagnosis::default()
-        };
-        let client = |address: &str, prompt_tokens| ClientSummary {
-            address: Some(address.to_owned()),
-            prompt_tokens,
-            ..ClientSummary::default()
-        };
-        name_main_client(
-            &mut diagnosis,
-            &largest_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
-        );
-        let causes: Vec<_> = diagnosis
-            .verdicts
-            .iter()
-            .map(|it| it.cause.as_deref())
-            .collect();
-        let sentence = "72 % of the prompt tokens of the last minute are of client 10.0.0.2";
-        let both = format!("every backend is full; {sentence}");
-        assert_eq!(causes, [Some(&*both), Some(sentence), Some("refused")]);
     }
 }

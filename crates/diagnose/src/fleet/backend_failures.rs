@@ -7,6 +7,7 @@ use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, Verdic
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::ErrorSource;
 use tokenweir_request::significance::is_share_above;
 use tokenweir_routing::resilience::Availability;
 
@@ -419,10 +420,16 @@ impl AttemptFailures {
     }
 
     fn words(&self) -> String {
+        let words = self.kind_words();
+        match (self.error_source, self.status) {
+            (Some(ErrorSource::Engine(error)), _) => format!("{words} ({})", error.as_str()),
+            (Some(source), Some(status)) => format!("{status} {source}"),
+            _ => words,
+        }
+    }
+
+    fn kind_words(&self) -> String {
         if let Some(status) = self.status {
-            if let Some(source) = self.error_source {
-                return format!("{status} {source}");
-            }
             return format!("it answers {status}");
         }
         let words = match self.kind {
@@ -447,7 +454,7 @@ impl AttemptFailures {
         if self.equal_seconds().is_some() {
             return Some(TIMEOUT_REMEDY);
         }
-        if self.error_source.is_some() {
+        if matches!(self.error_source, Some(ErrorSource::Proxy(_))) {
             return Some(PROXY_REMEDY);
         }
         match self.status? {

@@ -2,6 +2,7 @@
 
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
@@ -48,8 +49,7 @@ struct QueueCause {
     text: String,
     /// `None`: the remedy of the rule applies.
     remedy: Option<&'static str>,
-    /// Whether the cause is `admission.max_in_flight`.
-    is_limit: bool,
+    origin: Origin,
 }
 
 /// The remedy for requests that the gate of admission holds.
@@ -82,11 +82,18 @@ impl GatewayQueue {
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
-        let is_limit = self.cause.as_ref().is_some_and(|cause| cause.is_limit);
+        let is_limit = self
+            .cause
+            .as_ref()
+            .is_some_and(|cause| cause.origin == Origin::Setting);
         if self.cause.is_none() || is_found && !is_limit {
             self.cause = Some(queue_cause(fleet));
         }
-        let QueueCause { text, remedy, .. } = self.cause.clone()?;
+        let QueueCause {
+            text,
+            remedy,
+            origin,
+        } = self.cause.clone()?;
         let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
         Some(Verdict {
             evidence: vec![
@@ -95,6 +102,7 @@ impl GatewayQueue {
                 Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
             ],
             remedy: remedy.unwrap_or(GATEWAY_QUEUE.remedy).to_owned(),
+            origin,
             ..GATEWAY_QUEUE.verdict(severity, Some(text))
         })
     }
@@ -105,7 +113,7 @@ fn queue_cause(fleet: &FleetObservation) -> QueueCause {
         return QueueCause {
             text: reason.clone(),
             remedy: Some(GATE_REMEDY),
-            is_limit: false,
+            origin: Origin::Excluded,
         };
     }
     let up = fleet
@@ -128,22 +136,22 @@ fn queue_cause(fleet: &FleetObservation) -> QueueCause {
         return QueueCause {
             text,
             remedy: Some(remedy),
-            is_limit: true,
+            origin: Origin::Setting,
         };
     }
     let missing = fleet.missing_backends();
-    let text = if missing.is_empty() {
-        "every backend that serves them is full".to_owned()
-    } else {
-        format!(
-            "{up} of {} backends get requests: {missing}",
-            fleet.backends.len()
-        )
-    };
+    if missing.is_empty() {
+        return QueueCause {
+            text: "every backend that serves them is full".to_owned(),
+            remedy: None,
+            origin: Origin::Load,
+        };
+    }
+    let total = fleet.backends.len();
     QueueCause {
-        text,
+        text: format!("{up} of {total} backends get requests: {missing}"),
         remedy: None,
-        is_limit: false,
+        origin: Origin::Excluded,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
+use super::restarts::RequestEnds;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,8 +38,12 @@ pub struct FleetObservation {
     pub unserved_models: Vec<(String, u64)>,
     /// What the gateway itself ended since the last observation, and the slow uploads.
     pub unforwarded: UnforwardedCounts,
+    /// The requests that ended since the last observation, by what they have in common.
+    pub request_ends: RequestEnds,
     /// The values of the settings [`LIMIT_SETTINGS`](super::LIMIT_SETTINGS) that are set.
     pub settings: Vec<SettingValue>,
+    /// The client that causes most of the work, as a sentence. `None`: none does.
+    pub main_client: Option<String>,
     /// The TTFT of the streams of the last minute. `None`: there were none.
     pub ttft: Option<ObservedTtft>,
     /// The last reload that changed something. `None`: there was none.
@@ -276,7 +281,7 @@ pub struct AttemptFailures {
     /// The error status with which the backend answered. `None`: the backend sent no error status, or no
     /// response.
     pub status: Option<u16>,
-    /// The origin of the response. `None`: the engine, or unknown.
+    /// What the error response shows beyond its status. `None`: nothing.
     pub error_source: Option<ErrorSource>,
     /// Number of attempts of this kind, status and origin.
     pub count: u64,
@@ -369,11 +374,11 @@ fn label(state: Availability) -> &'static str {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A backend in this state without attempts.
-    pub(in crate::fleet) fn backend(name: &str, state: Availability) -> FleetBackend {
+    pub(crate) fn backend(name: &str, state: Availability) -> FleetBackend {
         FleetBackend {
             id: BackendId::new(name),
             models: Vec::new(),

@@ -5,9 +5,12 @@ use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
 use super::observation::{FleetObservation, RecentCounts};
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{
+    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
+};
 use std::time::Instant;
-use tokenweir_request::record::ErrorSource;
+use tokenweir_protocol::openai::EngineError;
+use tokenweir_request::record::BY_PROXY;
 
 /// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit. Clients can remove the
 /// reason of the others.
@@ -42,7 +45,7 @@ pub(super) struct RefusedByBackends {
 struct Refusals {
     /// The most frequent status.
     status: u16,
-    /// Status and origin in words, if most refusals are not those of an engine about the request.
+    /// Status and origin in words, if most refusals have the same.
     source: Option<String>,
     /// What most of the requests have in common.
     common: Option<String>,
@@ -71,6 +74,7 @@ impl RefusedByBackends {
                 Evidence::new("requests", counts.requests as f64, "requests", window),
             ],
             remedy: self.refusals.remedy().to_owned(),
+            origin: self.refusals.origin(),
             ..REFUSED_BY_BACKENDS.verdict(self.refusals.severity(), Some(self.refusals.cause()))
         })
     }
@@ -92,8 +96,16 @@ impl Refusals {
         })
     }
 
+    fn origin(&self) -> Origin {
+        match &self.source {
+            Some(source) if source.contains(BY_PROXY) => Origin::Network,
+            Some(source) if source.ends_with(EngineError::Media.as_str()) => Origin::Requests,
+            _ => Origin::Unknown,
+        }
+    }
+
     fn severity(&self) -> VerdictSeverity {
-        if self.source.is_some() || STATUSES.contains(&self.status) {
+        if self.origin() > Origin::Unknown || STATUSES.contains(&self.status) {
             VerdictSeverity::Warning
         } else {
             VerdictSeverity::Info
@@ -112,13 +124,12 @@ impl Refusals {
     }
 
     fn remedy(&self) -> &'static str {
-        let is_about_media = |source: &str| source.ends_with(&ErrorSource::MediaHost.to_string());
-        match &self.source {
-            Some(source) if is_about_media(source) => MEDIA_REMEDY,
-            Some(_) => PROXY_REMEDY,
-            None if self.status == 429 => RATE_LIMIT_REMEDY,
-            None if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
-            None => REQUEST_REMEDY,
+        match self.origin() {
+            Origin::Network => PROXY_REMEDY,
+            Origin::Requests => MEDIA_REMEDY,
+            _ if self.status == 429 => RATE_LIMIT_REMEDY,
+            _ if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
+            _ => REQUEST_REMEDY,
         }
     }
 }

@@ -104,8 +104,6 @@ pub struct BackendRequestCounts {
     pub heads: u64,
     /// Sum of the times from sending the request to the backend to these heads, in seconds.
     pub head_seconds: f64,
-    /// Number of attempts at which the engine could not fetch the media of the request.
-    pub media_failures: u64,
     /// Number of ended streams whose prompt has media, and which had output.
     pub media_outputs: u64,
     /// Sum of the times to the first output of these streams, in seconds.

@@ -70,7 +70,6 @@ pub(crate) enum StepSignal {
     SlowFirstOutputs,
     Heads,
     HeadSeconds,
-    MediaFailures,
     MediaOutputs,
     MediaSeconds,
     StructuredOutputs,
@@ -297,7 +296,6 @@ impl HistoryStep {
             ),
             (StepSignal::Heads, counts.heads as f64),
             (StepSignal::HeadSeconds, counts.head_seconds),
-            (StepSignal::MediaFailures, counts.media_failures as f64),
             (StepSignal::MediaOutputs, counts.media_outputs as f64),
             (StepSignal::MediaSeconds, counts.media_seconds),
             (

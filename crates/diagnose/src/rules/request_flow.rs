@@ -6,6 +6,7 @@ use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
 use crate::harm::HARMED_SHARE;
 use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
 use tokenweir_request::significance::is_share_above;
@@ -222,7 +223,11 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if is_overdue && !is_found {
         return Some(rule_match.because(NO_OUTPUT));
     }
-    Some(rule_match.because(stall_cause(evaluation, &window)))
+    let (cause, origin) = stall_cause(evaluation, &window);
+    Some(RuleMatch {
+        is_minor: origin == Origin::Unknown,
+        ..rule_match.because(cause).at(origin)
+    })
 }
 
 /// The match for streams that hang although the backend serves streams that began later.
@@ -253,11 +258,6 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
 /// has output.
 fn is_overdue(evaluation: &Evaluation<'_>) -> bool {
-    // The engine waits for the host of media.
-    let media = evaluation.short_window().sum(StepSignal::MediaFailures);
-    if media.is_some_and(|failures| failures >= MIN_STALLS) {
-        return false;
-    }
     let overdue = evaluation.short_window().latest(StepSignal::Overdue);
     let overdue = overdue.unwrap_or(0.0);
     let peers = windows(evaluation.peers(), FAST);
@@ -292,7 +292,7 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
 
 /// The cause of the verdict `stalls`. It follows from `window`, which is a window of the backend, and from
 /// the windows of the other backends.
-fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
+fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> (&'static str, Origin) {
     let others = windows(evaluation.others.iter().copied(), FAST);
     let has_stalls = |it: &StepWindow<'_>| {
         it.sum(StepSignal::Stalls)
@@ -305,18 +305,21 @@ fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static
         .is_some_and(|count| count >= 1.0);
     let pages = late_pages(evaluation);
     if is_preempting {
-        "its sequences are preempted, because the KV cache is full"
+        let cause = "its sequences are preempted, because the KV cache is full";
+        (cause, Origin::Load)
     } else if let Some(pages) = pages {
         match pages {
-            PagePlace::Everywhere => STALLS_ON_NETWORK,
-            PagePlace::ThisBackend => STALLS_OF_API_SERVER,
+            PagePlace::Everywhere => (STALLS_ON_NETWORK, Origin::Network),
+            PagePlace::ThisBackend => (STALLS_OF_API_SERVER, Origin::FrontEnd),
         }
     } else if is_everywhere {
-        "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
+        let cause = "cannot tell which: the gateway's machine, the network, or the same fault in all engines";
+        (cause, Origin::Unknown)
     } else if is_metrics_missing {
-        "its metrics cannot be read either: the process is frozen"
+        let cause = "its metrics cannot be read either: the process is frozen";
+        (cause, Origin::Engine)
     } else {
-        "the engine of this backend"
+        ("the engine of this backend", Origin::Engine)
     }
 }
 

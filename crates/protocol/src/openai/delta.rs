@@ -1,5 +1,6 @@
 //! The content of one event of a response, independent of the API.
 
+use super::engine_error::EngineError;
 use crate::json::JsonValue;
 use crate::named_enum;
 use std::time::Duration;
@@ -124,6 +125,8 @@ pub struct InBandError {
     pub code: Option<Box<str>>,
     /// The value of `error.type`. `None`: the error has no type.
     pub kind: Option<Box<str>>,
+    /// What the message is about. `None`: unknown.
+    pub about: Option<EngineError>,
 }
 
 // === impl InBandError ===

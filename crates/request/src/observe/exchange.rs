@@ -172,7 +172,10 @@ impl Exchange {
             abort,
             ..
         } = &mut *self.inner;
-        let AttemptResponse { backend, .. } = std::mem::take(response);
+        let AttemptResponse {
+            backend, observer, ..
+        } = std::mem::take(response);
+        let error = observer.and_then(|it| it.observed().error.as_ref()?.about);
         // The bytes of the discarded response were not sent to the client, so the write timeout
         // must not run.
         if let Some(abort) = abort {
@@ -187,6 +190,7 @@ impl Exchange {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert_with(clock::now);
             attempt.failure = Some(reason);
+            attempt.engine_error = error;
         }
     }
 

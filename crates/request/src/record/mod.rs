@@ -39,7 +39,7 @@ pub use response::{
     UsageLayout, UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, ErrorSource, FailoverDenialReason, PredictedCandidate,
+    Attempt, BY_PROXY, BackendCondition, ErrorSource, FailoverDenialReason, PredictedCandidate,
     RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;

@@ -71,6 +71,7 @@ const KINDS: [DownKind; 14] = [
             "unreachable",
             "No route to host",
             "not respond to connections",
+            "timeout: no answer",
         ],
         cause: "it does not respond to connections: its machine cannot be reached, or its process \
             is stopped",

@@ -3,6 +3,7 @@
 use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{FAST, RECENT, StepSignal, StepWindow};
 use crate::verdict::Evidence;
+use crate::verdict::Origin;
 
 /// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
 /// they are slow even without a lag.
@@ -160,12 +161,13 @@ fn because_of_connects(
     let evidence = Evidence::new("connect_time_mean", own, "s", FAST.as_secs_f64());
     found.evidence.insert(0, evidence);
     if is_everywhere {
-        found.because(ALL_CONNECTS)
+        found.because(ALL_CONNECTS).at(Origin::Network)
     } else {
-        found.because(format!(
+        let cause = format!(
             "opening a connection to it takes {own:.1} s on average, while open connections work: its accept queue is full, or \
              packets are lost on the way"
-        ))
+        );
+        found.because(cause).at(Origin::FrontEnd)
     }
 }
 
@@ -197,10 +199,11 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
         return because_of_connects(found, evaluation, &connects);
     }
     if waits_more(&minute, StepSignal::MediaSeconds, StepSignal::MediaOutputs) {
-        return found.because(MEDIA).remedy(Some(MEDIA_REMEDY.to_owned()));
+        let found = found.because(MEDIA).at(Origin::Requests);
+        return found.remedy(Some(MEDIA_REMEDY.to_owned()));
     }
     if waits_more(&minute, StepSignal::LongSeconds, StepSignal::LongOutputs) {
-        return found.because(LONG);
+        return found.because(LONG).at(Origin::Requests);
     }
     let mut found = found;
     if let Some(page) = recent.mean(StepSignal::PageSeconds) {
@@ -211,9 +214,12 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     match late_pages(evaluation) {
         Some(PagePlace::Everywhere) => found
             .because(NETWORK)
+            .at(Origin::Network)
             .remedy(Some(NETWORK_REMEDY.to_owned())),
-        Some(PagePlace::ThisBackend) => found.because(API_SERVER),
-        None if recent.has_signal(StepSignal::PageSeconds) => found.because(WORK),
+        Some(PagePlace::ThisBackend) => found.because(API_SERVER).at(Origin::FrontEnd),
+        None if recent.has_signal(StepSignal::PageSeconds) => {
+            found.because(WORK).at(Origin::FrontEnd)
+        }
         None => found,
     }
 }

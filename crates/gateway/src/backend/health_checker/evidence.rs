@@ -82,7 +82,7 @@ impl HealthAnswer {
             Err(FetchError::Connect(reason)) => Self::Refused(reason),
             Err(error) => {
                 let reason = format!("{path}: {}", error.describe());
-                let is_late = matches!(error, FetchError::Timeout);
+                let is_late = matches!(error, FetchError::Timeout { .. });
                 if is_late {
                     Self::Silent(reason)
                 } else {
@@ -220,7 +220,12 @@ mod tests {
             HealthAnswer::of("/health", Err(refused)),
             HealthAnswer::Refused(_)
         ));
-        let late = HealthAnswer::of("/health", Err(FetchError::Timeout));
+        let late = HealthAnswer::of(
+            "/health",
+            Err(FetchError::Timeout {
+                has_connected: true,
+            }),
+        );
         assert!(matches!(late, HealthAnswer::Silent(_)));
         for error in [FetchError::Closed, FetchError::Truncated] {
             assert!(matches!(

@@ -234,7 +234,14 @@ mod tests {
             (status(404), false, "/v1/models answers 404", "doctor"),
             (status(500), false, "/v1/models answers 500", "doctor"),
             (status(200), false, "no list of models", "doctor"),
-            (Err(FetchError::Timeout), false, "timeout", "doctor"),
+            (
+                Err(FetchError::Timeout {
+                    has_connected: true,
+                }),
+                false,
+                "timeout",
+                "doctor",
+            ),
             (
                 Err(FetchError::TooLarge),
                 false,

@@ -17,23 +17,9 @@ const ENGINE_SERVERS: [&str; 6] = [
 ];
 /// The members of JSON errors of engines (vLLM, FastAPI, llama.cpp, SGLang, TGI).
 const ENGINE_MEMBERS: [&[u8]; 3] = [b"\"error\"", b"\"object\"", b"\"detail\""];
-/// What engines write about media that they could not fetch.
-const FETCH_ERRORS: [&[u8]; 6] = [
-    b"etch ",
-    b"etching ",
-    b"annot connect to host",
-    b"onnection timeout to host",
-    b"Max retries exceeded",
-    b"url=",
-];
-
-/// What an error response shows about its origin. `None`: the engine made it, or nothing shows who did.
-/// `body`: the part of the response that was read. `has_media`: whether the request names media.
-pub(crate) fn error_source(
-    headers: &HeaderMap,
-    body: &[u8],
-    has_media: bool,
-) -> Option<ErrorSource> {
+/// The proxy that made an error response. `None`: the engine made it, or nothing shows who did. `body`: the part of the
+/// response that was read.
+pub(crate) fn error_source(headers: &HeaderMap, body: &[u8]) -> Option<ErrorSource> {
     let server = ShortName::of_header(headers, &SERVER);
     let named = server.or_else(|| {
         let via = headers.get(VIA)?.as_bytes();
@@ -53,9 +39,6 @@ pub(crate) fn error_source(
     if is_page || named.is_some() && !is_engine && (!is_json || is_strange_json) {
         return Some(ErrorSource::Proxy(if is_engine { None } else { named }));
     }
-    if has_media && has_any(&FETCH_ERRORS) {
-        return Some(ErrorSource::MediaHost);
-    }
     None
 }
 
@@ -64,52 +47,35 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn source(server: &str, kind: &str, body: &str, has_media: bool) -> String {
+    fn source(server: &str, kind: &str, body: &str) -> String {
         let mut headers = HeaderMap::new();
         let value = |text: &str| HeaderValue::from_str(text).unwrap();
         if !server.is_empty() {
             headers.insert(SERVER, value(server));
         }
         headers.insert(http::header::CONTENT_TYPE, value(kind));
-        let source = error_source(&headers, body.as_bytes(), has_media);
+        let source = error_source(&headers, body.as_bytes());
         source.map_or_else(String::new, |it| it.to_string())
     }
 
     #[test]
     fn pages_and_strange_errors_are_of_proxies() {
         let nginx = "by a proxy in front of the engines (server: nginx/1.27), not by an engine";
-        assert_eq!(source("nginx/1.27", "text/html", "<html>", false), nginx);
-        assert_eq!(source("nginx/1.27", "text/plain", "no", false), nginx);
+        assert_eq!(source("nginx/1.27", "text/html", "<html>"), nginx);
+        assert_eq!(source("nginx/1.27", "text/plain", "no"), nginx);
         let message = r#"{"message":"no Route matched"}"#;
-        assert_eq!(
-            source("nginx/1.27", "application/json", message, false),
-            nginx
-        );
+        assert_eq!(source("nginx/1.27", "application/json", message), nginx);
         let nameless = "by a proxy in front of the engines, not by an engine";
-        assert_eq!(
-            source("uvicorn", "text/html; charset=utf-8", "", false),
-            nameless
-        );
+        assert_eq!(source("uvicorn", "text/html; charset=utf-8", ""), nameless);
     }
 
     #[test]
     fn errors_of_engines_pass_through_proxies() {
         let error = r#"{"error":{"message":"too long","code":400}}"#;
         for server in ["nginx", "uvicorn", ""] {
-            assert_eq!(source(server, "application/json", error, true), "");
+            assert_eq!(source(server, "application/json", error), "");
         }
-        assert_eq!(
-            source("uvicorn", "text/plain", "Internal Server Error", false),
-            ""
-        );
-        assert_eq!(source("", "text/plain", "Internal Server Error", false), "");
-    }
-
-    #[test]
-    fn media_that_cannot_be_fetched_are_named() {
-        let error = r#"{"error":{"message":"Failed to fetch image from http://a/b.png"}}"#;
-        let source = |has_media| source("uvicorn", "application/json", error, has_media);
-        assert_eq!(source(false), "");
-        assert!(source(true).starts_with("by engines that cannot fetch the media"));
+        assert_eq!(source("uvicorn", "text/plain", "Internal Server Error"), "");
+        assert_eq!(source("", "text/plain", "Internal Server Error"), "");
     }
 }

@@ -161,6 +161,7 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
         ended: None,
         status: None,
         failure: None,
-        error_source: None,
+        proxy: None,
+        engine_error: None,
     }
 }

@@ -109,13 +109,9 @@ async fn send_once(
     let is_success = failure.is_none() && head.status.is_success();
     if !head.status.is_success() {
         let record = exchange.record();
-        let source = attempt::error_source(
-            &head.headers,
-            &first_output::buffered(&prefetched),
-            record.options.has_media,
-        );
+        let source = attempt::error_source(&head.headers, &first_output::buffered(&prefetched));
         if let Some(attempt) = record.attempts.last_mut() {
-            attempt.error_source = source;
+            attempt.proxy = source;
         }
     }
     if is_success && exchange.has_output_or_ended() {

@@ -397,7 +397,7 @@ mod tests {
             ended: now.checked_sub(age),
             status: None,
             failure: Some(failure.as_str()),
-            error_source: None,
+            proxy: None,
         };
         let second = Duration::from_secs(1);
         for (earlier, kind, expected) in [

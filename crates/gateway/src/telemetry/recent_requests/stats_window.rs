@@ -121,9 +121,9 @@ impl RequestStatsWindow {
             };
             *reasons.entry(reason).or_default() += 1;
         }
-        if let Some(attempt) = record.attempts.last()
-            && let Some(source) = attempt.error_source
-            && let Some(status) = attempt.status
+        let last = record.attempts.len().saturating_sub(1);
+        if let Some(source) = record.error_source(last)
+            && let Some(status @ 300..) = record.status
         {
             let has_place = self.error_sources.len() < MAX_SOURCES;
             let is_known = self.error_sources.contains_key(&(status, source));

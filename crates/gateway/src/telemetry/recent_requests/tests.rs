@@ -27,8 +27,7 @@ fn error_responses_are_counted_by_their_origin() {
     record.status = Some(403);
     record.outcome = Outcome::ClientError;
     record.attempts[0].status = Some(403);
-    record.attempts[0].error_source =
-        Some(ErrorSource::Proxy(ShortName::first_word(b"awselb/2.0")));
+    record.attempts[0].proxy = Some(ErrorSource::Proxy(ShortName::first_word(b"awselb/2.0")));
     recent.finished(&[&record]);
     let minute = recent.last_minute(epoch);
     let words = "403 by a proxy in front of the engines (server: awselb/2.0), not by an engine";

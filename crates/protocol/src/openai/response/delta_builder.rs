@@ -7,7 +7,9 @@ use crate::json::JsonValue;
 use crate::openai::shapes::{
     ERROR_EVENT_TYPE, EnginePhase, EventOutput, ResponseField, UsageCount,
 };
-use crate::openai::{Delta, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
+use crate::openai::{
+    Delta, EngineError, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
+};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
@@ -41,6 +43,8 @@ pub(super) struct DeltaBuilder {
     is_error_object: bool,
     /// The code of an error whose object has no `error` field around it.
     flat_error_code: Option<Box<str>>,
+    /// What the message of an error is about.
+    error_about: Option<EngineError>,
 }
 
 /// The `status` of a Responses response. The reason of an incomplete response can come before or
@@ -115,6 +119,7 @@ impl DeltaBuilder {
             | ResponseField::ObjectType
             | ResponseField::FlatErrorCode
             | ResponseField::ErrorCode
+            | ResponseField::ErrorMessage
             | ResponseField::ErrorType => self.read_metadata(field, value, summary),
         }
     }
@@ -145,6 +150,11 @@ impl DeltaBuilder {
             ResponseField::FlatErrorCode => self.flat_error_code = scalar_text(value),
             ResponseField::ErrorCode => self.error().code = scalar_text(value),
             ResponseField::ErrorType => self.error().kind = scalar_text(value),
+            ResponseField::ErrorMessage => {
+                if let JsonValue::Text(text) = value {
+                    self.error_about = EngineError::of_message(text.prefix());
+                }
+            }
             // `read` applies the content.
             _ => {}
         }
@@ -255,6 +265,10 @@ impl DeltaBuilder {
         if self.is_error_object || event_output == EventOutput::Error {
             let error = self.delta.error.get_or_insert_default();
             error.code = error.code.take().or(self.flat_error_code.take());
+        }
+        let about = self.error_about.take();
+        if let Some(error) = &mut self.delta.error {
+            error.about = about;
         }
         self.finish_choice(summary);
         summary.commit_choices();

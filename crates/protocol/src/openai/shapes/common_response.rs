@@ -88,7 +88,6 @@ pub(super) const ERROR_DETAILS: &[&str] = &[
     "param",
     "detail",
     "msg",
-    "message",
     "status",
     "statusCode",
     "status_code",
@@ -111,6 +110,7 @@ const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("code", ResponseField::FlatErrorCode),
     // A text here describes an error.
+    ("message", ResponseField::ErrorMessage),
     ("message.*", ResponseField::Unknown),
     ("*", ResponseField::Unknown),
 ];
@@ -186,4 +186,5 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];

@@ -96,6 +96,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];
 
 /// The fields that a complete message, and the message at the start of a stream, have besides their content.

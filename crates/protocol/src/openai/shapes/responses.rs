@@ -131,6 +131,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
     ("code", ResponseField::FlatErrorCode),
+    ("message", ResponseField::ErrorMessage),
     // Fields of events with further output.
     ("delta", ResponseField::Text),
     ("*", ResponseField::Unknown),
@@ -171,4 +172,5 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];

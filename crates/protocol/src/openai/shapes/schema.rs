@@ -107,6 +107,8 @@ pub(in crate::openai) enum ResponseField {
     FlatErrorCode,
     ErrorCode,
     ErrorType,
+    /// The message of an error.
+    ErrorMessage,
 }
 
 /// A token count of [`Usage`](crate::openai::Usage).

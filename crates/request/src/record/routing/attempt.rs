@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
+use tokenweir_protocol::openai::EngineError;
 use tokenweir_routing::resilience::FailureKind;
 
 /// One attempt to serve the request on one backend.
@@ -29,8 +30,10 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
-    /// What an error response shows about its origin. `None`: it is of the engine, or there is none.
-    pub error_source: Option<ErrorSource>,
+    /// What the error is about that the engine reported in its response. `None`: unknown, or there was none.
+    pub engine_error: Option<EngineError>,
+    /// The proxy that made an error response. `None`: the engine made it, or there is none.
+    pub proxy: Option<ErrorSource>,
 }
 
 /// What an error response shows beyond its status.
@@ -38,23 +41,19 @@ pub struct Attempt {
 pub enum ErrorSource {
     /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.
     Proxy(Option<ShortName>),
-    /// The engine could not fetch the media that the request names.
-    MediaHost,
+    /// The engine made it.
+    Engine(EngineError),
 }
+
+/// The words for each error of a proxy.
+pub const BY_PROXY: &str = "by a proxy in front of the engines";
 
 impl fmt::Display for ErrorSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Proxy(Some(name)) => write!(
-                f,
-                "by a proxy in front of the engines (server: {name}), not by an engine"
-            ),
-            Self::Proxy(None) => {
-                f.write_str("by a proxy in front of the engines, not by an engine")
-            }
-            Self::MediaHost => f.write_str(
-                "by engines that cannot fetch the media from the host that the requests name",
-            ),
+            Self::Proxy(Some(name)) => write!(f, "{BY_PROXY} (server: {name}), not by an engine"),
+            Self::Proxy(None) => write!(f, "{BY_PROXY}, not by an engine"),
+            Self::Engine(error) => write!(f, "by engines: {}", error.as_str()),
         }
     }
 }

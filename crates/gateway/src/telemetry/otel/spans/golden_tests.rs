@@ -110,7 +110,10 @@ fn an_error_event_gives_the_error_type() {
         record.observed.usage_source = UsageSource::Missing;
         record.observed.finish_reasons = vec![None];
         let kind = Some("InternalServerError".into());
-        record.observed.error = Some(InBandError { code: None, kind });
+        record.observed.error = Some(InBandError {
+            kind,
+            ..InBandError::default()
+        });
         record.timings.terminal = None;
     });
 }

@@ -1,6 +1,11 @@
 //! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
 //! that could not be determined. These types are the JSON document of `/diagnose`.
 
+mod origin;
+
+pub(crate) use origin::Effect;
+pub use origin::Origin;
+
 use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -29,6 +34,11 @@ pub struct Verdict {
     /// Whether the verdict is kept although the last evaluation did not find the condition: routing avoids
     /// the backend, so too few requests show whether the condition has ended.
     pub is_held: bool,
+    /// Whether all backends have the same verdict.
+    pub is_common: bool,
+    /// Where the verdict places the cause.
+    #[serde(skip)]
+    pub origin: Origin,
     /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
     /// The values that show the condition.
@@ -261,6 +271,7 @@ impl Verdict {
     pub fn subject(&self) -> &str {
         match self.scope {
             VerdictScope::Gateway => "the gateway",
+            _ if self.is_common => "all backends",
             VerdictScope::Backend | VerdictScope::Fleet if self.backend.is_empty() => {
                 "all backends"
             }
@@ -292,6 +303,7 @@ impl VerdictDescription {
         Verdict {
             verdict: self.name.into(),
             scope: self.scope,
+            origin: Origin::of_rule(self.name),
             severity,
             confidence: Confidence::High,
             meaning: self.meaning.into(),
@@ -333,6 +345,9 @@ impl<'a> VerdictGroup<'a> {
 
     /// The subjects of the group as text: the names of the first ones, and the number of all others.
     pub fn subject(&self) -> String {
+        if self.first.is_common {
+            return self.first.subject().to_owned();
+        }
         let named = self.subjects.join(", ");
         match self.count - self.subjects.len() {
             0 => named,
