@@ -79,7 +79,7 @@ impl Application {
             ..
         } = path;
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
-        let starts = Arc::new(ProcessStarts::begin(config, clock::wall_time()));
+        let starts = Arc::new(ProcessStarts::begin(loaded, clock::wall_time()));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
             extras: extras.clone(),

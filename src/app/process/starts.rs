@@ -1,7 +1,7 @@
 //! The starts and ends of the processes of this gateway, in a small file of its own. They show whether the gateway is
 //! killed again and again. A failure of the file has no effect: earlier starts are then unknown.
 
-use crate::config::Config;
+use crate::config::LoadedConfig;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
@@ -40,8 +40,8 @@ const FOLDERS: [&str; 2] = ["STATE_DIRECTORY", "RUNTIME_DIRECTORY"];
 
 impl ProcessStarts {
     /// Reads the starts before, and writes this one at `now`.
-    pub(crate) fn begin(config: &Config, now: SystemTime) -> Self {
-        Self::begin_in(place(config), now)
+    pub(crate) fn begin(loaded: &LoadedConfig, now: SystemTime) -> Self {
+        Self::begin_in(place(loaded), now)
     }
 
     fn begin_in(file: Option<PathBuf>, now: SystemTime) -> Self {
@@ -101,7 +101,8 @@ impl ProcessStarts {
 }
 
 /// The file of this gateway. `None`: there is no place, or its port changes with each start.
-fn place(config: &Config) -> Option<PathBuf> {
+fn place(loaded: &LoadedConfig) -> Option<PathBuf> {
+    let config = &loaded.config;
     if let Some(timeline) = &config.timeline.file {
         let mut file = timeline.clone().into_os_string();
         file.push(".starts");
@@ -111,6 +112,7 @@ fn place(config: &Config) -> Option<PathBuf> {
         return None;
     }
     let mut hasher = DefaultHasher::new();
+    loaded.file.hash(&mut hasher);
     config.listen.hash(&mut hasher);
     config.admin.hash(&mut hasher);
     let name = format!("tokenweir-{:016x}.starts", hasher.finish());
