@@ -8,7 +8,7 @@ use super::changes::{ChangeTimes, early_changes, has_unexplained_harm, slower_sh
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::facts::FactHistory;
-use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
+use super::fleet::{FleetDiagnoser, FleetObservation, RecentReload, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence, name_other_gateways};
@@ -138,6 +138,10 @@ impl Diagnoser {
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
         diagnosis.has_unexplained_harm = has_unexplained_harm(&diagnosis.verdicts, fleet);
+        if diagnosis.has_unexplained_harm {
+            let reload = fleet.reload.as_ref().and_then(RecentReload::change);
+            diagnosis.changes.splice(0..0, reload);
+        }
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }

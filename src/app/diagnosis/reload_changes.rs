@@ -25,6 +25,8 @@ struct LastReload {
 /// Maximum number of changes that are named, and maximum length of a value in characters.
 const MAX_NAMED: usize = 3;
 const MAX_VALUE_CHARACTERS: usize = 40;
+/// The source of a value that is not set.
+const DEFAULT: &str = "default";
 
 impl ReloadObserver {
     /// The last reload that changed something. `None`: there was none.
@@ -87,56 +89,61 @@ fn removed_keys(before: &ApiKeys, after: &ApiKeys) -> Option<String> {
     (!removed.is_empty()).then(|| format!("removed from the key file: {}", summary(&removed)))
 }
 
-/// Adds the differences of two documents of `/config` at `path`. A leaf has the members `value` and `source`.
+/// Adds the differences of two documents of `/config` at `path`.
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<String>) {
-    let shown_before = before.map(shown);
-    let shown_after = after.map(shown);
-    if let (Some(None), Some(None)) = (&shown_before, &shown_after) {
+    let is_group = |value: Option<&Value>| value.is_some_and(|value| !is_leaf(value));
+    if is_group(before) || is_group(after) {
         let names = children(before).chain(children(after));
         let names: BTreeSet<String> = names.map(|(name, _)| name).collect();
         for name in names {
             let child = |parent| children(parent).find(|(other, _)| *other == name);
             let of_before = child(before).map(|(_, value)| value);
             let of_after = child(after).map(|(_, value)| value);
-            let path = match before {
-                Some(Value::Array(_)) => format!("{path}[{name}]"),
-                _ if path.is_empty() => name,
-                _ => format!("{path}.{name}"),
+            let is_list =
+                matches!(before, Some(Value::Array(_))) || matches!(after, Some(Value::Array(_)));
+            let path = if is_list {
+                format!("{path}[{name}]")
+            } else if path.is_empty() {
+                name
+            } else {
+                format!("{path}.{name}")
             };
             compare(&path, of_before, of_after, changes);
         }
         return;
     }
-    if shown_before == shown_after {
+    // The defaults of an entry that is new or gone say nothing.
+    let is_default = |value: Option<&Value>| value.is_none_or(|value| value["source"] == DEFAULT);
+    let is_entry = before.is_none() || after.is_none();
+    if is_entry && is_default(before) && is_default(after) {
         return;
     }
-    let words = |shown: Option<Option<String>>, of_group: &str| match shown {
-        Some(Some(value)) => value,
-        Some(None) => of_group.to_owned(),
-        None => "not set".to_owned(),
-    };
-    let after = words(shown_after, "set");
-    let before = words(shown_before, "set");
-    changes.push(format!("{path} {after}, before {before}"));
+    let after = shown(after);
+    let before = shown(before);
+    if after != before {
+        changes.push(format!("{path} {after}, before {before}"));
+    }
 }
 
-/// The value of a leaf as text. `None`: it is a group of values.
-fn shown(value: &Value) -> Option<String> {
-    let is_leaf = value.get("value").is_some() && value.get("source").is_some();
-    if !is_leaf {
-        return None;
-    }
-    let text = match &value["value"] {
-        Value::Null => "not set".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+/// Whether a value of the document is a leaf, which has the members `value` and `source`.
+fn is_leaf(value: &Value) -> bool {
+    value.get("value").is_some() && value.get("source").is_some()
+}
+
+/// The value of a leaf as text.
+fn shown(leaf: Option<&Value>) -> String {
+    let text = match leaf.map(|leaf| &leaf["value"]) {
+        None | Some(Value::Null) => "not set".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
     };
-    Some(text.chars().take(MAX_VALUE_CHARACTERS).collect())
+    text.chars().take(MAX_VALUE_CHARACTERS).collect()
 }
 
 /// The members of a group. Items of a list have the name of their member `name`, or their number.
 fn children(value: Option<&Value>) -> Box<dyn Iterator<Item = (String, &Value)> + '_> {
     match value {
+        Some(leaf) if is_leaf(leaf) => Box::new(std::iter::empty()),
         Some(Value::Object(members)) => {
             Box::new(members.iter().map(|(name, value)| (name.clone(), value)))
         }
@@ -176,6 +183,7 @@ mod tests {
         assert!(changes.is_empty());
         let none = json!({ "models": leaf(json!([])), "timeouts": before["timeouts"] });
         compare("", Some(&none), Some(&before), &mut changes);
-        assert_eq!(changes, ["models set, before []"]);
+        let expected = ["models[llama].name llama, before not set"];
+        assert_eq!(changes, expected);
     }
 }

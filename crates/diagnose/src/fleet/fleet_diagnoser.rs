@@ -94,8 +94,10 @@ fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
         && verdict.severity > VerdictSeverity::Info
     {
         verdict.add_to_cause(&format!(
-            "since the reload at {}: {}",
-            reload.clock, reload.changed
+            "it began {:.0} s after the reload at {}: {}",
+            began_after.max(0.0),
+            reload.clock,
+            reload.changed
         ));
     }
 }

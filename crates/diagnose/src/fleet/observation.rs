@@ -1,6 +1,7 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
 use super::restarts::RequestEnds;
+use crate::verdict::Change;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -308,8 +309,23 @@ pub struct DrainSummary {
     pub remaining_seconds: Option<f64>,
 }
 
+/// A reload that is older than this does not explain harm, in seconds.
+const MAX_RELOAD_AGE_SECONDS: f64 = 600.0;
 /// Maximum number of models that a cause lists.
 const MAX_LISTED: usize = 3;
+
+impl RecentReload {
+    /// The reload as a change that can explain harm. `None`: it is too old.
+    pub(crate) fn change(&self) -> Option<Change> {
+        let change = Change {
+            words: format!("reload at {}: {}", self.clock, self.changed),
+            measure: "reload".into(),
+            age_seconds: self.age_seconds,
+            ..Change::default()
+        };
+        (self.age_seconds < MAX_RELOAD_AGE_SECONDS).then_some(change)
+    }
+}
 
 // === impl FleetObservation ===
 
