@@ -60,6 +60,8 @@ const EQUAL_PART: f64 = 0.02;
 const MIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A client that sends the same prompt again within this time repeats the request that it ended.
 const REPEATED_WITHIN: Duration = Duration::from_secs(5);
+/// The end of a request is noticed at most so late.
+const NOTICED_WITHIN: Duration = Duration::from_millis(500);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
 
@@ -124,7 +126,8 @@ impl AnswerJudge {
         let client = Client::of(record);
         let accepted = record.timings.accepted;
         let is_recent = |ended: Instant| {
-            ended <= accepted && accepted.saturating_duration_since(ended) <= REPEATED_WITHIN
+            ended <= accepted + NOTICED_WITHIN
+                && accepted.saturating_duration_since(ended) <= REPEATED_WITHIN
         };
         self.left.iter().rev().any(|left| {
             left.prompt == Some(prompt)

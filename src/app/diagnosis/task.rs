@@ -356,7 +356,7 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
         delayed,
         client_errors: counts.backend_client_errors,
         error_sources: counts.error_sources,
-        common: counts.common,
+        common: recent_requests.last_minute(now).common,
     }
 }
 

@@ -71,7 +71,10 @@ pub(crate) fn arbitrate(
 /// Adds the client that causes most of the work to the verdicts about too much work.
 fn name_client(verdicts: &mut [Verdict], client: &str) {
     let about_work = verdicts.iter_mut().filter(|verdict| {
-        verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
+        // A verdict that names its clients needs no other one.
+        verdict.severity > VerdictSeverity::Info
+            && verdict.origin != Origin::Client
+            && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
     });
     for verdict in about_work {
         verdict.add_to_cause(client);

@@ -8,7 +8,9 @@ pub use table::LIMIT_SETTINGS;
 use super::observation::{FleetObservation, ObservedTtft, SettingValue};
 use crate::debounce::VerdictDebounce;
 use crate::harm::HARMED_SHARE;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{
+    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 use table::{GatewayLimit, LIMITS, LimitKind};
@@ -118,6 +120,11 @@ impl GatewayLimits {
         Some(Verdict {
             evidence,
             remedy: limit.remedy.to_owned(),
+            origin: if limit.kind == LimitKind::Keys {
+                Origin::Client
+            } else {
+                Origin::Setting
+            },
             ..GATEWAY_LIMIT.verdict(severity, Some(cause))
         })
     }

@@ -397,6 +397,7 @@ mod tests {
             ended: now.checked_sub(age),
             status: None,
             failure: Some(failure.as_str()),
+            engine_error: None,
             proxy: None,
         };
         let second = Duration::from_secs(1);

@@ -223,6 +223,15 @@ impl GroupKey {
             .for_each(|kind| visit(Self::Kind(kind)));
     }
 
+    /// Whether the property alone can be what requests have in common. The model of a request that is not read is unknown.
+    pub(super) fn is_common(&self) -> bool {
+        match self {
+            Self::Model(name) => **name != *ModelLabel::Unknown.as_str(),
+            Self::Body(_) => false,
+            _ => true,
+        }
+    }
+
     pub(super) fn words(&self) -> String {
         match self {
             Self::Model(name) => format!("of model {name}"),

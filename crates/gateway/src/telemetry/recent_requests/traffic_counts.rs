@@ -154,7 +154,7 @@ impl TrafficCounts {
         let groups = self
             .groups
             .iter()
-            .filter(|(key, _)| !matches!(key, GroupKey::Body(_)))
+            .filter(|(key, _)| key.is_common())
             .map(|(key, counts)| (key.words(), counts));
         // Of several such properties, the rarest says the most. The client comes first.
         let rarest = clients
