@@ -304,10 +304,11 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
 fn gives_up(minute: &LastMinute) -> String {
     let mut words = "end because the client gives up waiting".to_owned();
     if let Some(seconds) = minute.give_up_seconds {
-        words += &format!(", each after {seconds:.1} s");
+        words = format!("{words}, each after {seconds:.1} s");
     }
     if let Some(share) = minute.repeated_share() {
-        words += &format!("; {:.0} % of all repeat such a request", percent(share));
+        let percent = percent(share);
+        words = format!("{words}; {percent:.0} % of all repeat such a request");
     }
     words
 }

@@ -185,10 +185,10 @@ impl DiagnosisTask {
             "{percent:.0} % of the requests of the last minute are retries, after the same client had ended an equal one"
         );
         if let Some(seconds) = minute.give_up_seconds {
-            sentence += &format!(" after {seconds:.1} s");
+            sentence = format!("{sentence} after {seconds:.1} s");
         }
         if let Some(common) = minute.common.get("client_timeout") {
-            sentence += &format!("; of those that clients gave up, {common}");
+            sentence = format!("{sentence}; of those that clients gave up, {common}");
         }
         Some(sentence)
     }

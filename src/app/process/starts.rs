@@ -128,7 +128,8 @@ fn private_folder() -> Option<PathBuf> {
     // It may exist.
     let _ = DirBuilder::new().mode(0o700).create(&folder);
     let found = fs::symlink_metadata(&folder).ok()?;
-    let is_private = found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0;
+    let is_of_others = found.mode() & 0o077;
+    let is_private = found.is_dir() && found.uid() == own && is_of_others == 0;
     is_private.then_some(folder)
 }
 

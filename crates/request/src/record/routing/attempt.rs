@@ -1,6 +1,6 @@
 //! Attempts to serve a request on a backend.
 
-use crate::record::ShortName;
+use crate::record::request::ShortName;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
