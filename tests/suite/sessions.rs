@@ -60,7 +60,7 @@ async fn new_sessions_wait_and_turns_pass() {
     let sessions = &gateway.document("/status").await["sessions"];
     assert_eq!(
         sessions["summary"],
-        "0 of 2 sessions fit into the KV caches"
+        "1 of 2 sessions fit into the KV caches"
     );
     let live = gateway.document("/streams").await;
     assert_eq!(live["held_because"], sessions["summary"]);

@@ -1,5 +1,6 @@
 //! Routing policies: pure functions from a request and a snapshot of the candidates to a backend.
-//! The crate also has the queue of [`admission`] and the circuit breakers of [`resilience`].
+//! The crate also has the queue of [`admission`], the working set of [`sessions`] and the circuit breakers of
+//! [`resilience`].
 //!
 //! A policy holds no lock, reads no clock and has no random number generator: the random seed is
 //! part of [`RoutingRequest`]. Equal inputs give equal choices.
@@ -21,6 +22,7 @@ pub mod resilience;
 mod routing_context;
 mod sampling;
 pub mod saturation;
+pub mod sessions;
 pub mod shares;
 
 pub use candidate::Candidate;

@@ -1,9 +1,6 @@
 //! The gate of admission that lets sessions in, and the permits of their turns.
 
-use super::block_table::ContextId;
 use super::sessions_status::{AdmissionReason, SessionsStatus};
-use super::turn::{Turn, TurnKind};
-use super::working_set::WorkingSet;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +12,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{Admission, AdmissionPermit};
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens, WorkingSet};
 
 /// Lets sessions in.
 #[derive(Debug)]
@@ -38,8 +36,8 @@ struct TurnPermit {
     state: Arc<GateState>,
     backends: Arc<[usize]>,
     context: ContextId,
-    /// Tokens of prompt and response. `None`: not known.
-    tokens: Option<u64>,
+    /// The tokens of the turn. `None`: not known.
+    tokens: Option<TurnTokens>,
 }
 
 // === impl SessionGate ===
@@ -94,7 +92,6 @@ impl SessionGate {
             let need = set.need(now);
             status.live_sessions += need.contexts;
             status.needed_tokens += need.tokens;
-            status.grown_tokens += need.grown_tokens;
             status.capacity_tokens += set.capacity.unwrap_or(0);
             status.is_capacity_known &= set.capacity.is_some();
         }
@@ -194,7 +191,11 @@ impl AdmissionPermit for TurnPermit {
     fn finished(&mut self, record: &RequestRecord) {
         let usage = &record.observed.usage;
         let Some(input) = usage.input else { return };
-        self.tokens = Some(input + usage.output.unwrap_or(0));
+        self.tokens = Some(TurnTokens {
+            prompt: input,
+            cached: usage.cached,
+            output: usage.output.unwrap_or(0),
+        });
         if let Some(prompt) = &record.fingerprint
             && let Some(set) = lock(&self.state.sets).get_mut(&self.backends)
         {

@@ -30,8 +30,6 @@ pub struct SessionsStatus {
     pub held_requests: usize,
     /// Tokens that the sessions in progress occupy in KV caches.
     pub needed_tokens: f64,
-    /// The same, when the sessions have grown as sessions do.
-    pub grown_tokens: f64,
     /// Capacity of the KV caches that is known, in tokens.
     pub capacity_tokens: u64,
     /// Whether all backends report the capacity of their KV caches. If one does not, its sessions do not wait.
@@ -44,10 +42,10 @@ impl SessionsStatus {
     /// Number of sessions of the present size that fit. `None`: the capacity is not known, or no session is in
     /// progress.
     pub(crate) fn fitting(&self) -> Option<usize> {
-        if !self.is_capacity_known || self.grown_tokens <= 0.0 {
+        if !self.is_capacity_known || self.needed_tokens <= 0.0 {
             return None;
         }
-        let mean_tokens = self.grown_tokens / self.live_sessions as f64;
+        let mean_tokens = self.needed_tokens / self.live_sessions as f64;
         Some((self.capacity_tokens as f64 / mean_tokens) as usize)
     }
 

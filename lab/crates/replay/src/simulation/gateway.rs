@@ -1,6 +1,7 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
 use super::engine_state::EngineState;
+use super::live_sessions;
 use super::setup::SimulationSetup;
 use crate::cache_view::{BlockCounts, KnownTexts};
 use crate::routers::{Router, RouterKind, SessionGate};
@@ -9,6 +10,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_routing::admission::AdmissionQueue;
 use tokenweir_routing::resilience::{CircuitBreaker, CircuitBreakerSettings};
+use tokenweir_routing::sessions::WorkingSet;
 use tokenweir_routing::{
     Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
@@ -33,6 +35,8 @@ pub(super) struct SimulatedGateway {
     pub(super) decision_count: u64,
     /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
     pub(super) gate: Option<SessionGate>,
+    /// The contexts of the live sessions, to the same end. `None`: each request may run.
+    pub(super) working_set: Option<WorkingSet>,
     /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
@@ -79,6 +83,7 @@ impl SimulatedGateway {
                 let capacities = setup.specs.iter().map(|spec| spec.capacity().into());
                 SessionGate::new(rule, capacities.collect())
             }),
+            working_set: live_sessions::working_set(setup, kind),
             queue: AdmissionQueue::new(QUEUE_CAPACITY, 1),
         }
     }

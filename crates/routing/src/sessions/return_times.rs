@@ -3,9 +3,7 @@
 //! ```text
 //! h(b)      share of the sessions that return in interval b, of those that have not returned before it
 //! P(t)      = 1 − Π (1 − h(b)) over the intervals b from that of t on: a session that is idle for t returns
-//! F(t)      = 1 − Π (1 − h(b)) over the intervals b up to that of t: a session has returned until t
 //! probable  the longest t with P(t) ≥ 0.3
-//! most      the shortest t with F(t) ≥ 0.85 × F(32 s)
 //! ```
 //!
 //! This is the estimator of Kaplan and Meier (1958). It also learns from sessions that have not returned yet,
@@ -15,7 +13,7 @@ use std::time::Duration;
 
 /// The times after which sessions return.
 #[derive(Debug)]
-pub(crate) struct ReturnTimes {
+pub(super) struct ReturnTimes {
     intervals: Vec<Interval>,
 }
 
@@ -39,8 +37,6 @@ const ASSUMED_EARLY: f64 = 1.0;
 const ASSUMED_LATE: f64 = 0.2;
 /// Least probability of a return for which a context counts.
 const MIN_PROBABILITY: f64 = 0.3;
-/// Share of the returns until [`ReturnTimes::most_returns`].
-const MOST_RETURNS: f64 = 0.85;
 /// Number of sessions in an interval from which on older ones count half.
 const MAX_IDLE: f64 = 200.0;
 
@@ -68,27 +64,27 @@ impl Default for ReturnTimes {
 
 impl ReturnTimes {
     /// The time after which a session counts as ended.
-    pub(crate) const LONGEST: Duration = Duration::from_millis(250 << (INTERVALS - 1));
+    pub(super) const LONGEST: Duration = Duration::from_millis(250 << (INTERVALS - 1));
 
     /// The interval of a time since the end of a turn: the number of intervals before it.
-    pub(crate) fn interval_of(&self, idle: Duration) -> usize {
+    pub(super) fn interval_of(&self, idle: Duration) -> usize {
         self.intervals
             .partition_point(|interval| interval.until <= idle)
     }
 
     /// A session has not returned in this interval.
-    pub(crate) fn stayed_away(&mut self, interval: usize) {
+    pub(super) fn stayed_away(&mut self, interval: usize) {
         self.count(interval, 0.0);
     }
 
     /// A session has returned in this interval.
-    pub(crate) fn returned(&mut self, interval: usize) {
+    pub(super) fn returned(&mut self, interval: usize) {
         self.count(interval, 1.0);
     }
 
     /// The time for which the context of an idle session is worth its place in a KV cache: as long as the session
     /// returns with a probability of at least [`MIN_PROBABILITY`].
-    pub(crate) fn probable_return(&self) -> Duration {
+    pub(super) fn probable_return(&self) -> Duration {
         let mut stays_away = 1.0;
         for interval in self.intervals.iter().rev() {
             stays_away *= interval.stays_away();
@@ -97,21 +93,6 @@ impl ReturnTimes {
             }
         }
         Duration::ZERO
-    }
-
-    /// The time within which most sessions return that do.
-    pub(crate) fn most_returns(&self) -> Duration {
-        let intervals = self.intervals.iter();
-        let ever_away: f64 = intervals.map(Interval::stays_away).product();
-        let most = MOST_RETURNS * (1.0 - ever_away);
-        let mut stays_away = 1.0;
-        for interval in &self.intervals {
-            stays_away *= interval.stays_away();
-            if 1.0 - stays_away >= most {
-                return interval.until;
-            }
-        }
-        Self::LONGEST
     }
 
     fn count(&mut self, interval: usize, returned: f64) {

@@ -1,9 +1,9 @@
 //! Tests of the working set: its rules, and a simulation of agents.
 
 use super::*;
+use crate::admission::{AdmissionQueue, CapacityGroup, ExhaustedGroups, QueuedRequest};
+use crate::admission::{EnqueueOutcome, QueuedRequestId};
 use tokenweir_protocol::clock;
-use tokenweir_routing::admission::{AdmissionQueue, CapacityGroup, ExhaustedGroups, QueuedRequest};
-use tokenweir_routing::admission::{EnqueueOutcome, QueuedRequestId};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,6 +19,15 @@ fn prompt(blocks: impl IntoIterator<Item = u64>) -> Arc<PromptFingerprint> {
     })
 }
 
+/// A turn with this number of prompt tokens, of which so many were in the cache.
+fn tokens(prompt: u64, cached: u64) -> TurnTokens {
+    TurnTokens {
+        prompt,
+        cached: Some(cached),
+        output: 0,
+    }
+}
+
 fn turn(prompt: &Arc<PromptFingerprint>) -> Turn<'_> {
     Turn {
         prompt,
@@ -28,18 +37,6 @@ fn turn(prompt: &Arc<PromptFingerprint>) -> Turn<'_> {
 }
 
 impl WorkingSet {
-    /// A set of sessions that do not grow.
-    fn of_constant_size(capacity: u64) -> Self {
-        let growth = Growth {
-            observed: 0.0,
-            doubt: 0.0,
-        };
-        Self {
-            growth,
-            ..Self::new(Some(capacity))
-        }
-    }
-
     fn kind(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) -> TurnKind {
         self.turn_kind(&turn(prompt), now)
     }
@@ -82,14 +79,21 @@ impl WorkingSet {
 #[test]
 fn live_sessions_pass_and_new_ones_wait() {
     let now = clock::epoch();
-    let mut set = WorkingSet::of_constant_size(128 * 10);
+    let mut set = WorkingSet::new(Some(128 * 10));
     let first = prompt(0..6);
     assert_eq!(set.kind(&first, now), TurnKind::Fits);
     let id = set.run(&first, now);
     assert_eq!(set.kind(&prompt(100..104), now), TurnKind::Fits);
     assert_eq!(set.kind(&prompt(100..105), now), TurnKind::Waits);
     set.run(&prompt(200..201), now);
-    set.end(id, Some(128 * 6), now);
+    set.end(
+        id,
+        Some(TurnTokens {
+            cached: None,
+            ..tokens(128 * 6, 0)
+        }),
+        now,
+    );
     let next = prompt(0..20);
     assert_eq!(set.kind(&next, now), TurnKind::OfLiveSession);
     assert_eq!(set.run(&next, now), id);
@@ -98,33 +102,32 @@ fn live_sessions_pass_and_new_ones_wait() {
 }
 
 #[test]
-fn new_sessions_leave_room_for_growth() {
-    let mut now = clock::epoch();
-    let mut set = WorkingSet::new(Some(128 * 20));
-    set.run(&prompt(0..6), now);
-    assert_eq!(set.kind(&prompt(100..104), now), TurnKind::Fits);
-    assert_eq!(
-        set.kind(&prompt(100..105), now),
-        TurnKind::Waits,
-        "both are assumed to double"
-    );
-    for number in 0..100 {
-        let id = set.run(&prompt([1_000 + number]), now);
-        set.end(id, None, now);
-        now += ReturnTimes::LONGEST;
-        set.need(now);
+fn nothing_waits_before_evictions_are_reported() {
+    let now = clock::epoch();
+    let mut set = WorkingSet::new(Some(128 * 400));
+    let mut turns = 0..;
+    let mut end_turn = |set: &mut WorkingSet, cached: u64| {
+        let length = 2 + turns.next().unwrap();
+        let id = set.run(&prompt(0..length), now);
+        set.end(id, Some(tokens(128 * length, cached)), now);
+    };
+    end_turn(&mut set, 0);
+    set.run(&prompt(1_000..1_400), now);
+    assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Fits);
+    for _ in 0..28 {
+        end_turn(&mut set, 0);
     }
-    assert_eq!(
-        set.kind(&prompt(100..113), now),
-        TurnKind::Fits,
-        "one-time prompts do not grow"
-    );
+    assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Waits);
+    for _ in 0..300 {
+        end_turn(&mut set, 1 << 20);
+    }
+    assert!(set.evictions.headroom() > 3.9, "{:?}", set.evictions);
 }
 
 #[test]
 fn sessions_that_outgrow_the_capacity_are_left_out() {
     let now = clock::epoch();
-    let mut set = WorkingSet::of_constant_size(128 * 10);
+    let mut set = WorkingSet::new(Some(128 * 10));
     let first = set.run(&prompt(0..4), now);
     let second = set.run(&prompt(10..14), now);
     set.end(first, None, now);
@@ -159,7 +162,7 @@ fn without_a_capacity_nothing_waits_or_counts() {
 #[test]
 fn a_shared_prefix_counts_once() {
     let now = clock::epoch();
-    let mut set = WorkingSet::of_constant_size(128 * 30);
+    let mut set = WorkingSet::new(Some(128 * 30));
     let ids: Vec<ContextId> = (1..=10)
         .map(|agent| set.run(&prompt((0..15).chain([100 * agent])), now))
         .collect();
@@ -184,7 +187,7 @@ fn a_shared_prefix_counts_once() {
 #[test]
 fn turns_of_other_gateways_count() {
     let now = clock::epoch();
-    let mut set = WorkingSet::of_constant_size(128 * 10);
+    let mut set = WorkingSet::new(Some(128 * 10));
     set.count_peer(&prompt(0..6), now);
     assert_eq!(set.compute_need(now).tokens as u64, 128 * 6);
     let own = set.run(&prompt(100..103), now);
@@ -248,7 +251,7 @@ fn a_named_session_passes_with_few_contexts() {
 #[test]
 fn an_overdue_turn_displaces_the_longest_idle() {
     let now = clock::epoch();
-    let mut set = WorkingSet::of_constant_size(128 * 9);
+    let mut set = WorkingSet::new(Some(128 * 9));
     let prompts = [prompt(0..4), prompt(10..14), prompt(20..21)];
     let ids: Vec<ContextId> = prompts.iter().map(|prompt| set.run(prompt, now)).collect();
     set.end(ids[1], None, now);
@@ -450,10 +453,12 @@ impl Simulation {
 
     /// The end of a turn, with its usage or without.
     fn end(&mut self, agent: usize) {
-        let tokens = self
-            .random
-            .bool()
-            .then(|| 128 * self.prompts[agent].blocks.len() as u64);
+        let prompt = 128 * self.prompts[agent].blocks.len() as u64;
+        let ended = TurnTokens {
+            cached: self.random.bool().then(|| self.random.u64(0..=prompt)),
+            ..tokens(prompt, 0)
+        };
+        let tokens = self.random.bool().then_some(ended);
         if let Agent::Runs {
             context: Some(context),
             generation,

@@ -4,15 +4,15 @@
 //! turn      one request. It continues a context if its prompt extends the prompt of one that is idle
 //! context   what one prompt and its response occupy in a KV cache. Blocks that several have count once
 //! need      Σ tokens of contexts that are running, or idle within the window + tokens of shared blocks
-//! window    the time within which most sessions return; while sessions wait for long, the time within which a return is
-//!           probable, see `return_times`
+//! window    the time within which a return is probable, see `return_times`
+//! headroom  factor of the capacity that falls while engines evict what returning sessions need, see `evictions`
 //! ```
 //!
 //! - A turn that continues a context, or that belongs to the session of a live one, runs.
-//! - Any other turn runs if it fits into the capacity beside the need when all have grown as sessions do, or if no
-//!   turn is running. Else it waits.
+//! - Any other turn runs if it fits into headroom × capacity beside the need, or if no turn is running. Else it waits.
+//!   A turn with more than an eighth of the capacity has no headroom.
 //! - A turn that has waited too long runs, although it does not fit.
-//! - Then, and when the sessions in progress have grown beyond the capacity, the contexts that have been idle longest
+//! - Then, and when the sessions in progress have grown beyond headroom × capacity, the contexts that have been idle longest
 //!   are left out until the others fit: their next turns wait. A running context is never left out.
 //! - An idle context counts in full within the window, also if its session has ended: an engine evicts what has
 //!   not been used for the longest time, so it keeps the context of an ended session, too, while others are idle for longer.
@@ -21,20 +21,20 @@
 //! All is a function of the calls and of the times in them.
 
 use super::block_table::{BlockTable, ContextId, OwnTokens};
-use super::growth::Growth;
+use super::evictions::Evictions;
 use super::return_times::ReturnTimes;
-use super::turn::{Turn, TurnKind};
+use super::turn::{Turn, TurnKind, TurnTokens};
+use crate::PromptFingerprint;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
-use tokenweir_routing::PromptFingerprint;
 
 /// The contexts of a set of backends.
 #[derive(Debug)]
-pub(crate) struct WorkingSet {
+pub struct WorkingSet {
     /// Capacity of the KV caches in tokens. `None`: not known, so no turn waits.
-    pub(crate) capacity: Option<u64>,
+    pub capacity: Option<u64>,
     contexts: BTreeMap<ContextId, Context>,
     blocks: BlockTable,
     /// The contexts by the last block of their prompts.
@@ -42,31 +42,20 @@ pub(crate) struct WorkingSet {
     /// Number of contexts of each session that has a name, by the hash of the name.
     sessions: HashMap<u64, usize>,
     returns: ReturnTimes,
-    growth: Growth,
+    evictions: Evictions,
     tokens_per_byte: f64,
     next_id: ContextId,
     running: usize,
     need: Need,
-    /// `None`: no turn has had to wait.
-    held: Option<Held>,
-}
-
-/// The time in which turns had to wait, without a pause of [`HELD_PAUSE`].
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    since: Instant,
-    last: Instant,
 }
 
 /// What the live sessions need.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Need {
+pub struct Need {
     /// Tokens in KV caches now.
-    pub(crate) tokens: f64,
-    /// The same, when the sessions have grown as sessions do.
-    pub(crate) grown_tokens: f64,
+    pub tokens: f64,
     /// Number of contexts.
-    pub(crate) contexts: usize,
+    pub contexts: usize,
     /// When the numbers were computed from all contexts.
     computed_at: Option<Instant>,
 }
@@ -81,10 +70,8 @@ struct Context {
     block_tokens: u64,
     /// Tokens of the prompt after its last block, and of the response.
     other_tokens: u64,
-    /// The tokens that no other context had at its first turn.
-    first_tokens: f64,
-    /// Whether it has had more than one turn.
-    has_returned: bool,
+    /// Tokens of the last prompt whose turn has ended, as the engine reported them. 0: not known.
+    known_tokens: u64,
     /// The end of the last turn. `None`: a turn is running.
     idle_since: Option<Instant>,
     /// Number of intervals that have ended since then.
@@ -97,21 +84,18 @@ const MAX_BLOCKS: usize = 1 << 20;
 /// Maximum number of contexts of one named session whose further turns run at once. A client could otherwise let
 /// all its requests pass under one name.
 const MAX_PARALLEL: usize = 16;
+/// Share of the capacity above which a new session gets no headroom: it would evict many others before any of them shows
+/// it.
+const LARGE_SHARE: f64 = 0.125;
 /// Number of blocks of a prompt in which the end of an earlier prompt is searched.
 const SEARCHED_BLOCKS: usize = 64;
 /// Time after which the need is computed again.
 const COMPUTED_EVERY: Duration = Duration::from_millis(100);
 /// Weight of one request in the moving average of tokens per byte.
 const RATIO_WEIGHT: f64 = 0.1;
-/// Time without a turn that had to wait, after which the sessions fit again.
-const HELD_PAUSE: Duration = Duration::from_secs(1);
-/// Time for which turns must have had to wait so that the window is long. Below the capacity a turn waits for a moment
-/// only; then the contexts of sessions that have just ended should not count for long.
-const HELD_LONG: Duration = Duration::from_secs(5);
-
 impl WorkingSet {
     /// An empty set.
-    pub(crate) fn new(capacity: Option<u64>) -> Self {
+    pub fn new(capacity: Option<u64>) -> Self {
         Self {
             capacity,
             contexts: BTreeMap::new(),
@@ -119,36 +103,35 @@ impl WorkingSet {
             ends: HashMap::new(),
             sessions: HashMap::new(),
             returns: ReturnTimes::default(),
-            growth: Growth::default(),
+            evictions: Evictions::default(),
             tokens_per_byte: TOKENS_PER_BYTE,
             next_id: 0,
             running: 0,
             need: Need::default(),
-            held: None,
         }
     }
 
     /// Whether no session is live.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.contexts.is_empty()
     }
 
     /// Returns what the live sessions need. At most once in 100 ms, forgets the sessions that have ended and
     /// computes the need again.
-    pub(crate) fn need(&mut self, now: Instant) -> Need {
+    pub fn need(&mut self, now: Instant) -> Need {
         let due = |at: Instant| now.saturating_duration_since(at) >= COMPUTED_EVERY;
         if self.need.computed_at.is_none_or(due) {
             self.forget_ended(now);
             self.need = self.compute_need(now);
-            if let Some(capacity) = self.capacity {
-                self.make_room(0.0, capacity as f64, now);
+            if let Some(limit) = self.limit() {
+                self.make_room(0.0, limit, now);
             }
         }
         self.need
     }
 
     /// Whether a turn may run now.
-    pub(crate) fn turn_kind(&mut self, turn: &Turn<'_>, now: Instant) -> TurnKind {
+    pub fn turn_kind(&mut self, turn: &Turn<'_>, now: Instant) -> TurnKind {
         let Some(capacity) = self.capacity else {
             return TurnKind::Unlimited;
         };
@@ -156,24 +139,22 @@ impl WorkingSet {
         if self.is_of_live_session(turn) {
             return TurnKind::OfLiveSession;
         }
-        let tokens = need.grown_tokens + self.growth.grown(self.added_tokens(turn));
-        if self.running == 0 || tokens <= capacity as f64 {
+        let added = self.added_tokens(turn);
+        let mut headroom = self.evictions.headroom();
+        if added > LARGE_SHARE * capacity as f64 {
+            headroom = headroom.min(1.0);
+        }
+        if self.running == 0 || need.tokens + added <= headroom * capacity as f64 {
             TurnKind::Fits
         } else {
-            self.hold(now);
             TurnKind::Waits
         }
     }
 
     /// Counts a turn that runs. `makes_room`: it runs although it does not fit, so idle contexts are left out.
     /// `None`: the turn is not counted.
-    pub(crate) fn begin(
-        &mut self,
-        turn: &Turn<'_>,
-        makes_room: bool,
-        now: Instant,
-    ) -> Option<ContextId> {
-        let capacity = self.capacity?;
+    pub fn begin(&mut self, turn: &Turn<'_>, makes_room: bool, now: Instant) -> Option<ContextId> {
+        let limit = self.limit()?;
         self.need(now);
         if let Some(id) = self.continued(turn) {
             self.resume(id, turn, now);
@@ -184,14 +165,14 @@ impl WorkingSet {
             return None;
         }
         if makes_room {
-            self.make_room(self.added_tokens(turn), capacity as f64, now);
+            self.make_room(self.added_tokens(turn), limit, now);
         }
         Some(self.insert(turn))
     }
 
     /// Counts a turn that another gateway has sent. When it ends is not known, so its context counts as idle from now
     /// on: this gateway may continue it.
-    pub(crate) fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
+    pub fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
         let turn = Turn {
             prompt,
             session: None,
@@ -203,7 +184,7 @@ impl WorkingSet {
     }
 
     /// The turn of a context has ended. `None`: its number of tokens is not known.
-    pub(crate) fn end(&mut self, id: ContextId, tokens: Option<u64>, now: Instant) {
+    pub fn end(&mut self, id: ContextId, tokens: Option<TurnTokens>, now: Instant) {
         let Some(context) = self.contexts.get_mut(&id) else {
             return;
         };
@@ -213,36 +194,26 @@ impl WorkingSet {
         self.running -= 1;
         context.idle_since = Some(now);
         context.intervals = 0;
-        if let Some(tokens) = tokens {
-            context.other_tokens = tokens.saturating_sub(context.block_tokens);
+        let Some(tokens) = tokens else { return };
+        let all = tokens.prompt + tokens.output;
+        context.other_tokens = all.saturating_sub(context.block_tokens);
+        let known = std::mem::replace(&mut context.known_tokens, tokens.prompt);
+        if let Some(cached) = tokens.cached {
+            self.evictions.learn(known, cached);
         }
     }
 
     /// Learns how many tokens a prompt of text has.
-    pub(crate) fn learn_tokens(&mut self, prompt: &PromptFingerprint, tokens: u64) {
+    pub fn learn_tokens(&mut self, prompt: &PromptFingerprint, tokens: u64) {
         if prompt.media == 0 && prompt.bytes > 0 {
             let ratio = (tokens as f64 / prompt.bytes as f64).clamp(0.01, 1.0);
             self.tokens_per_byte += RATIO_WEIGHT * (ratio - self.tokens_per_byte);
         }
     }
 
-    fn hold(&mut self, now: Instant) {
-        let before = self.held.filter(|held| now < held.last + HELD_PAUSE);
-        self.held = Some(Held {
-            since: before.map_or(now, |held| held.since),
-            last: now,
-        });
-    }
-
-    /// The time for which an idle context counts.
-    fn window(&self, now: Instant) -> Duration {
-        let probable = self.returns.probable_return();
-        let is_long = |held: Held| now < held.last + HELD_PAUSE && now >= held.since + HELD_LONG;
-        if self.held.is_some_and(is_long) {
-            probable
-        } else {
-            probable.min(self.returns.most_returns())
-        }
+    /// The tokens that the sessions may need. `None`: the capacity is not known.
+    fn limit(&self) -> Option<f64> {
+        Some(self.evictions.headroom() * self.capacity? as f64)
     }
 
     fn is_of_live_session(&self, turn: &Turn<'_>) -> bool {
@@ -281,13 +252,11 @@ impl WorkingSet {
             own_tokens: 0,
             block_tokens: 0,
             other_tokens: 0,
-            first_tokens: self.added_tokens(turn),
-            has_returned: false,
+            known_tokens: 0,
             idle_since: None,
             intervals: 0,
         };
-        self.need.tokens += context.first_tokens;
-        self.need.grown_tokens += self.growth.grown(context.first_tokens);
+        self.need.tokens += self.added_tokens(turn);
         self.need.contexts += 1;
         self.contexts.insert(id, context);
         self.running += 1;
@@ -312,7 +281,10 @@ impl WorkingSet {
         (context.intervals..interval).for_each(|passed| self.returns.stayed_away(passed));
         self.returns.returned(interval);
         self.running += 1;
-        context.has_returned = true;
+        // Its prompt is one that others share, so this turn may be of another session.
+        if context.own_tokens == 0 {
+            context.known_tokens = 0;
+        }
         let before = context.tokens();
         let blocks = context.prompt.blocks.len();
         context
@@ -325,11 +297,7 @@ impl WorkingSet {
         let Some(context) = self.contexts.get(&id) else {
             return;
         };
-        self.growth
-            .learn(context.tokens() as f64 - context.first_tokens);
-        let added = context.tokens().saturating_sub(before) as f64;
-        self.need.tokens += added;
-        self.need.grown_tokens += added;
+        self.need.tokens += context.tokens().saturating_sub(before) as f64;
     }
 
     /// Adds the blocks of a turn from the block `from` on to a context.
@@ -378,7 +346,7 @@ impl WorkingSet {
             .filter_map(|(id, it)| Some((it.idle_since?, *id)));
         let mut idle: Vec<(Instant, ContextId)> = idle.collect();
         idle.sort_unstable();
-        let window = self.window(now);
+        let window = self.returns.probable_return();
         for (since, id) in idle {
             if self.need.tokens + added <= capacity {
                 break;
@@ -408,9 +376,6 @@ impl WorkingSet {
                 continue;
             }
             ended.push(*id);
-            if !context.has_returned {
-                self.growth.learn(0.0);
-            }
         }
         for id in ended {
             self.remove(id);
@@ -442,11 +407,10 @@ impl WorkingSet {
     }
 
     fn compute_need(&self, now: Instant) -> Need {
-        let window = self.window(now);
+        let window = self.returns.probable_return();
         let shared_tokens = self.blocks.shared_tokens as f64;
         let mut need = Need {
             tokens: shared_tokens,
-            grown_tokens: shared_tokens,
             contexts: 0,
             computed_at: Some(now),
         };
@@ -455,9 +419,7 @@ impl WorkingSet {
                 .idle_since
                 .map(|since| now.saturating_duration_since(since));
             if idle.is_none_or(|idle| idle < window) {
-                let tokens = context.tokens() as f64;
-                need.tokens += tokens;
-                need.grown_tokens += tokens.max(self.growth.grown(context.first_tokens));
+                need.tokens += context.tokens() as f64;
                 need.contexts += 1;
             }
         }
