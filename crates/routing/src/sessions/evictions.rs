@@ -3,7 +3,7 @@
 //! ```text
 //! evicted    an engine computed more than a fifth of the last prompt of the session again
 //! headroom   factor by which the need may exceed the capacity: × 0.95 after an evicted turn, and after any other as much
-//!            more that it stays the same if [`TOLERATED`] of the turns are evicted. From 0.5 to 4, at first 4
+//!            more that it stays the same if [`TOLERATED`] of the turns are evicted. From 0.9 to 4, at first 4
 //! ```
 //!
 //! So no session waits before engines evict what others need, however wrong the estimate of the need is.
@@ -22,7 +22,7 @@ const TOLERATED: f64 = 0.1;
 /// Change of the headroom by an evicted turn.
 const STEP: f64 = 0.05;
 /// Least and greatest headroom.
-const MIN_HEADROOM: f64 = 0.5;
+const MIN_HEADROOM: f64 = 0.9;
 const MAX_HEADROOM: f64 = 4.0;
 
 impl Evictions {
