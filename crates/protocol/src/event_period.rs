@@ -1,5 +1,5 @@
-//! Periods in which an event recurs, for logs that have one line at the start of a period and one at
-//! its end.
+//! Detection of the periods in which an event recurs, so that the log has one line at the start of a period and
+//! one at its end.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ pub struct EventPeriod {
     current: Option<(Instant, Instant)>,
 }
 
-/// A period ends when its event has not occurred for this time. Without this time, an event that comes
-/// every few seconds would start and end a period each time.
+/// A period ends when its event has not occurred for this time. With a shorter time, an event that recurs every
+/// few seconds would start and end a period each time.
 const QUIET_TIME: Duration = Duration::from_secs(10);
 
 impl EventPeriod {

@@ -1,6 +1,5 @@
-//! Rewriting of request and response headers, without I/O. Removes headers that a proxy must not
-//! forward, adds headers that a backend or a client needs from a proxy, and leaves all other
-//! headers unchanged.
+//! Rewriting of request and response headers, without I/O. The functions remove headers that a proxy must not
+//! forward, add headers that a backend or a client needs from a proxy, and leave all other headers unchanged.
 
 use crate::trace_context::hex_digits;
 use http::header::{
@@ -29,8 +28,8 @@ pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry")
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Header that has the value `true` in a response that belongs to an earlier request with the same
-/// idempotency key. Stripe introduced this header.
+/// Header with the value `true` in a response that the gateway replays for a repeated idempotency key. Stripe
+/// introduced this header.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Header of some servers with the same meaning as `Retry-After`, but with the time in milliseconds.
@@ -57,8 +56,8 @@ static NOT_FORWARDED: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Request headers whose value is one list, each with the separator of the list. Several fields of such a
-/// name in one request are joined to one field.
+/// Request headers whose value is a list, each with the separator of its list. If a request has such a header
+/// several times, the gateway joins its values into one header.
 static JOINED: [(HeaderName, &str); 9] = [
     (COOKIE, "; "),
     (ACCEPT, ", "),
@@ -71,8 +70,9 @@ static JOINED: [(HeaderName, &str); 9] = [
     (HeaderName::from_static("baggage"), ","),
 ];
 
-/// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission allows
-/// a client to send it. Headers that clients with a permission may send are in `openai::engine_control`.
+/// Header that makes vLLM add load metrics to its responses. The gateway removes the header from all client
+/// requests, and no permission allows it. `openai::engine_control` lists the headers that clients with a
+/// permission may send.
 const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
 /// Prefix of headers that change the behaviour of vLLM. They are removed like
 /// [`LOAD_METRICS_FORMAT_HEADER`].
@@ -81,14 +81,14 @@ const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
 /// cannot forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
 
-/// Response headers that a backend must not send to a client, by their names.
+/// Names of response headers that a backend must not send to a client.
 static NOT_FROM_BACKENDS: [&str; 11] = [
-    // The gateway writes them.
+    // Only the gateway itself writes these headers.
     "idempotent-replayed",
     "x-gateway-error",
     "x-request-id",
     "x-should-retry",
-    // They apply to the whole site, not to one response.
+    // These headers apply to the whole site, not to one response.
     "alt-svc",
     "clear-site-data",
     "nel",
@@ -98,12 +98,11 @@ static NOT_FROM_BACKENDS: [&str; 11] = [
     // LiteSpeed in front of the gateway sends the named resource instead of the response.
     "x-litespeed-location",
 ];
-/// Response headers that a backend must not send to a client, by the prefixes of their names. All begin
-/// with `x-`.
+/// Prefixes of response headers that a backend must not send to a client. All begin with `x-`.
 static NOT_FROM_BACKENDS_PREFIXES: [&str; 7] = [
-    // The gateway writes them.
+    // Only the gateway itself writes headers with this prefix.
     GATEWAY_PREFIX,
-    // The gateway states the rate limits of a tenant with them.
+    // The gateway states the rate limits of a tenant in these headers.
     "x-ratelimit-",
     // Commands to a proxy in front of the gateway: nginx, Envoy, lighttpd, Perlbal and H2O, Apache.
     "x-accel-",
@@ -124,12 +123,12 @@ pub struct UpstreamHeaders<'a> {
     pub host: &'a HeaderValue,
     /// The id of the request, sent as `X-Request-ID`.
     pub request_id: &'a RequestId,
-    /// IP address from which the client connected. It is appended to `X-Forwarded-For`.
+    /// IP address from which the client connected. The gateway appends it to `X-Forwarded-For`.
     pub client_ip: IpAddr,
 }
 
 impl RequestId {
-    /// The request id that the client sent, if it is valid. Otherwise an id made of `random`.
+    /// The request id that the client sent, if it is valid; an id made of `random` if it is not.
     pub fn from_headers(headers: &HeaderMap, random: u128) -> Self {
         let is_valid = |value: &&HeaderValue| {
             (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -166,7 +165,7 @@ pub fn upstream_request_headers(
     ];
     let is_replaced = |name: &HeaderName| own.iter().any(|(own, _)| own == name);
     let named = named_by_connection(client);
-    // A clone of the client's map would have no room for more entries. The 1 is for `X-Forwarded-For`.
+    // A clone of the client's map would not have capacity for more entries. The 1 is for `X-Forwarded-For`.
     let mut headers = HeaderMap::with_capacity(client.len() + own.len() + 1 + more);
     for (name, value) in client {
         if !is_replaced(name)
@@ -180,7 +179,7 @@ pub fn upstream_request_headers(
     headers.extend(own);
     join_fields(&mut headers);
     let ip = format_ip(upstream.client_ip);
-    // The hops are kept as bytes: a client can send bytes that are no text before the hop of a proxy.
+    // The addresses in the header stay bytes, because the part that the client wrote may not be valid text.
     let forwarded_for = match headers.get(X_FORWARDED_FOR) {
         Some(hops) => [hops.as_bytes(), &ip].join(&b", "[..]),
         None => ip,
@@ -195,7 +194,7 @@ pub fn upstream_request_headers(
 /// (RFC 9113 §8.2.3), and many servers read the first field of a list only. All other fields keep
 /// their number and order.
 fn join_fields(headers: &mut HeaderMap) {
-    // Most requests have no header name twice, and need no search for fields to join.
+    // A map without repeated names has as many values as names. Most requests are like this and need no search.
     if headers.len() == headers.keys_len() {
         return;
     }
@@ -211,8 +210,7 @@ fn join_fields(headers: &mut HeaderMap) {
     }
 }
 
-/// Formats an IP address. IPv4 addresses do not use the formatter of the standard library, which is
-/// slower.
+/// Formats an IP address. IPv4 has its own formatter here, because that of the standard library is slower.
 fn format_ip(ip: IpAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else {
         return ip.to_string().into_bytes();
@@ -239,17 +237,17 @@ pub fn has_passed(headers: &HeaderMap, hop: &HeaderValue) -> bool {
     headers.get_all(VIA).iter().any(has_hop)
 }
 
-/// Adds the session id that names a request in the KV events of its backend. A session id that the
-/// client was permitted to send is kept.
+/// Adds the session id by which the gateway recognizes the request in the KV events of its backend. A session
+/// id that the client was permitted to send stays.
 pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers
         .entry(X_SESSION_ID)
         .or_insert_with(|| session_id.clone());
 }
 
-/// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway
-/// or the site, or command a proxy in front of the gateway. `X-Accel-Buffering: no` stays: a stream needs
-/// it. `retry-after-ms` stays in a response that is no success, because clients wait for this time.
+/// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway or the
+/// site, and cannot command a proxy in front of the gateway. `X-Accel-Buffering: no` stays, because a stream
+/// needs it. `retry-after-ms` stays in an error response, because clients wait for this time.
 pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
     let is_buffering_off = headers
         .get(X_ACCEL_BUFFERING)
@@ -351,7 +349,7 @@ pub fn has_body_digest(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
-/// The media type in `Content-Type`, without its parameters. Empty if there is no valid header.
+/// The media type in `Content-Type`, without its parameters. Empty if the header is missing or invalid.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers
         .get(CONTENT_TYPE)
@@ -361,13 +359,13 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     str::from_utf8(name).unwrap_or_default().trim()
 }
 
-/// Whether a header whose value is a list of tokens, such as `Connection`, has this token. The tokens of
-/// HTTP are compared without case (RFC 9110 §5.6.2 and the sections of the headers).
+/// Whether a header whose value is a list, such as `Connection`, contains this token. HTTP compares tokens
+/// without regard to case (RFC 9110 §5.6.2).
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     list_items(headers, name).any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// The items of a header whose value is a list. Items that are no text are included.
+/// The items of a header whose value is a list, including items that are not valid text.
 fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
     values
@@ -394,8 +392,8 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
 }
 
-/// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
-/// each present name is cheaper than looking up each name that must be removed.
+/// Removes the headers for which `should_remove` is true. Most messages have no such header, so checking each
+/// present name is cheaper than looking up each name that must be removed.
 pub fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
     let names: Vec<HeaderName> = headers
         .keys()
@@ -412,7 +410,7 @@ fn is_forbidden_for_clients(name: &HeaderName) -> bool {
     let name = name.as_str();
     name == LOAD_METRICS_FORMAT_HEADER
         || [SAGEMAKER_PREFIX, GATEWAY_PREFIX].iter().any(|prefix| name.starts_with(prefix))
-        // Some servers treat `_` as `-`, so an underscore would bypass the other rules.
+        // Some servers treat `_` as `-`, so a name with an underscore would bypass the rules above.
         || name.contains('_')
 }
 

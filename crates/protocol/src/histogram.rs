@@ -55,7 +55,7 @@ pub struct BucketBounds(BoundsStorage);
 enum BoundsStorage {
     Static(&'static [f64]),
     Shared(Arc<[f64]>),
-    /// The histogram counts its values in exponential buckets too.
+    /// The histogram counts its values in exponential buckets in addition to these bounds.
     Native(Arc<[f64]>),
 }
 
@@ -70,7 +70,7 @@ pub struct FixedBucketHistogram<S> {
     sum: f64,
     max: f64,
     bounds: BucketBounds,
-    /// The same values in exponential buckets. `None`: the histogram has no exponential buckets.
+    /// The values counted in exponential buckets too. `None`: the histogram has only its fixed buckets.
     exponential: Option<Box<ExponentialHistogram>>,
     layout: PhantomData<S>,
 }
@@ -86,7 +86,7 @@ pub struct HistogramSnapshot<'a> {
     pub sum: f64,
     /// The largest value; 0 if there are no values.
     pub max: f64,
-    /// The same values in exponential buckets. `None`: the histogram has no exponential buckets.
+    /// The values counted in exponential buckets too. `None`: the histogram has only its fixed buckets.
     pub exponential: Option<&'a ExponentialHistogram>,
 }
 
@@ -112,8 +112,6 @@ impl BucketLayout for ChunkTransit {
         0.025, 0.05, 0.1, 0.25, 1.0,
     ];
 }
-
-// === impl BucketBounds ===
 
 impl BucketBounds {
     /// Bounds that are known at compile time.
@@ -163,11 +161,9 @@ impl PartialEq for BucketBounds {
     }
 }
 
-// === impl FixedBucketHistogram ===
-
 impl<S: BucketLayout> FixedBucketHistogram<S> {
-    /// An empty histogram with these bounds instead of the default bounds. The memory of exponential buckets is
-    /// allocated now, so that the record of a value allocates nothing.
+    /// An empty histogram with these bounds instead of the default bounds. It allocates the memory of
+    /// exponential buckets now, so that recording a value allocates nothing.
     pub fn with_bounds(bounds: &BucketBounds) -> Self {
         let mut exponential = None;
         if bounds.is_native() {

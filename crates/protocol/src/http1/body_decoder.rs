@@ -1,5 +1,5 @@
-//! Decoding of message bodies: extracts the body data from the received bytes, by the framing of
-//! the body.
+//! Decoding of message bodies: extracts the body data from the received bytes, according to the framing of the
+//! body.
 
 use super::fields::{Http1ParseError, parse_digits, to_header_map};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -48,8 +48,6 @@ const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
 /// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
 
-// === impl BodyDecoder ===
-
 impl BodyDecoder {
     /// A body without bytes.
     pub const fn empty() -> Self {
@@ -61,8 +59,8 @@ impl BodyDecoder {
         Self::Chunked(ChunkedDecoder::new(false))
     }
 
-    /// A chunked request body before its first chunk. A blank after a chunk size is an error,
-    /// because other HTTP implementations may interpret it differently.
+    /// A chunked request body before its first chunk. A blank after a chunk size is an error, because HTTP
+    /// implementations interpret it differently.
     pub const fn chunked_strict() -> Self {
         Self::Chunked(ChunkedDecoder::new(true))
     }
@@ -85,8 +83,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Appends the body data in `bytes` to `data`. Returns the number of `bytes` that belong to the
-    /// body. Later bytes belong to the next message.
+    /// Appends the body data in `bytes` to `data`. Returns how many of the `bytes` belong to the body. Later
+    /// bytes belong to the next message.
     pub fn decode(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<usize, Http1ParseError> {
         match self {
             Self::Length(remaining) => {
@@ -103,8 +101,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Removes the bytes that belong to the body from the beginning of `bytes`. Returns the body
-    /// data that the removed bytes contain. The data of a body framed by its length is not copied.
+    /// Removes the bytes that belong to the body from the beginning of `bytes`, and returns the body data in
+    /// them. The data of a body framed by its length is not copied.
     pub fn decode_bytes(&mut self, bytes: &mut Bytes) -> Result<Bytes, Http1ParseError> {
         if let Self::Length(remaining) = self {
             let count = (*remaining).min(bytes.len() as u64);
@@ -117,7 +115,7 @@ impl BodyDecoder {
         Ok(data.freeze())
     }
 
-    /// Whether trailers have arrived and were not taken by [`BodyDecoder::take_trailers`].
+    /// Whether trailers have arrived that [`BodyDecoder::take_trailers`] has not returned yet.
     pub fn has_trailers(&self) -> bool {
         matches!(
             self,
@@ -136,8 +134,6 @@ impl BodyDecoder {
         decoder.trailers.take().map(|trailers| *trailers)
     }
 }
-
-// === impl ChunkedDecoder ===
 
 impl ChunkedDecoder {
     const fn new(is_strict: bool) -> Self {
@@ -178,7 +174,7 @@ impl ChunkedDecoder {
         Ok(offset)
     }
 
-    /// Processes a complete line: its beginning is in `line_buffer`, its remainder is `line_end`.
+    /// Processes a complete line. `line_buffer` has its beginning, and `line_end` has the rest.
     fn on_line_end(&mut self, line_end: &[u8]) -> Result<(), Http1ParseError> {
         if self.state == ChunkState::Trailers {
             self.line_buffer.extend_from_slice(line_end);

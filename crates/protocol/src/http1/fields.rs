@@ -1,4 +1,4 @@
-//! Functions for both request and response heads: header fields, numbers, and the parse error.
+//! Functions that request heads and response heads share: header fields, numbers, and the parse error.
 
 use crate::headers::has_token;
 use bytes::BufMut;
@@ -25,8 +25,8 @@ pub enum Http1ParseError {
     InvalidChunks,
 }
 
-/// Parses a number in this radix that consists only of digits. `None`: the text is empty, has other
-/// characters such as a sign or blanks, or does not fit into 64 bits.
+/// Parses a number in this radix that consists only of digits. `None`: the text is empty, has another character
+/// (such as a sign or a blank), or does not fit into 64 bits.
 pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     if !digits.iter().all(|byte| char::from(*byte).is_digit(radix)) {
         return None;
@@ -41,13 +41,13 @@ pub(super) fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
     !has_option("close") && (!is_http10 || has_option("keep-alive"))
 }
 
-/// A map of headers or trailers that httparse parsed. `to_value` makes a header value from its bytes.
-/// `None`: a name or a value is invalid.
+/// Converts the headers or trailers that httparse parsed to a map. `to_value` makes a header value from its
+/// bytes. `None`: a name or a value is invalid.
 pub(super) fn to_header_map(
     headers: &[httparse::Header<'_>],
     to_value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
 ) -> Option<HeaderMap> {
-    // Room for up to four headers that the gateway adds later.
+    // The gateway adds up to four headers later.
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
     for header in headers {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;

@@ -1,6 +1,6 @@
-//! Finds the head of a request in bytes that arrive in several reads. The work is linear in the
-//! number of bytes: empty lines before the head are dropped as they arrive, and the head is parsed
-//! only when it may be complete.
+//! Finds the head of a request in bytes that arrive in several reads. The work is linear in the number of
+//! bytes: empty lines before the head are dropped as they arrive, and the head is parsed only when it can be
+//! complete.
 
 use super::fields::Http1ParseError;
 use super::request_head::{HeadLimits, RequestHead, parse_request_head};
@@ -35,7 +35,7 @@ impl HeadScanner {
                 Ok(None)
             };
         }
-        // A bare line feed before the head would look like the end of a head.
+        // A line feed without CR before the head would look like the end of a head.
         if bytes[0] == b'\n' {
             return Err(Http1ParseError::InvalidHead);
         }
@@ -63,10 +63,9 @@ impl HeadScanner {
         }
     }
 
-    /// Whether to parse the head now, because parsing can give a new result. True in three cases:
-    /// the bytes are the first of a head, and can already be invalid; the new bytes complete an
-    /// empty line, which can be the end of the head; or the head exceeds its length limit and must
-    /// be rejected.
+    /// Whether to parse the head now. True in three cases. The bytes are the first bytes of a head, and can
+    /// already be invalid. The new bytes complete an empty line, which can be the end of the head. The head
+    /// exceeds its length limit and must be rejected.
     fn may_be_complete(&self, bytes: &Bytes, limits: HeadLimits) -> bool {
         let new_bytes = bytes.len().saturating_sub(self.searched_bytes);
         let has_new_information = self.searched_bytes == 0 || has_blank_line(bytes, new_bytes);

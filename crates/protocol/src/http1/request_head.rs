@@ -1,8 +1,8 @@
 //! Parsing of client request heads, with a strict interpretation of the body length.
 //!
-//! Only CRLF ends a line. The body length is stated by one `Content-Length` of digits only, or by
-//! one `Transfer-Encoding: chunked`. A head that could be interpreted in two ways is rejected,
-//! because such heads allow request smuggling.
+//! Only CRLF ends a line. One `Content-Length` of digits only, or one `Transfer-Encoding: chunked`, states the
+//! body length. The parser rejects a head that could be interpreted in two ways, because such heads allow
+//! request smuggling.
 
 use super::body_decoder::BodyDecoder;
 use super::fields::{Http1ParseError, is_keep_alive, parse_digits, to_header_map};
@@ -41,7 +41,7 @@ pub struct HeadLimits {
 
 /// Greatest length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// If [`HeadLimits::max_headers`] is at most this number, parsing needs no allocation.
+/// Parsing allocates nothing if [`HeadLimits::max_headers`] is at most this number.
 const MAX_INLINE_HEADERS: usize = 128;
 
 /// Parses the head of a request. `None`: the head is incomplete.
@@ -69,7 +69,7 @@ pub fn parse_request_head(
         return Err(Http1ParseError::InvalidHead);
     }
     let is_http10 = parsed.version == Some(0);
-    // Header values share the memory of the received bytes.
+    // Header values are slices of the received bytes, so they are not copied.
     let shared_value = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
     let headers =
         to_header_map(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;

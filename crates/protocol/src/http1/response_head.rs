@@ -24,14 +24,14 @@ pub struct ResponseHead {
 /// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
-/// Whether a blank line, which ends a head, ends within the last `count` bytes of `bytes`.
+/// Whether the last `count` bytes of `bytes` contain the end of a blank line, which ends a head.
 pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(count + 2)..];
     memmem::find(tail, b"\n\r\n").is_some() || memmem::find(tail, b"\n\n").is_some()
 }
 
-/// Parses the head of the response to a request with this method. `None`: the head is incomplete.
-/// `is_upgrade`: whether the request asked for another protocol. Only then is a 101 a valid response.
+/// Parses the head of the response to a request with this method. `None`: the head is incomplete. `is_upgrade`:
+/// whether the request asked for another protocol. A response with status 101 is valid only in this case.
 pub fn parse_response_head(
     method: &Method,
     is_upgrade: bool,
@@ -62,7 +62,7 @@ pub fn parse_response_head(
                     ..head
                 }));
             }
-            // The request did not ask for another protocol.
+            // A backend must not switch protocols if the request did not ask for it.
             StatusCode::SWITCHING_PROTOCOLS => return Err(Http1ParseError::InvalidHead),
             status if status.is_informational() => {}
             status => return finish_response_head(method, status, &parsed, start).map(Some),
@@ -70,7 +70,7 @@ pub fn parse_response_head(
     }
 }
 
-/// The head of a final (not 1xx) response that httparse parsed.
+/// Builds the head of a final (not 1xx) response from what httparse parsed.
 fn finish_response_head(
     method: &Method,
     status: StatusCode,

@@ -13,11 +13,11 @@ pub(super) struct NoQuote {
     pub(super) ends_in_escape: bool,
 }
 
-/// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
-/// the byte at `start` follows a backslash.
+/// The offset in `piece` of the closing quote of a string. The search begins at `start`. `is_escaped`: the byte
+/// at `start` follows a backslash.
 pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, NoQuote> {
     let mut at = start + usize::from(is_escaped);
-    // For short texts, such as most names and many values, a search by words is faster than a vector search.
+    // Most names and many values are short. A search by words is faster for them than a vector search.
     let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
     for word in words.iter().take(MAX_WORDS_BEFORE_VECTOR_SEARCH) {
         let word = u64::from_le_bytes(*word);
@@ -57,14 +57,14 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
 }
 
-/// The offset of the closing quote of a string. `text` begins after the opening quote. Label values
-/// of the Prometheus text format end in the same way. `None`: there is no closing quote.
+/// The offset of the closing quote of a string. `text` begins after the opening quote. The function also fits
+/// label values of the Prometheus text format, which end by the same rule. `None`: there is no closing quote.
 pub fn find_string_end(text: &[u8]) -> Option<usize> {
     find_quote(text, 0, false).ok()
 }
 
-/// Whether these bytes have no quotes and no backslashes, so that they can be a part of a string
-/// without escapes.
+/// Whether these bytes contain neither quotes nor backslashes, so that they can be part of a string without
+/// escapes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
     find_quote(bytes, 0, false)
         == Err(NoQuote {

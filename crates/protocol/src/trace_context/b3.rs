@@ -1,5 +1,5 @@
-//! Extraction of B3 trace context, in its single-header and multi-header formats, which older
-//! service meshes send. To backends, the gateway sends W3C trace context only, because engines support it.
+//! Extraction of B3 trace context in its single-header and multi-header formats, which older service meshes
+//! send. The gateway sends only W3C trace context to backends, because engines support it.
 
 use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;
@@ -77,7 +77,7 @@ fn parse_remote_context(
     })
 }
 
-/// The value of a header. `None`: the header does not occur exactly once, or is not visible ASCII.
+/// The value of a header. `None`: the header does not occur exactly once, or its value is not visible ASCII.
 pub(super) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let value = values.next()?.ok()?;

@@ -1,5 +1,5 @@
-//! The list headers `tracestate` and `baggage`. Each may occur several times in a request. Both come
-//! from clients, so the size that the gateway forwards is limited.
+//! The list headers `tracestate` and `baggage`. Each may occur several times in a request. Clients control
+//! their size, so the gateway limits what it forwards.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 const MAX_TRACE_STATE_BYTES: usize = 512;
 /// Greatest number of members of a `tracestate`. A `tracestate` with more members is not forwarded.
 const MAX_TRACE_STATE_MEMBERS: usize = 32;
-/// Members longer than this number of bytes are removed first from a `tracestate` that is too long.
+/// If a `tracestate` is too long, members longer than this number of bytes are removed first.
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;
 /// Longest `baggage` that is forwarded, in bytes: the minimum that W3C demands.
 const MAX_BAGGAGE_BYTES: usize = 8_192;

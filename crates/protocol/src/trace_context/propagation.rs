@@ -90,8 +90,8 @@ impl Propagation {
         }
     }
 
-    /// Whether to sample the trace. This is decided at the start of the trace, so that the backend learns
-    /// the result and no trace is sampled in part. `decision`: the client's decision, if it sent one.
+    /// Whether to sample the trace. The decision is made at the start of the trace: the backend learns it, and
+    /// a trace is recorded either whole or not at all. `decision`: the client's decision, if it sent one.
     pub fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
         let is_decided_by_parent = self.sampler.is_parent_based && decision.is_some();
         let limiter = self.rate_limit.as_ref();
@@ -110,7 +110,7 @@ impl PropagationFormats {
         b3_multi: false,
     };
 
-    /// Whether a format of the trace itself is enabled, and not only baggage.
+    /// Whether a trace format is enabled. Baggage alone does not count.
     const fn has_trace(self) -> bool {
         self.trace_context || self.b3 || self.b3_multi
     }

@@ -25,10 +25,8 @@ pub(super) struct RemoteTraceContext {
     pub(super) trace_state: Option<Box<str>>,
 }
 
-// === impl TraceParent ===
-
 impl TraceParent {
-    /// Parses a `traceparent` header. `None` if it is invalid: then the gateway starts a new trace.
+    /// Parses a `traceparent` header. `None`: the header is invalid, and the gateway starts a new trace.
     pub fn parse(header: &str) -> Option<Self> {
         let mut fields = header.trim().split('-');
         let version = fields.next()?;

@@ -355,8 +355,6 @@ pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }
 
-// === impl Permissions ===
-
 impl Permissions {
     /// The set of the permissions in a list.
     pub fn new(list: &[Permission]) -> Self {
