@@ -1,4 +1,4 @@
-//! Posts bodies to one URL of an operator: a webhook, or a receiver of events.
+//! Posts bodies to one URL that the operator configured: a webhook, or a receiver of events.
 
 use super::{HttpClient, HttpClientTimeouts, SendError};
 use crate::idle_pool::IdlePool;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 
-/// The URL of a receiver, and its token. `Debug` shows only the host, because a path can be a secret.
+/// The URL and the token of a receiver. `Debug` shows only the host, because the path can be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Receiver {
     /// Scheme, host and port.
@@ -59,7 +59,8 @@ impl ReceiverClient {
         &self.receiver
     }
 
-    /// Posts a body. The error states why the server did not accept it, without the path of the URL.
+    /// Posts a body. The error states why the server did not accept the body, and does not contain the path of
+    /// the URL.
     pub async fn post(&self, content_type: &'static str, body: Bytes) -> Result<(), String> {
         let posted = tokio::time::timeout(TIMEOUT, self.send(content_type, body)).await;
         let late = format!("its response was not complete within {TIMEOUT:?}");

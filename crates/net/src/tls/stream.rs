@@ -51,8 +51,7 @@ macro_rules! either {
     };
 }
 
-/// Reports no connection properties to hyper-util, because the creator of the connection selects
-/// the HTTP version.
+/// The code that creates a connection selects the HTTP version, so hyper-util gets no connection properties.
 impl Connection for MaybeTlsStream {
     fn connected(&self) -> Connected {
         Connected::new()
