@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The requests of one model or of one tenant that ended in the last minute, and its open streams.
+/// One model or one tenant, with its requests that ended in the last minute and its open streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupSummary {

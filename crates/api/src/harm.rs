@@ -1,6 +1,6 @@
-//! The harm to clients: the shares of requests that failed, were refused or were slow, and how bad each
-//! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
-//! code of `tokenweir status` follow from these levels.
+//! The harm to clients: the shares of requests that failed, were refused or were slow, and a level of severity
+//! for each share. The levels determine the state of the gateway, the colours of the live page and of
+//! `tokenweir top`, and the exit code of `tokenweir status`.
 
 use super::{LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::fmt::Display;
 use tokenweir_diagnose::is_critical_harm;
 use tokenweir_protocol::named_enum;
 
-/// How severe the share of requests is that failed, were refused or were slow.
+/// The severity of a share of requests that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -20,8 +20,8 @@ pub enum HarmLevel {
     None,
     /// More than [`WARNING_SHARE`] of all requests were harmed.
     Warning,
-    /// At least five requests were harmed, and significantly more than 5 % of all requests: see
-    /// [`is_critical_harm`].
+    /// At least five requests were harmed, and significantly more than 5 % of all requests.
+    /// [`is_critical_harm`] defines it.
     Critical,
 }
 
@@ -33,17 +33,17 @@ named_enum! {
         Failed = "failed",
         /// The answer is empty.
         Empty = "empty",
-        /// The text of the answer is replacement or control characters.
+        /// The text of the answer consists of replacement or control characters.
         Damaged = "damaged",
         /// The client gave up waiting.
         ClientTimeout = "client_timeout",
         /// The client disconnected while output was flowing.
         CutOff = "cut_off",
-        /// 429 or 503.
+        /// The request was refused with 429 or 503.
         Refused = "refused",
-        /// Another status of 4xx.
+        /// The request was answered with another 4xx status.
         Rejected = "rejected",
-        /// The request exceeded a limit of the section `slow`.
+        /// The request exceeded a limit of the configuration section `slow`.
         Slow = "slow",
         /// The answer missed an objective.
         Late = "late",
@@ -56,7 +56,7 @@ named_enum! {
 pub struct HarmShare {
     /// The share, from 0 to 1. `None`: there were no requests.
     pub share: Option<f64>,
-    /// How severe the share is.
+    /// The severity of the share.
     pub level: HarmLevel,
 }
 
@@ -66,15 +66,16 @@ pub struct HarmShare {
 pub struct Harm {
     /// The share of failed requests.
     pub failed: HarmShare,
-    /// The share of answers that are not good, and the highest level of their kinds. Truncated answers have
-    /// no level: their number is a fault only if it is unusual.
+    /// The share of answers that are not good, and the highest level of their kinds. Truncated answers have no
+    /// level, because only an unusual number of them is a fault.
     pub answers: HarmShare,
     /// The share of empty answers.
     pub empty: HarmShare,
-    /// The share of answers whose text is replacement or control characters.
+    /// The share of answers whose text consists of replacement or control characters.
     pub damaged: HarmShare,
-    /// The share of requests whose client disconnected while output was flowing, of the clients with keys that do so far
-    /// more often than usual. The level is never `critical`, because the cause is in front of the gateway.
+    /// The share of requests whose client disconnected while output was flowing. Only clients with keys count,
+    /// if they do this more often than usual. The level is at most `warning`, because the cause is in front of
+    /// the gateway.
     pub cut_off: HarmShare,
     /// The share of requests whose client gave up waiting.
     pub client_timeout: HarmShare,
@@ -82,31 +83,30 @@ pub struct Harm {
     pub refused: HarmShare,
     /// The share of requests that a backend refused with 429.
     pub refused_by_backends: HarmShare,
-    /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
-    /// gateway and of backends. The level is never `critical`, because the cause is a client or the
-    /// configuration of a backend. It counts the responses of backends, and those of the gateway if they
-    /// are significantly more than 5 %. Limits that the operator set (429) and incomplete requests (408)
-    /// have no level.
+    /// The 4xx responses that are not refusals. The share counts the responses of the gateway and of backends.
+    /// The level is at most `warning`, because the cause is a client or the configuration of a backend.
+    /// Responses of backends count for the level. Responses of the gateway count for the level only if they are
+    /// significantly more than 5 %, without those for limits that the operator set (429) and for incomplete
+    /// requests (408).
     pub client_errors: HarmShare,
     /// The share of requests that exceeded a limit of the configuration section `slow`, including
     /// the [`LateStreams`].
     pub slow: HarmShare,
-    /// The share of requests that waited too long for their first output. They are a part of
-    /// `slow`.
+    /// The share of requests that waited too long for their first output, which is a part of `slow`.
     pub slow_first_output: HarmShare,
-    /// The share of requests in which the model reasoned too long before its first answer. They are
-    /// a part of `slow`.
+    /// The share of requests in which the model reasoned too long before its first answer, which is a part of
+    /// `slow`.
     pub slow_first_answer: HarmShare,
-    /// The share of requests that were slow after the first output. They are a part of `slow`.
+    /// The share of requests that were slow after the first output, which is a part of `slow`.
     pub slow_output: HarmShare,
-    /// The highest of the levels of `slow` and of the missed objectives.
+    /// The highest of the level of `slow` and the levels of the missed objectives.
     pub slow_level: HarmLevel,
-    /// The harm in words, the worst kind first.
+    /// The harm in words, the most severe kind first.
     pub reasons: Vec<String>,
 }
 
-/// Open streams that have waited longer than a limit of the configuration section `slow`. They have not
-/// ended, so the counts of [`LastMinute`] do not contain them.
+/// Open streams that have waited longer than a limit of the configuration section `slow`. [`LastMinute`] does
+/// not contain them, because they have not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LateStreams {
     /// Number of streams without output for longer than `slow.ttft`.
@@ -115,10 +115,10 @@ pub struct LateStreams {
     pub first_answer: usize,
 }
 
-/// If a greater share of requests than this failed, was refused or was slow, an operator should look.
+/// An operator should look if more than this share of requests failed, was refused or was slow.
 pub const WARNING_SHARE: f64 = 0.02;
-/// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
-/// that the operator set.
+/// 4xx statuses of the gateway that show no fault: the client did not send its whole request (408), or reached
+/// a limit that the operator set (429).
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
 
 impl Harm {
@@ -154,7 +154,7 @@ impl Harm {
             slow_output: slow_share(minute.slow_output),
             ..Self::default()
         };
-        // A refused request is a decision of the gateway, so even one refused request causes a warning.
+        // The gateway refuses a request on purpose, so even one refused request causes a warning.
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
@@ -166,7 +166,7 @@ impl Harm {
         harm
     }
 
-    /// Sets what follows from the levels: the levels of slowness and of answers, and the reasons.
+    /// Sets the values that follow from the levels: the levels of slowness and of answers, and the reasons.
     fn judge_minute(&mut self, minute: &LastMinute) {
         let missed: Vec<&ObjectiveMinute> = minute
             .objectives
@@ -188,7 +188,7 @@ impl Harm {
             || self.refused_by_backends.level == HarmLevel::Critical
     }
 
-    /// Whether so many clients got no answer that requests count as failing.
+    /// Whether so many clients got no usable answer that requests count as failing.
     pub fn is_failing(&self) -> bool {
         let kinds = [self.failed, self.empty, self.damaged, self.client_timeout];
         kinds.iter().any(|kind| kind.level == HarmLevel::Critical)
@@ -255,7 +255,7 @@ fn reason(share: f64, words: &str, common: &str) -> String {
     format!("{:.0} % of requests {words}{common}", percent(share))
 }
 
-/// The most frequent of these, such as ` (most: engine queue)`. Empty: there are none.
+/// The most frequent key of `counts`, such as ` (most: engine queue)`. Empty: `counts` is empty.
 fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     let most = counts.iter().max_by_key(|(_, count)| **count);
     most.map_or_else(String::new, |(word, _)| {
@@ -263,7 +263,8 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     })
 }
 
-/// The share of 4xx of the gateway and of backends. `judged`: those of the gateway that show a fault of clients.
+/// The share of 4xx responses of the gateway and of backends. `judged`: those of the gateway that show a fault
+/// of clients.
 fn client_errors(minute: &LastMinute, judged: &GatewayErrors) -> HarmShare {
     let of_gateway: u64 = minute.gateway_client_errors.values().sum();
     let of_backends: u64 = minute.backend_client_errors.values().sum();
@@ -295,7 +296,7 @@ impl HarmShare {
         Self { share, level }
     }
 
-    /// The same share, with the level `warning` instead of `critical`.
+    /// This share, with a level of at most `warning`.
     fn at_most_warning(self) -> Self {
         Self {
             level: self.level.min(HarmLevel::Warning),
@@ -304,15 +305,16 @@ impl HarmShare {
     }
 }
 
-/// What most of the requests with this harm have in common, such as `, all 43 of tenant web, key k`. Empty: nothing.
+/// The property that most of the requests with this harm have in common, such as `, all 43 of tenant web, key
+/// k`. Empty: they have none in common.
 fn common(minute: &LastMinute, kind: HarmKind) -> String {
     let words = minute.common.get(kind.as_str());
     words.map_or_else(String::new, |words| format!(", {words}"))
 }
 
 impl ObjectiveMinute {
-    /// The harm level of the requests that were too slow for the objective. [`HarmLevel::None`] also if
-    /// their share is within the share that the objective allows.
+    /// The harm level of the requests that were too slow for the objective. The level is [`HarmLevel::None`] if
+    /// the objective allows their share.
     pub fn level(&self) -> HarmLevel {
         let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
         if share.unwrap_or_default() > 1.0 - self.target {
@@ -365,7 +367,7 @@ fn most_frequent(statuses: &BTreeMap<u16, u64>) -> Option<(&u16, &u64)> {
     statuses.iter().max_by_key(|(_, count)| **count)
 }
 
-/// Converts a share into percent. The result for a share above zero is at least 1.
+/// Converts a share into percent. A share above zero becomes at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 {
         (100.0 * share).max(1.0)
@@ -397,7 +399,7 @@ mod tests {
             (1_000, 21, Warning),
             (1_000, 60, Warning),
             (1_000, 70, Critical),
-            // At two requests per second, a minute has 120 requests.
+            // A minute with two requests per second has 120 requests.
             (120, 7, Warning),
             (120, 13, Critical),
             (60, 5, Warning),
