@@ -3,7 +3,7 @@
 use serde::Serialize;
 pub use tokenweir_api::{FindingSeverity, Remark};
 
-/// A remark with its check and the backends that it applies to.
+/// A remark with the name of its check and with the backends to which it applies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The name of the check.

@@ -1,11 +1,8 @@
-//! Implements `tokenweir doctor`: checks backends, the gateway's configuration and the network between them.
-//! Each finding is shown with its remedy.
+//! Implements `tokenweir doctor`, which checks backends, the gateway's configuration and the network between
+//! them. Each finding comes with its remedy.
 //!
-//! ```text
-//! gather   reads backends, a running gateway and the collector ─► Facts
-//! checks   a table of functions that read the facts           ─► Finding
-//! report   text for people, JSON for programs
-//! ```
+//! ```text gather   reads backends, a running gateway and the collector ─► Facts checks   a table of functions
+//! that read the facts           ─► Finding report   text for people, JSON for programs ```
 //!
 //! Only `gather` does I/O. Its requests change nothing on a backend.
 

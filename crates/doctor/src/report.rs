@@ -112,8 +112,8 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
     })
 }
 
-/// The report as text in lines of at most `width` columns, with ANSI colours. If the output is no terminal,
-/// the caller removes the colours.
+/// The report as text in lines of at most `width` columns, with ANSI colours. The caller removes the colours if
+/// the output is not a terminal.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let width = width.max(NARROWEST);
     let mut lines = Vec::new();

@@ -67,8 +67,8 @@ fn gateway_remarks(gateway: &GatewayFacts, checks: &[StatusCheck]) -> Vec<Remark
     remarks
 }
 
-/// The remark about paths that a backend does not serve although other backends do. The gateway learned this
-/// from responses to requests. `None`: the backend lacks no such path.
+/// The remark about paths that other backends serve and this backend does not. The gateway learned them from
+/// responses. `None`: the backend lacks no path.
 fn unserved_remark(backend: &Value) -> Option<Remark> {
     let paths = backend["unserved"]
         .as_array()?

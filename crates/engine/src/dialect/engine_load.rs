@@ -6,7 +6,7 @@ use super::lora_adapters::LoraAdapters;
 /// The caches that can supply prompt tokens, by the names that vLLM gives them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
-/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as not reported.
+/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as missing.
 const MAX_CAPACITY_TOKENS: f64 = 1e12;
 
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
@@ -136,8 +136,8 @@ impl EngineLoad {
         })
     }
 
-    /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page
-    /// lacks a number.
+    /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page lacks
+    /// one of the counts.
     pub fn token_counts_if_busy(&self) -> Option<TokenCounts> {
         if self.is_idle()? {
             None
@@ -159,7 +159,7 @@ impl EngineLoad {
             .then_some(tokens as u64)
     }
 
-    /// Whether at least one engine of the backend is asleep. `None`: the page does not report it.
+    /// Whether at least one engine of the backend is asleep. `None`: the page does not show it.
     pub fn is_asleep(&self) -> Option<bool> {
         self.awake.map(|awake| awake < 1.0)
     }

@@ -4,8 +4,8 @@ use super::metric_sample::lines;
 use memchr::memmem;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Prefixes of the names of metrics of the process and its web server. These metrics also change while the
-/// engine computes nothing.
+/// Prefixes of the names of metrics of the process and its web server, which change even while the engine
+/// computes nothing.
 const PROCESS_PREFIXES: [&[u8]; 6] = [
     b"process_",
     b"python_",
@@ -19,8 +19,8 @@ const ARRIVAL_PARTS: [&[u8]; 4] = [b"request", b"reqs", b"queue", b"abort"];
 /// Part of the names of counters of finished requests. Only the engine increments these counters.
 const FINISHED_PART: &[u8] = b"success";
 
-/// A hash of the lines of a metrics page that change only when the engine computes. The lines of metrics that
-/// are known to change at other times are left out. A change of an unknown metric counts as a sign of work.
+/// A hash of the lines of a metrics page that change only when the engine computes. Lines of metrics that are
+/// known to change at other times are ignored. An unknown metric counts, so its change is a sign of work.
 pub fn hash_engine_values(page: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     lines(page)

@@ -32,6 +32,5 @@ pub use rank_loads::RankLoad;
 /// The paths at which backends serve metrics pages, in the order in which they are tried.
 /// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.
 pub const PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
-/// The path of the health check of a Ray Serve proxy. Language model applications under Ray Serve have no
-/// `/health`.
+/// The path of the health check of a Ray Serve proxy. Language models under Ray Serve have no `/health`.
 pub const RAY_SERVE_HEALTH_PATH: &str = "/-/healthz";

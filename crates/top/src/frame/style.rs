@@ -8,8 +8,8 @@ use ratatui::style::{Color, Modifier, Style};
 pub struct FrameOptions {
     /// Whether colours are used.
     pub has_colour: bool,
-    /// Whether the frame is drawn for a terminal with key presses. Otherwise the frame is a text
-    /// that shows all panes and no key hints.
+    /// Whether the frame is for a terminal with key presses. `false`: the frame is a text with all panes and
+    /// without key hints.
     pub has_keys: bool,
 }
 
