@@ -31,7 +31,7 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 
-/// The minimum difference between the server's clock and the local clock, and its direction. `None`: the
+/// The least possible difference between the server's clock and the local clock, and its direction. `None`: the
 /// clocks may be equal, or there is no `Date` header.
 fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     let date = httpdate::parse_http_date(answer.header(DATE)?).ok()?;

@@ -1,4 +1,4 @@
-//! The errors of vLLM for rejected requests, and the JSON bodies in which vLLM reports them.
+//! The errors of vLLM for rejected requests, and the JSON bodies with which vLLM reports them.
 
 use super::simulated_response::GenerationApi;
 use super::template::quoted;

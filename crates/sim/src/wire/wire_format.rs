@@ -5,17 +5,16 @@ use crate::text::SimulatedFinishReason;
 use bytes::BytesMut;
 
 /// The response format of one API. A stream consists of opening events, chunks and closing events.
-/// The functions `write_opening`, `write_chunk` and `write_closing` write at most one event each,
-/// and return whether they wrote an event.
+/// `write_opening`, `write_chunk` and `write_closing` each write at most one event, and return whether they
+/// wrote one.
 pub(super) trait WireFormat {
-    /// Number of opening events that are written before the engine has produced a token. Further
-    /// opening events are written together with the first token.
+    /// Number of opening events that are written before the engine has produced a token. The first token causes
+    /// the further opening events.
     fn early_event_count(&self) -> usize {
         0
     }
-    /// Text that the events of one stream share, rendered once per stream: the prefix of every
-    /// event of the OpenAI formats, or the quoted item id of the Responses format. Empty for
-    /// Messages.
+    /// Text that all events of a stream share, rendered once per stream: the prefix of every event in the
+    /// OpenAI formats, the quoted item id in the Responses format. Empty for Messages.
     fn shared_text(&self, _reply: &SimulatedResponse) -> String {
         String::new()
     }
@@ -36,7 +35,7 @@ pub(super) trait WireFormat {
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
 }
 
-/// The stream of an event, and the position of the event in the stream.
+/// The data of a stream that an event needs, and the position of the event in the stream.
 pub(super) struct EventContext<'a> {
     pub(super) reply: &'a SimulatedResponse,
     /// The result of [`WireFormat::shared_text`].

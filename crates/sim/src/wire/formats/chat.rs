@@ -1,5 +1,5 @@
-//! The chat completions format. The role chunks are written with the first token. The last token
-//! carries the finish reason. It also carries the fingerprint, unless a usage chunk follows.
+//! The chat completions format. The role chunks are written with the first token. The last token carries the
+//! finish reason, and also the fingerprint if no usage chunk follows.
 
 use super::openai::OpenAiFormat;
 
