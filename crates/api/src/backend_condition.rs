@@ -10,11 +10,11 @@ named_enum! {
     )]
     #[serde(rename_all = "snake_case")]
     pub enum BackendCondition {
-        /// Health checks fail.
+        /// The health checks of the backend fail.
         Down = "down",
         /// The circuit breaker has ejected the backend. In panic mode, the backend gets requests anyway.
         Ejected = "ejected",
-        /// Attempts at the backend fail.
+        /// Many attempts at the backend fail.
         Failing = "failing",
         /// A verdict of the severity `critical` holds at the backend.
         Critical = "critical",

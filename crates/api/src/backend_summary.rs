@@ -105,7 +105,7 @@ pub struct BackendFacts {
     pub scrape_error: Option<String>,
 }
 
-/// All GPUs of one backend.
+/// The GPUs of one backend, as one summary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSummary {

@@ -30,7 +30,7 @@ pub struct ClientSummary {
     pub share_of: String,
 }
 
-/// Maximum number of ranked clients.
+/// Maximum number of clients in the list.
 const MAX_RANKED: usize = 10;
 /// [`main_client`] names a client only from this share of the work on.
 const MIN_NAMED_SHARE: f64 = 0.5;

@@ -7,7 +7,7 @@ use tokenweir_diagnose::{Change, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The state of the gateway.
+    /// The state of the gateway in one word.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GatewayState {

@@ -20,7 +20,7 @@ pub struct GroupSummary {
     pub client_disconnects: u64,
     /// Prompt tokens of the requests that reached a backend.
     pub prompt_tokens: u64,
-    /// Output tokens.
+    /// Output tokens of the ended requests.
     pub output_tokens: u64,
     /// Mean TTFT as the clients observe it, in seconds. `None`: no stream had output.
     pub ttft_seconds: Option<f64>,

@@ -31,7 +31,7 @@ named_enum! {
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",
-        /// The answer is empty.
+        /// The answer contains no text and no tool call.
         Empty = "empty",
         /// The text of the answer consists of replacement or control characters.
         Damaged = "damaged",

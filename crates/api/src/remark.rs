@@ -24,9 +24,9 @@ named_enum! {
 /// The result of a check about one backend, or about the whole deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// The severity.
+    /// How severe the observation is.
     pub severity: FindingSeverity,
-    /// What was observed.
+    /// The observation, as a sentence.
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,
@@ -35,17 +35,17 @@ pub struct Remark {
 }
 
 impl Remark {
-    /// A remark of severity `note`.
+    /// A remark of severity `note`, without a reason and without a remedy.
     pub fn note(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Note, observation)
     }
 
-    /// A remark of severity `warning`.
+    /// A remark of severity `warning`, without a reason and without a remedy.
     pub fn warning(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Warning, observation)
     }
 
-    /// A remark of severity `error`.
+    /// A remark of severity `error`, without a reason and without a remedy.
     pub fn error(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Error, observation)
     }

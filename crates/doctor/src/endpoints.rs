@@ -8,7 +8,6 @@ use super::finding::FindingSeverity;
 pub(super) struct EndpointGroup {
     /// The purpose of the paths. The text is the subject of a sentence.
     pub(super) purpose: &'static str,
-    /// The paths.
     pub(super) paths: &'static [&'static str],
     /// The severity of the finding if a path is reachable.
     pub(super) severity: FindingSeverity,

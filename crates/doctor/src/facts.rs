@@ -68,7 +68,7 @@ pub struct BackendFacts {
 /// The API key or token for a server.
 #[derive(Debug, Clone)]
 pub enum TargetKey {
-    /// No key.
+    /// No key is configured.
     None,
     /// The value of the `Authorization` header.
     Known(HeaderValue),
@@ -82,11 +82,11 @@ pub type GatherResult = Result<GatheredResponse, GatherError>;
 /// A complete response to a request of the doctor.
 #[derive(Debug, Clone)]
 pub struct GatheredResponse {
-    /// The status.
+    /// The HTTP status of the response.
     pub status: StatusCode,
-    /// The headers.
+    /// The headers of the response.
     pub headers: HeaderMap,
-    /// The body.
+    /// The body of the response.
     pub body: Bytes,
     /// The local wall-clock time before the request was sent.
     pub sent_at: SystemTime,

@@ -10,7 +10,7 @@ pub struct Finding {
     pub check: &'static str,
     /// The names of the backends. Empty: the finding is about the deployment as a whole.
     pub backends: Vec<String>,
-    /// The remark.
+    /// The observation, why it matters, and the remedy.
     #[serde(flatten)]
     pub remark: Remark,
 }

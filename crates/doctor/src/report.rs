@@ -22,7 +22,7 @@ pub const BOLD_YELLOW: &str = "1;33";
 /// Parameters of the escape code for bold cyan text.
 pub const BOLD_CYAN: &str = "1;36";
 
-/// The report as JSON.
+/// The report as one JSON object, for programs.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
     let count = |severity| {
         findings

@@ -57,9 +57,9 @@ pub struct BackendAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct MetricsUrl {
-    /// Scheme, host and port.
+    /// Scheme, host and port of the metrics page.
     pub address: BackendAddress,
-    /// Path and query.
+    /// Path and query of the metrics page.
     pub path: PathAndQuery,
 }
 

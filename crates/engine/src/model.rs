@@ -68,9 +68,8 @@ impl ModelList {
     /// Greatest length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
-    /// Parses a `/v1/models` response. If a gateway lists some models as unavailable, they are left out,
-    /// because another backend may serve them. If all are unavailable, they stay. `None`: the response is not a
-    /// model list.
+    /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, because another
+    /// backend may serve them. If all are unavailable, they are kept. `None`: the response is not a model list.
     pub fn read(response: &[u8]) -> Option<Self> {
         let BackendModelListResponse {
             data,

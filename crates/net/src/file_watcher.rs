@@ -204,7 +204,7 @@ impl FileWatcher {
     }
 }
 
-/// The text for operators about a file that is no regular file.
+/// The text for operators about a path that is not a regular file.
 const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
 /// The text for operators about a file whose read does not end in time.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
@@ -222,7 +222,7 @@ pub async fn read_within_limit<T: Send + 'static>(
         .ok()
 }
 
-/// Opens a file to read it. Fails if it is no regular file.
+/// Opens a file to read it. Fails if the path is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let require_regular = |is_file: bool| {
         if is_file {

@@ -38,7 +38,7 @@ const MAX_RECENT_PANICS: usize = 256;
 /// The task and the time of each of the last panics.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
-/// Number of panics of each task since the start of the process. Tasks without a panic are left out.
+/// Number of panics of each task since the start of the process. Tasks without a panic have no entry.
 static PANIC_COUNTS: Mutex<BTreeMap<BackgroundTask, u64>> = Mutex::new(BTreeMap::new());
 
 impl BackgroundTask {

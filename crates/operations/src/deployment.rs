@@ -1,6 +1,6 @@
 //! The addresses of the services of a deployment, for the generated files.
 
-/// The addresses of the services of a deployment, as `host:port` unless stated otherwise.
+/// The addresses of the services of a deployment, as `host:port` if the field does not state another form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEndpoints {
     /// The addresses of the admin listeners of the gateways.

@@ -53,7 +53,7 @@ named_enum! {
 /// The tables that the gateway provides for the generated files.
 #[derive(Debug)]
 pub struct GatewayTables {
-    /// The catalogue of the metrics.
+    /// All metrics of the gateway.
     pub metrics: MetricCatalogue,
     /// The JSON Schema of the configuration file.
     pub schema: Schema,

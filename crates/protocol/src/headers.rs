@@ -23,7 +23,7 @@ pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error
 /// `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Header with a key that the client chooses: requests of the client with the same key count as one request
+/// Header with a key that the client chooses: its requests with one key count as one request
 /// (draft-ietf-httpapi-idempotency-key-header).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
@@ -32,7 +32,7 @@ pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// introduced this header.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Header of some servers with the same meaning as `Retry-After`, but with the time in milliseconds.
+/// Some servers send this header instead of `Retry-After`. Its value is the time in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

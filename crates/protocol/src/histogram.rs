@@ -24,9 +24,8 @@ pub trait BucketLayout {
     const BOUNDS: &'static [f64];
 }
 
-/// Time between two events with output, in seconds. OpenTelemetry and vLLM use the same bounds for
-/// inter-token latency, so quantiles are comparable. Additional bounds below 50 ms are for fast
-/// models.
+/// Time between two events with output, in seconds. Most bounds are those of OpenTelemetry and vLLM for
+/// inter-token latency, so quantiles are comparable. Additional bounds below 50 ms are for fast models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputGap;
 
@@ -80,7 +79,7 @@ pub struct FixedBucketHistogram<S> {
 pub struct HistogramSnapshot<'a> {
     /// Number of values in each bucket. The last bucket has no upper bound.
     pub bucket_counts: &'a [u32],
-    /// Number of values.
+    /// Number of recorded values.
     pub count: u32,
     /// Sum of the values.
     pub sum: f64,
@@ -176,7 +175,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Adds a value `times` times.
+    /// Records `value` as if it occurred `times` times.
     pub fn record_n(&mut self, value: f64, times: u32) {
         let bucket = self.bounds.bucket_index(value);
         self.bucket_counts[bucket] = self.bucket_counts[bucket].saturating_add(times);
@@ -188,7 +187,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Number of values.
+    /// Number of recorded values.
     pub fn count(&self) -> u32 {
         self.count
     }

@@ -95,7 +95,7 @@ impl<'a> ConfiguredSecret<'a> {
         })
     }
 
-    /// The location of the secret.
+    /// The location in the configuration.
     pub fn location(&self) -> &'a Secret {
         self.secret
     }

@@ -55,7 +55,7 @@ pub enum ReloadClass {
 pub struct ListedSecret<'a> {
     /// The path of the key that contains the location.
     pub path: String,
-    /// The secret.
+    /// The secret, and what it is for.
     pub secret: ConfiguredSecret<'a>,
     /// Whether a reload reads the secret again, so that a change of its file causes a reload.
     pub is_reloaded: bool,
@@ -91,7 +91,7 @@ impl<'a> SecretList<'a> {
 pub struct OutputFile<'a> {
     /// The path of the key that contains the file name.
     pub path: &'static str,
-    /// The file.
+    /// The path of the file.
     pub file: &'a Path,
 }
 

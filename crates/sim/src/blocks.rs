@@ -41,7 +41,7 @@ pub enum CacheChange {
     Cleared,
 }
 
-/// A full block that requests with the same prefix can reuse.
+/// A full block that requests with an equal prefix can reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredBlock {
     /// Chained hash: a hash of the content of this block and of all blocks before it.

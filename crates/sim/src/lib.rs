@@ -78,7 +78,7 @@ pub enum SimulatorBindError {
     /// The ports from the first port to 65535 do not suffice for all backends.
     #[error("there are no ports for {backends} backends from port {first} on: choose a lower port")]
     NoPortsLeft {
-        /// The first port.
+        /// The port of the first backend.
         first: u16,
         /// The requested number of backends.
         backends: u16,

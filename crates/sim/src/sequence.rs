@@ -52,7 +52,7 @@ pub struct GeneratedToken {
 /// The timestamps of a finished sequence, as times since the start of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinishedSequence {
-    /// The sequence.
+    /// The id of the sequence.
     pub id: SequenceId,
     /// Time of the submission.
     pub arrived: Duration,

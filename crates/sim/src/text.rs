@@ -99,11 +99,11 @@ impl SimulatedPrompt {
 /// An output with one word per token. A seed always gives the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedOutput {
-    /// Seed of the words.
+    /// Seed of the pseudorandom words.
     pub seed: u64,
     /// Length in tokens.
     pub tokens: u32,
-    /// The finish reason.
+    /// Why the output ends.
     pub finish: SimulatedFinishReason,
 }
 

@@ -161,7 +161,6 @@ const fn group_columns(title: &'static str) -> [TableColumn; 9] {
     ]
 }
 
-/// The columns of a pane.
 pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     match pane {
         Pane::Models => MODEL_COLUMNS,

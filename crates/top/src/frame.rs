@@ -27,7 +27,7 @@ use style::{WIDE_COLUMNS, bold_style};
 pub struct TopFrame<'a> {
     /// The state to draw.
     pub state: &'a TopState,
-    /// The options.
+    /// Colours and key hints of the frame.
     pub options: FrameOptions,
 }
 

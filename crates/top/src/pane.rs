@@ -26,7 +26,7 @@ impl Pane {
         Self::Tenants,
     ];
 
-    /// The position in [`Pane::ALL`].
+    /// The index of the pane in [`Pane::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize
     }

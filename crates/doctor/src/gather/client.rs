@@ -27,7 +27,7 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct GatherTarget {
     /// The name of the backend in reports.
     pub id: String,
-    /// The URL.
+    /// The URL of the backend.
     pub url: BackendAddress,
     /// The URL of the metrics page. `None`: the page is at a known path of `url`.
     pub metrics_url: Option<MetricsUrl>,

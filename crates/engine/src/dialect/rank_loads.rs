@@ -10,7 +10,7 @@ use memchr::memmem;
 pub struct RankLoad {
     /// The number of the rank: the value of the label `engine`.
     pub rank: u32,
-    /// The values of the rank.
+    /// The load that the page reports for the rank.
     pub load: EngineLoad,
     /// Number of responses of at most one token since the start of the process. Such responses are rare, so a
     /// probe request for one token shows in this number even while other requests run. `None`: the page does

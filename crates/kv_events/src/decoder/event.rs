@@ -19,7 +19,7 @@ pub enum KvEvent<'a> {
 /// An event: the engine stored blocks, each a child of the block before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockStored<'a> {
-    /// Hashes of the blocks.
+    /// Hashes of the stored blocks, in the order of the prompt.
     pub block_hashes: BlockHashes<'a>,
     /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
@@ -39,7 +39,7 @@ pub struct BlockStored<'a> {
 /// An event: the engine removed blocks from its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRemoved<'a> {
-    /// Hashes of the blocks.
+    /// Hashes of the removed blocks.
     pub block_hashes: BlockHashes<'a>,
     /// The memory that contained the blocks.
     pub medium: Medium,

@@ -48,12 +48,12 @@ impl<'a> BlockHashes<'a> {
         Ok(Self { elements, count })
     }
 
-    /// Number of hashes.
+    /// Number of hashes in the event.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is no hash.
+    /// Whether the event names no block.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

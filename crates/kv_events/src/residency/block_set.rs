@@ -22,7 +22,7 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes.
+/// A block of the set, in 12 bytes.
 #[derive(Debug, Clone, Copy)]
 #[repr(Rust, packed(4))] // an alignment to 8 bytes would take 16 bytes
 struct Block {

@@ -70,8 +70,8 @@ enum Phase {
     /// Published messages are applied.
     #[default]
     Live,
-    /// The subscriber has requested the last applied message again, to find out whether the publisher is still
-    /// the same process.
+    /// The subscriber has requested the last applied message again, to find out whether the publisher has
+    /// restarted.
     Verifying,
     /// The publisher has restarted. The rest of the replay is ignored.
     Restarted,

@@ -32,7 +32,7 @@ pub enum ProtocolError {
     /// The peer refuses the connection.
     #[error("the publisher of KV events refuses the connection: {0}")]
     Refused(String),
-    /// A frame is invalid.
+    /// A frame violates the protocol.
     #[error("the publisher of KV events sent an invalid frame")]
     Frame,
     /// A message has too many bytes or parts.

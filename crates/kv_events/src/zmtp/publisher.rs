@@ -27,7 +27,7 @@ pub struct Publisher {
     next: watch::Sender<u64>,
 }
 
-/// The last published messages.
+/// The last published messages, within two limits of their number and size.
 #[derive(Debug, Default)]
 struct Buffer {
     /// Number of the first message in `payloads`.

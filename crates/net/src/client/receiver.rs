@@ -15,9 +15,9 @@ use tokenweir_engine::address::BackendAddress;
 /// The URL and the token of a receiver. `Debug` shows only the host, because the path can be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Receiver {
-    /// Scheme, host and port.
+    /// Scheme, host and port of the URL.
     pub address: BackendAddress,
-    /// Path and query.
+    /// Path and query of the URL.
     pub path: PathAndQuery,
     /// The value of the `Authorization` header. `None`: the header is not sent.
     pub authorization: Option<HeaderValue>,

@@ -35,7 +35,7 @@ pub struct Connector {
     tcp: HttpConnector,
     /// The TLS contexts of the connections that this connector opens.
     pub(crate) outbound: Arc<OutboundTls>,
-    /// Timeout for the TCP connection. The TLS handshake has the same timeout in addition.
+    /// Timeout for the TCP connection. The TLS handshake gets this time in addition.
     timeout: Duration,
     /// Opens the connections of a simulation, which have no sockets. `None`: connections have sockets.
     #[cfg(feature = "testing")]

@@ -58,7 +58,6 @@ impl<T> FileBacked<T> {
         })
     }
 
-    /// The current value.
     pub(super) fn get(&self) -> Arc<T> {
         self.current.load().value.clone()
     }

@@ -43,7 +43,6 @@ impl PemFile {
         }
     }
 
-    /// Path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone()
     }

@@ -20,7 +20,7 @@ pub enum MaybeTlsStream {
     Simulated(Box<dyn SimulatedStream>),
 }
 
-/// A connection of a simulation.
+/// A connection of a simulation, which has no socket.
 #[cfg(feature = "testing")]
 pub trait SimulatedStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 

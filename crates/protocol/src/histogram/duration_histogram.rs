@@ -1,5 +1,5 @@
-//! Counts of durations in buckets whose width grows with the duration. From nanoseconds to two hours, the
-//! relative error of every quantile has the same bound.
+//! Counts of durations in buckets whose width grows with the duration. One bound limits the relative error of
+//! every quantile from nanoseconds to two hours.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct DurationHistogram<const BITS: u32> {
 const MAX_NANOSECONDS: u64 = (1 << 43) - 1;
 
 impl<const BITS: u32> DurationHistogram<BITS> {
-    /// Adds a duration.
+    /// Records a duration.
     pub fn record(&mut self, value: Duration) {
         let seconds = value.as_secs_f64();
         self.add(Self::bucket_index(value), 1, seconds, seconds);
@@ -69,7 +69,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         (self.count, self.sum, self.max) = (0, 0.0, 0.0);
     }
 
-    /// Number of durations.
+    /// Number of recorded durations.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -5,7 +5,7 @@
 //! scale is [`INITIAL_SCALE`]. When the values would need more than [`MAX_EXPONENTIAL_BUCKETS`] buckets, the
 //! scale decreases by one: pairs of neighbouring buckets merge.
 
-/// A histogram with exponential buckets.
+/// A histogram whose buckets are powers of a base, which its scale determines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExponentialHistogram {
     scale: i32,

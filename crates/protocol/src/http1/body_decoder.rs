@@ -11,7 +11,7 @@ use memchr::memchr;
 pub enum BodyDecoder {
     /// A body framed by its length, with the number of bytes that have not arrived yet.
     Length(u64),
-    /// A chunked body.
+    /// A body in chunks, each with its size in the first line.
     Chunked(ChunkedDecoder),
     /// A response body that ends when the backend closes the connection.
     UntilClose,

@@ -39,7 +39,6 @@ pub struct GzipDecoder {
     number: usize,
 }
 
-/// Decodes one Zstandard frame.
 pub struct ZstdDecoder {
     encoded: Portions,
     frame: Box<FrameDecoder>,
@@ -106,7 +105,7 @@ impl ContentEncoding {
         }
     }
 
-    /// The name of the encoding.
+    /// The name of the encoding in `Content-Encoding`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -248,7 +247,6 @@ impl Portions {
         }
     }
 
-    /// Allows the next portion.
     fn allow(&mut self) {
         self.allowed = PORTION_BYTES;
     }
@@ -363,7 +361,7 @@ mod tests {
         frame.extend_from_slice(&[0, 0, 0].repeat(100_000));
         let (read, is_decoded) = reads(ContentEncoding::Zstd, frame);
         assert!(read > 100 && read < 1_000 && !is_decoded, "{read}");
-        // Stored blocks without content.
+        // Deflate blocks of the type `stored`, without content.
         let mut blocks = vec![0x78, 1];
         blocks.extend_from_slice(&[0, 0, 0, 0xff, 0xff].repeat(100_000));
         let (read, _) = reads(ContentEncoding::Deflate, blocks);

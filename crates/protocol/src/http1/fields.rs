@@ -56,7 +56,7 @@ pub(super) fn to_header_map(
     Some(map)
 }
 
-/// Appends a header to `wire`.
+/// Appends the line of a header to the bytes in `wire`.
 pub(super) fn encode_header(name: &str, value: &[u8], wire: &mut impl BufMut) {
     wire.put_slice(name.as_bytes());
     wire.put_slice(b": ");

@@ -14,7 +14,7 @@ pub(super) struct TokenBuffer {
 #[derive(Debug, Clone)]
 struct LongTokenBuffer {
     bytes: Vec<u8>,
-    /// Greatest length of `bytes`.
+    /// Number of bytes that `bytes` may contain.
     capacity: usize,
 }
 

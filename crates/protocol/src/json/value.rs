@@ -15,7 +15,7 @@ pub enum JsonValue<'a> {
     Bool(bool),
     /// A number as the document encodes it, truncated to 256 bytes.
     Number(&'a [u8]),
-    /// A string.
+    /// A string, which is decoded on request.
     Text(JsonText<'a>),
     /// The start of an object. Reports of its members follow.
     Object,

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub struct Delta {
     /// The kinds of output in the event. Empty: the event has no output.
     pub output: OutputKinds,
-    /// Whether the event has no output but empty texts. An engine sends empty texts while it holds text back,
-    /// and also if it generates nothing.
+    /// Whether the only output of the event is empty texts. An engine sends empty texts while it holds text
+    /// back, and also if it generates nothing.
     pub is_empty_text: bool,
     /// Exact number of output tokens in the event. `None`: the event does not state it.
     pub tokens: Option<u32>,
@@ -52,9 +52,9 @@ impl Delta {
 pub enum OutputKind {
     /// Tokens without text. The event does not show whether the tokens are reasoning or answer.
     Unspecified,
-    /// Reasoning text.
+    /// Text of the model's reasoning.
     Reasoning,
-    /// Answer text.
+    /// Text of the answer.
     Text,
     /// A part of a tool call.
     ToolCall,
@@ -73,7 +73,7 @@ pub struct OutputKinds(u8);
 pub struct Usage {
     /// Prompt tokens, including those from the prefix cache.
     pub input: Option<u64>,
-    /// Generated tokens, including reasoning.
+    /// Generated tokens, including those of reasoning.
     pub output: Option<u64>,
     /// Prompt tokens that came from the prefix cache.
     pub cached: Option<u64>,

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TextExcerpt {
     bytes: Vec<u8>,
-    /// Longest excerpt, in bytes.
+    /// Greatest length of the excerpt, in bytes.
     capacity: usize,
     is_truncated: bool,
     /// Length of the committed part of `bytes`, which certainly belongs to the text, and whether this part is
@@ -37,7 +37,7 @@ impl TextExcerpt {
         &self.bytes
     }
 
-    /// Longest excerpt, in bytes.
+    /// Greatest length of the excerpt, in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

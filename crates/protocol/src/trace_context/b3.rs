@@ -21,8 +21,7 @@ pub(super) fn is_b3_header(name: &str) -> bool {
     name == "b3" || (name.starts_with("x-b3-") && B3_HEADERS.iter().any(|header| header == name))
 }
 
-/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: there is no valid
-/// header.
+/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: the header is missing or invalid.
 pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let mut fields = single_value(headers, &B3_SINGLE)?.split('-');
     let trace_id = fields.next()?;

@@ -140,7 +140,7 @@ impl Default for PropagationFormats {
     }
 }
 
-/// Extracts W3C trace context. `None`: there is no valid `traceparent`, or there are several.
+/// Extracts W3C trace context. `None`: there is no valid `traceparent`, or more than one.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let parent = TraceParent::parse(b3::single_value(headers, &TRACEPARENT)?)?;
     let state = list_headers::filter_trace_state(header_texts(headers, &TRACESTATE));

@@ -265,7 +265,6 @@ impl Engine {
         }
     }
 
-    /// The work of the batch.
     fn batch_work(&self) -> BatchWork {
         let mut work = BatchWork::default();
         for sequence in &self.running {

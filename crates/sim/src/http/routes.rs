@@ -31,7 +31,7 @@ const EVENT_STREAM_CONTENT_TYPE: HeaderValue =
 const METRICS_CONTENT_TYPE: HeaderValue =
     HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
 
-/// The handler of a path.
+/// The kind of a path, with its handler.
 enum Endpoint {
     /// An action of `POST`, without a request body.
     Action(fn(&SimulatedBackend) -> Response<ResponseBody>),

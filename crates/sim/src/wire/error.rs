@@ -6,7 +6,7 @@ use super::template::quoted;
 /// A rejected request: the HTTP status and the content of the error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VllmError {
-    /// The HTTP status.
+    /// The HTTP status of the response.
     pub status: u16,
     error_type: &'static str,
     message: String,

@@ -6,7 +6,7 @@ use super::wire_format::{ChoiceChunk, EventContext};
 use crate::generation_progress::GenerationProgress;
 use bytes::BytesMut;
 
-/// The result of [`EventWriter::next`].
+/// What [`EventWriter::next`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextEvent {
     /// One event was written.

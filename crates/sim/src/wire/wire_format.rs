@@ -18,8 +18,8 @@ pub(super) trait WireFormat {
     fn shared_text(&self, _reply: &SimulatedResponse) -> String {
         String::new()
     }
-    /// Writes the opening event with the index `context.stage_index`. Returns false if there is no
-    /// such event.
+    /// Writes the opening event with the index `context.stage_index`. Returns false if the format has no such
+    /// event.
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
     /// Writes new tokens of one choice. Returns false if these tokens cause no event.
     fn write_chunk(
@@ -28,8 +28,8 @@ pub(super) trait WireFormat {
         chunk: &ChoiceChunk<'_>,
         out: &mut BytesMut,
     ) -> bool;
-    /// Writes the closing event with the index `context.stage_index`. Returns false if there is no
-    /// such event.
+    /// Writes the closing event with the index `context.stage_index`. Returns false if the format has no such
+    /// event.
     fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
     /// Writes the body of a response that is not a stream.
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
@@ -38,11 +38,11 @@ pub(super) trait WireFormat {
 /// The data of a stream that an event needs, and the position of the event in the stream.
 pub(super) struct EventContext<'a> {
     pub(super) reply: &'a SimulatedResponse,
-    /// The result of [`WireFormat::shared_text`].
+    /// The text that [`WireFormat::shared_text`] returned for the stream.
     pub(super) shared_text: &'a str,
     /// Number of prompt tokens found in the prefix cache.
     pub(super) cached_tokens: u32,
-    /// Number of events written earlier in the same stage (opening, chunks or closing).
+    /// Number of events written before this one in its stage (opening, chunks or closing).
     pub(super) stage_index: usize,
     /// Number of events written earlier in the stream.
     pub(super) sequence_number: u32,

@@ -3,7 +3,7 @@
 use crate::columns::CellTone;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Options of a frame.
+/// Whether a frame has colours and key hints.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameOptions {
     /// Whether colours are used.

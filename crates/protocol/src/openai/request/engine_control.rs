@@ -100,7 +100,7 @@ pub struct UsedControl {
 /// An edit of one field of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldEdit {
-    /// Name of the field.
+    /// Name of the edited field.
     pub field: &'static str,
     /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,

@@ -47,7 +47,7 @@ enum Place {
     Source,
 }
 
-/// An open object or array.
+/// An open object or array, and the place of its values.
 #[derive(Debug, Clone, Copy)]
 struct Container {
     place: Place,

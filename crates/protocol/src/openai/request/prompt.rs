@@ -50,8 +50,8 @@ impl PromptSpans {
             .filter(|part| !part.is_empty())
     }
 
-    /// The part of the prompt that identifies a conversation: all its turns begin with the same first user
-    /// message. Without a user message, the part is the whole prompt.
+    /// The part of the prompt that identifies a conversation. All turns of a conversation begin with one first
+    /// user message, so this message is the part. Without a user message, the part is the whole prompt.
     #[must_use]
     pub fn opening(&self, body: &[u8]) -> Self {
         for part in [PromptPart::Messages, PromptPart::Input] {

@@ -41,7 +41,7 @@ pub struct RequestFields {
     pub cache_salt: CacheSaltSpan,
     /// The engine-control fields that the request uses.
     pub controls: Vec<UsedControl>,
-    /// `prompt_cache_key`: requests with the same key are likely to share a prefix.
+    /// `prompt_cache_key`: requests with one key probably share a prefix.
     pub cache_key: Option<Box<str>>,
     /// Sampling and output parameters.
     pub parameters: GenerationParameters,
@@ -215,8 +215,8 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
 /// Types of the tools that vLLM's Responses API runs itself, and that can have side effects.
 const SERVER_SIDE_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 
-/// With these fields, the gateway does not request continuous usage. One shows that the client sets
-/// `continuous_usage_stats` itself. With the others, events list their tokens, which gives the counts and makes
+/// With these fields, the gateway does not request continuous usage. The first shows that the client sets
+/// `continuous_usage_stats` itself. The others make events list their tokens, which gives the counts and makes
 /// events too long to buffer.
 const TOKEN_COUNTING_FIELDS: [&[u8]; 3] =
     [b"continuous_usage_stats", b"logprobs", b"return_token_ids"];

@@ -109,9 +109,8 @@ impl Splice {
         })
     }
 
-    /// The edit that sets the member `name` of a JSON object to a JSON value. If the object has the member
-    /// several times, the last one is set, because engines read the last one. `None`: the body is no JSON
-    /// object.
+    /// The edit that sets the member `name` of a JSON object to a JSON value. Engines read the last of several
+    /// members with one name, so the edit sets the last one. `None`: the body is not a JSON object.
     pub fn set(body: &[u8], name: &str, value: &str) -> Option<Self> {
         let mut range = None;
         visit_members(body, |member| {

@@ -27,7 +27,6 @@ pub struct ResponseSummary {
     staged_choices: Vec<(usize, Option<FinishReason>, bool)>,
 }
 
-/// The state of one choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.

@@ -34,7 +34,7 @@ pub fn read_usage(object: &[u8]) -> Usage {
     usage
 }
 
-/// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].
+/// The value as a token count. `None`: the value is not a number from 0 to [`MAX_TOKEN_COUNT`].
 pub(super) fn token_count(value: JsonValue<'_>) -> Option<u64> {
     value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
 }

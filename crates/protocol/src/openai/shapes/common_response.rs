@@ -136,7 +136,7 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
         "usage.prompt_tokens_details.cached_tokens",
         ResponseField::UsageCount(UsageCount::Cached),
     ),
-    // vLLM's extension.
+    // This field is an extension of vLLM.
     (
         "usage.prompt_tokens_details.created_cache_tokens",
         ResponseField::UsageCount(UsageCount::CacheCreated),
@@ -145,7 +145,7 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
         "usage.completion_tokens_details.reasoning_tokens",
         ResponseField::UsageCount(UsageCount::Reasoning),
     ),
-    // SGLang's extension.
+    // This field is an extension of SGLang.
     (
         "usage.reasoning_tokens",
         ResponseField::UsageCount(UsageCount::Reasoning),

@@ -58,7 +58,6 @@ pub(in crate::openai) enum ResponseField {
     Id,
     Model,
     EventType,
-    /// The array of choices.
     Choices,
     /// One element of the array of choices.
     Choice,
@@ -74,7 +73,6 @@ pub(in crate::openai) enum ResponseField {
     Unknown,
     /// Text of a model refusal.
     Refusal,
-    /// Arguments of a tool call.
     Arguments,
     /// Text whose kind of output depends on the type of the event, not on the name of the field.
     Text,
