@@ -23,15 +23,13 @@ pub struct BackendSummary {
     /// Share of this backend, from 0 to 1, of all requests that ended in the last minute or are open. `None`:
     /// there were no requests.
     pub share: Option<f64>,
-    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
-    /// stream ended.
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no stream ended.
     pub ttft_seconds: Option<f64>,
     /// Number of streams from which `ttft_seconds` is computed.
     pub ended_streams: u64,
     /// Number of failed attempts at the backend. Attempts count in the minute in which their request ends.
     pub failed_attempts: u64,
-    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
-    /// attempt.
+    /// `failed_attempts` as a share of all attempts at the backend, from 0 to 1. `None`: there was no attempt.
     pub failed_share: Option<f64>,
     /// Number of attempts at the backend that were answered with a 4xx status, by status. Only requests that
     /// ended in the last minute count.

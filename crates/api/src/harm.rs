@@ -89,8 +89,8 @@ pub struct Harm {
     /// significantly more than 5 %, without those for limits that the operator set (429) and for incomplete
     /// requests (408).
     pub client_errors: HarmShare,
-    /// The share of requests that exceeded a limit of the configuration section `slow`, including
-    /// the [`LateStreams`].
+    /// The share of requests that exceeded a limit of the configuration section `slow`. The [`LateStreams`]
+    /// count too.
     pub slow: HarmShare,
     /// The share of requests that waited too long for their first output, which is a part of `slow`.
     pub slow_first_output: HarmShare,
@@ -250,7 +250,7 @@ impl Harm {
     }
 }
 
-/// A reason in words. `common`: what most of the harmed requests have in common.
+/// A reason in words. `common`: the property that most of the harmed requests have in common.
 fn reason(share: f64, words: &str, common: &str) -> String {
     format!("{:.0} % of requests {words}{common}", percent(share))
 }
@@ -325,7 +325,7 @@ impl ObjectiveMinute {
     }
 }
 
-/// The responses of the gateway with a status of 4xx that show a fault of clients.
+/// The 4xx responses of the gateway that show a fault of clients.
 struct GatewayErrors {
     share: f64,
     level: HarmLevel,

@@ -4,8 +4,8 @@ use super::answers::AnswerCounts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start
-/// of the gateway if that is shorter.
+/// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start of the
+/// gateway if it started later.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastMinute {
@@ -18,8 +18,8 @@ pub struct LastMinute {
     /// Number of failed requests: a backend answered with a 5xx status, broke off its response, or did
     /// not answer in time.
     pub failed: u64,
-    /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
-    /// available or had capacity, or because the gateway was at its own limit.
+    /// Number of refused requests: the gateway answered with 429 or 503. The reason is that no backend was
+    /// available or had capacity, or that the gateway was at its own limit.
     pub refused: u64,
     /// Number of refused requests, by the reason of the refusal.
     pub refused_by_reason: BTreeMap<String, u64>,

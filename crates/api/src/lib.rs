@@ -186,7 +186,7 @@ pub struct EndedRequest {
     pub duration_seconds: f64,
     /// Output tokens of the response. `None`: the response had no output tokens to count.
     pub output_tokens: Option<u64>,
-    /// Cause of a slow request, such as `engine_queue`. `None`: the request was not slow.
+    /// Cause for which the request was slow, such as `engine_queue`. `None`: the request was not slow.
     pub slow_cause: Option<String>,
     /// Trace id. `None`: the trace was not sampled.
     pub trace_id: Option<String>,

@@ -63,8 +63,8 @@ pub struct ConfiguredModel {
 }
 
 impl GatewaySettings {
-    /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the event publisher of
-    /// the backend can be reached and the URL of the backend is not `https`.
+    /// Whether the gateway subscribes to the KV events of a backend. `None`: it subscribes only if the event
+    /// publisher of the backend can be reached and the URL of the backend is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self
             .backends

@@ -59,7 +59,7 @@ pub struct BackendFacts {
     /// Whether a connection to the first publisher of KV events could be opened. `None`: the backend lists no
     /// publisher.
     pub publisher_answers: Option<bool>,
-    /// How long the backend keeps an idle connection open. `None`: not measured.
+    /// How long the backend keeps an idle connection open. `None`: this was not measured.
     pub idle: Option<IdleConnection>,
     /// The result of the probe, a small streaming request. `None`: no probe was sent.
     pub probe: Option<Result<StreamProbe, GatherError>>,

@@ -258,9 +258,9 @@ fn severity_style(severity: FindingSeverity) -> &'static str {
     }
 }
 
-/// Wraps text to `width` columns. `first_indent`: the indentation of the first line. `next_indent`: that of
-/// all further lines. `styled`: a prefix of the text and the style for this prefix, such as `BOLD`. The style
-/// is applied after the wrapping, so that its escape codes do not count as columns.
+/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and `next_indent` that
+/// of all other lines. `styled`: a prefix of the text and its style, such as `BOLD`. The style is applied after
+/// wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
     first_indent: &str,

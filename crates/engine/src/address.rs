@@ -72,7 +72,7 @@ pub enum BackendAddressError {
     /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme must be http:// or https://")]
     UnsupportedScheme(String),
-    /// The URL has a query, or it ends with `/v1`. The paths of requests already begin with `/v1`.
+    /// The URL has a query, or ends with `/v1`, with which the paths of requests already begin.
     #[error("`{0}`: leave out `/v1` and the query; the gateway appends the path of each request")]
     UnexpectedPath(String),
     /// The port of the URL is not a number from 1 to 65535.
@@ -161,7 +161,7 @@ impl BackendAddress {
         url.split_at(path_start)
     }
 
-    /// The absolute URI of a request with this path at this backend. The path already includes the prefix.
+    /// The absolute URI of a request with this path at this backend. `path` already includes the prefix.
     pub fn uri(&self, path: &PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(self.scheme.clone());

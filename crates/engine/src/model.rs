@@ -20,7 +20,7 @@ pub struct ServedModel {
     pub id: Arc<str>,
     /// Id of the base model of a LoRA adapter. `None`: the model is not a LoRA adapter.
     pub parent: Option<Arc<str>>,
-    /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
+    /// The engine kind, derived from `owned_by` of the entry. `None`: no known engine writes this owner.
     pub server: Option<EngineKind>,
     /// `max_model_len` of the entry: the greatest number of prompt and output tokens together. A LoRA adapter
     /// has the value of its base model. `None`: unknown.

@@ -208,7 +208,7 @@ impl FileWatcher {
 const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
 /// The text for operators about a file whose read does not end in time.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
-/// The text for operators about a file that the watcher could read and its owner could not.
+/// The text for operators about a file that the watcher could read and `load` could not.
 const LOAD_LATE: &str = "it could not be read in time";
 
 /// Runs `read`, which may block, on a thread of its own. `None`: `read` took longer than

@@ -12,7 +12,7 @@ use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming};
 
-/// The parts of a request body, and how the request states the end of the body.
+/// The parts of a request body, as they arrive from the client.
 pub struct RequestStream {
     parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
     /// How the request states the end of the body.

@@ -18,8 +18,8 @@ pub enum SendError {
     /// connection, shows which is true.
     #[error("the backend closed a pooled connection before a response to the request")]
     StaleConnection {
-        /// Whether the whole request was written to the connection. If not, the backend cannot have
-        /// executed the request.
+        /// Whether the whole request was written to the connection. `false`: the backend cannot have executed
+        /// the request.
         was_request_written: bool,
     },
     /// The backend closed the connection before the end of the response head. The connection was new, or a part
@@ -38,7 +38,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// The kind of the error as one word of a closed set, for records and metrics.
+    /// The kind of the error as a word from a fixed list, for records and metrics.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",

@@ -118,8 +118,8 @@ pub fn record_panic(task: BackgroundTask) {
         (task, clock::now()),
         MAX_RECENT_PANICS,
     );
-    // The message does not include the panic payload, which may contain a prompt or a key. The
-    // panic hook has already logged the location.
+    // The panic payload may contain a prompt or a key, so the message does not include it. The panic hook has
+    // already logged the location.
     tracing::error!(
         task = task.as_str(),
         "a panic was caught: the gateway continues"
@@ -202,7 +202,7 @@ impl SupervisedTask {
 
     /// Waits until the task ends. Must not be called again after it returned.
     pub async fn wait_for_end(&mut self) {
-        // The result is an abort or a normal end: panics are caught inside the task.
+        // Panics are caught inside the task, so the result is an abort or a normal end.
         let _ = (&mut self.0).await;
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The current period in which an event recurs. A period starts with its first event, and ends when no
-/// event has followed the last one for `QUIET_TIME`.
+/// The current period in which an event recurs. A period starts with its first event, and ends when the event
+/// has not recurred for `QUIET_TIME`.
 #[derive(Debug, Default)]
 pub struct EventPeriod {
     /// The times of the first and of the last event of the current period. `None`: no period is current.

@@ -19,8 +19,7 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Header that states for the client libraries of OpenAI whether to retry a request: `true` or
-/// `false`.
+/// Header that tells the client libraries of OpenAI whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Header with a key that the client chooses: its requests with one key count as one request
@@ -74,11 +73,10 @@ static JOINED: [(HeaderName, &str); 9] = [
 /// requests, and no permission allows it. `openai::engine_control` lists the headers that clients with a
 /// permission may send.
 const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
-/// Prefix of headers that change the behaviour of vLLM. They are removed like
-/// [`LOAD_METRICS_FORMAT_HEADER`].
+/// Prefix of headers that change the behaviour of vLLM. The gateway removes them from all client requests.
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
-/// Prefix of the headers that the gateway writes. They are removed from client requests, so that clients
-/// cannot forge them.
+/// Prefix of the headers that the gateway writes. The gateway removes them from client requests, so that
+/// clients cannot forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
 
 /// Names of response headers that a backend must not send to a client.
@@ -95,7 +93,7 @@ static NOT_FROM_BACKENDS: [&str; 11] = [
     "public-key-pins",
     "report-to",
     "strict-transport-security",
-    // LiteSpeed in front of the gateway sends the named resource instead of the response.
+    // LiteSpeed in front of the gateway would send the file that this header names instead of the response.
     "x-litespeed-location",
 ];
 /// Prefixes of response headers that a backend must not send to a client. All begin with `x-`.
@@ -104,7 +102,7 @@ static NOT_FROM_BACKENDS_PREFIXES: [&str; 7] = [
     GATEWAY_PREFIX,
     // The gateway states the rate limits of a tenant in these headers.
     "x-ratelimit-",
-    // Commands to a proxy in front of the gateway: nginx, Envoy, lighttpd, Perlbal and H2O, Apache.
+    // The proxies nginx, Envoy, lighttpd, Perlbal, H2O and Apache obey headers with these prefixes.
     "x-accel-",
     "x-envoy-",
     "x-lighttpd-",
@@ -190,9 +188,9 @@ pub fn upstream_request_headers(
     headers
 }
 
-/// Joins the fields of [`JOINED`] that occur several times. HTTP/2 divides cookies into several fields
-/// (RFC 9113 §8.2.3), and many servers read the first field of a list only. All other fields keep
-/// their number and order.
+/// Joins the headers of [`JOINED`] that occur several times. HTTP/2 divides cookies into several headers (RFC
+/// 9113 §8.2.3), and many servers read only the first header of a list. All other headers keep their number and
+/// order.
 fn join_fields(headers: &mut HeaderMap) {
     // A map without repeated names has as many values as names. Most requests are like this and need no search.
     if headers.len() == headers.keys_len() {
@@ -280,8 +278,7 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// Turns the response headers of a backend into the response headers for the client.
 ///
-/// Event streams get headers that keep proxies from buffering them, unless the backend set these
-/// headers.
+/// An event stream gets headers that keep proxies from buffering it. Values that the backend set stay.
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
     headers

@@ -33,8 +33,8 @@ pub struct OutputGap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCount;
 
-/// Time from the read of bytes of a stream to their write to the client, in seconds. The bounds begin
-/// at 10 µs, because the gateway forwards most chunks within 100 µs.
+/// Time from reading bytes of a stream to writing them to the client, in seconds. The bounds begin at 10 µs,
+/// because the gateway forwards most chunks within 100 µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkTransit;
 
@@ -42,11 +42,11 @@ pub struct ChunkTransit;
 pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
 /// Histogram of the numbers of tokens in one event with output.
 pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
-/// Histogram of the times from the read of bytes of a stream to their write to the client, in seconds.
+/// Histogram of the times from reading bytes of a stream to writing them to the client, in seconds.
 pub type ChunkTransitHistogram = FixedBucketHistogram<ChunkTransit>;
 
-/// Upper bounds of buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`], so that the counts of
-/// a histogram need no allocation.
+/// Upper bounds of buckets in ascending order. There are at most [`MAX_BUCKET_BOUNDS`], so that the counts of a
+/// histogram need no allocation.
 #[derive(Debug, Clone)]
 pub struct BucketBounds(BoundsStorage);
 
@@ -62,8 +62,8 @@ enum BoundsStorage {
 /// values.
 #[derive(Debug, Clone)]
 pub struct FixedBucketHistogram<S> {
-    /// Number of values in each bucket. A bucket has the values at or below its bound and above the
-    /// previous bound. The bucket after the last bound has no upper bound.
+    /// Number of values in each bucket. A value that equals a bound is in the bucket that ends at the bound.
+    /// The bucket after the last bound has no upper bound.
     bucket_counts: [u32; MAX_BUCKET_BOUNDS + 1],
     count: u32,
     sum: f64,
@@ -125,7 +125,7 @@ impl BucketBounds {
         ))
     }
 
-    /// The same bounds for a histogram that counts its values in exponential buckets too.
+    /// These bounds, for a histogram that counts its values in exponential buckets too.
     #[must_use]
     pub fn native(&self) -> Self {
         Self(BoundsStorage::Native((**self).into()))
@@ -229,8 +229,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// The `q` quantile of the values, interpolated and at most the largest value. `None` if there
-    /// are no values.
+    /// The `q` quantile of the values, interpolated and at most the largest value. `None`: there are no values.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         bucket_quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
     }
@@ -264,8 +263,7 @@ impl OutputGapHistogram {
     }
 }
 
-/// The `q` quantile of samples by nearest rank. Changes the order of the samples. `None` if there
-/// are no samples.
+/// The `q` quantile of samples by nearest rank. Changes the order of the samples. `None`: there are no samples.
 pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     let index = nearest_rank(samples.len() as u64, q)? - 1;
     Some(
@@ -275,8 +273,8 @@ pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     )
 }
 
-/// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.
-/// `None` if all counts are zero; infinity if the quantile is in the bucket without an upper bound.
+/// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does. `None`: all
+/// counts are zero. Infinity: the quantile is in the bucket without an upper bound.
 pub fn bucket_quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     let rank = q * total as f64;

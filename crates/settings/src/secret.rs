@@ -87,7 +87,7 @@ impl SecretMistake {
 }
 
 impl<'a> ConfiguredSecret<'a> {
-    /// Combines a secret with its use. `None`: the secret is not configured.
+    /// Combines a secret with the text that says what it is for. `None`: the secret is not configured.
     pub fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
         Some(Self {
             purpose: purpose.into(),

@@ -65,7 +65,7 @@ struct KvBlock {
     /// The chained hash by which the block is found. `None`: the block is not full, or another block is already
     /// found by this hash.
     hash: Option<u64>,
-    /// Number of the last release of this block, counted over all blocks of the pool.
+    /// The value of `BlockPool::release_count` at the last release of this block.
     release_order: u64,
 }
 

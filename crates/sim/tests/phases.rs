@@ -31,7 +31,7 @@ const H100: EngineSpec = EngineSpec {
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
 /// Length of the window over which the gateway computes the mean prefill time.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
-/// Time that the API server of the engine needs to read a request. It reads one request at a time.
+/// Time that the API server of the engine needs to read a request. The API server reads one request at a time.
 const READ: Duration = Duration::from_millis(4);
 /// Time from the end of a batch until its tokens leave the API server of the engine.
 const AFTER: Duration = Duration::from_millis(3);

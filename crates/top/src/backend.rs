@@ -74,7 +74,7 @@ impl DrainRisk {
     }
 }
 
-/// The title and the lines of text about one backend, with the verdicts that hold for this backend.
+/// The title and the lines of text about one backend, with its active verdicts.
 pub(super) fn backend_details(
     backend: &BackendSummary,
     verdicts: &[Verdict],

@@ -54,7 +54,7 @@ pub(super) enum CellTone {
 enum SortKey {
     Text(String),
     Number(f64),
-    /// The value is unknown. The row comes last in both sort directions.
+    /// The value is unknown. The row is the last one in both sort directions.
     None,
 }
 
@@ -388,7 +388,7 @@ fn ended_row(request: &EndedRequest) -> TableRow {
 }
 
 impl TableRow {
-    /// Whether a cell or the whole name contains `filter`, regardless of case. `filter` is in lower case.
+    /// Whether a cell or the full name contains `filter`, regardless of case. `filter` is in lower case.
     pub(super) fn matches_filter(&self, filter: &str) -> bool {
         let is_match = |words: &str| words.to_lowercase().contains(filter);
         is_match(&self.name) || self.cells.iter().any(|cell| is_match(&cell.text))

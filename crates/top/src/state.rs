@@ -38,7 +38,7 @@ pub enum InputMode {
     Watching,
     /// The user types the filter.
     Filtering,
-    /// The user is asked whether a backend is to be drained or undrained.
+    /// The user must confirm that a backend is to be drained, or that its drain is to be ended.
     Confirming {
         /// The name of the backend.
         backend: String,

@@ -64,7 +64,8 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Option
 }
 
 impl BackendFacts {
-    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`. `None`: unknown.
+    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`. `None`: the page does not show
+    /// the setting.
     pub(crate) fn cache_setting(&self, name: &str) -> Option<String> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let mut lines = page.lines();

@@ -88,7 +88,7 @@ fn unserved_remark(backend: &Value) -> Option<Remark> {
     )
 }
 
-/// The remark about trace spans that the gateway could not export. `None`: every span was exported.
+/// The remark about trace spans that the gateway could not export. `None`: no export failed.
 fn failed_spans_remark(status: &Value) -> Option<Remark> {
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");

@@ -113,8 +113,8 @@ impl ServerClient {
         }
     }
 
-    /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
-    /// connection after its response.
+    /// Takes an idle connection to the server. `None`: no connection is idle. The usual reason is that the
+    /// server closes each connection after its response.
     pub(super) fn take_idle_connection(&self) -> Option<Box<Connection>> {
         self.idle.take(&self.client.timeouts, clock::now())
     }

@@ -80,7 +80,7 @@ pub struct EngineLoad {
     pub gaps: Option<f64>,
     /// Lifetimes, idle times and reuse gaps of KV blocks.
     pub kv_blocks: KvBlockTimes,
-    /// 1 if all engines are awake, 0 if an engine is asleep: its weights are not on the GPU.
+    /// 1: all engines are awake. 0: an engine is asleep, which means that its weights are not on the GPU.
     pub awake: Option<f64>,
     /// Start time of the process, in seconds since the Unix epoch.
     pub started: Option<f64>,
@@ -99,7 +99,8 @@ pub struct TokenCounts {
     pub generated: f64,
 }
 
-/// Times of KV blocks since the start of the process: sums in seconds, and the number of times in each sum.
+/// Times of KV blocks since the start of the process. Each kind of time has a sum in seconds and the number of
+/// times in the sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvBlockTimes {
     /// Times from the allocation of a block to its eviction.

@@ -1,4 +1,4 @@
-//! The values on a metrics page that change only when the engine computes.
+//! A hash of the values on a metrics page that change only when the engine computes.
 
 use super::metric_sample::lines;
 use memchr::memmem;
@@ -16,7 +16,8 @@ const PROCESS_PREFIXES: [&[u8]; 6] = [
 ];
 /// Parts of the names of metrics that change when requests arrive, or when clients disconnect.
 const ARRIVAL_PARTS: [&[u8]; 4] = [b"request", b"reqs", b"queue", b"abort"];
-/// Part of the names of counters of finished requests. Only the engine increments these counters.
+/// Part of the names of counters of finished requests. They count as signs of work, because only the engine
+/// increments them.
 const FINISHED_PART: &[u8] = b"success";
 
 /// A hash of the lines of a metrics page that change only when the engine computes. Lines of metrics that are

@@ -1,6 +1,6 @@
 //! Parses the metrics pages of inference engines into an [`EngineLoad`].
 //!
-//! One pass over the bytes of a page reads the few metrics that the gateway uses. The parser knows every name
+//! One pass over the bytes of a page reads the few metrics that the gateway uses. The parser knows all names
 //! that versions of the engines have given these metrics. The module `tables` has one table for each engine
 //! kind. A test reads a page of each engine kind from `tests/pages` or `tests/wire/metrics`.
 

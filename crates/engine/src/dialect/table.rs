@@ -14,7 +14,7 @@ pub(super) struct MetricsDialect {
     /// The prefix of the metric names, without the `:` or `_` that follows it. Some exporters write `vllm_x`
     /// instead of `vllm:x`.
     prefix: NameHead,
-    /// Number of leading bytes of the prefix that are compared: all of them, but at most [`HEAD_BYTES`].
+    /// Number of leading bytes of the prefix that are compared, at most [`HEAD_BYTES`].
     prefix_length: usize,
     /// The bytes that can follow the compared bytes of the prefix.
     separators: [u8; 2],
@@ -22,7 +22,7 @@ pub(super) struct MetricsDialect {
     index: NameIndex,
 }
 
-/// One value, and the metric names under which versions of the engine export it.
+/// A value of the load, and the metric names under which versions of the engine export this value.
 pub(super) struct MetricRow {
     /// Names without the prefix of the dialect, the preferred name first. A page can have one value under
     /// several names, so values of different names are never summed.

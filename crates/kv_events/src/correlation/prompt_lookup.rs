@@ -19,7 +19,7 @@ pub struct PromptText<'a> {
 pub struct PromptLookup {
     /// Number of leading text blocks that are known, plus one if the index knows the whole text.
     known: usize,
-    /// Whether the index knows the last engine block of the whole text.
+    /// Whether the index knows the place of the whole text.
     is_whole: bool,
     /// The place of the first known text block. Most engines have either nothing or all of a prompt in the
     /// cache, so most lookups need only `first` and `last`.

@@ -11,8 +11,8 @@ use crate::decoder::{BlockHash, BlockRemoved, BlockStored, CacheKind, KvEvent, M
 #[derive(Debug)]
 pub struct CacheContents {
     on_gpu: BlockSet,
-    /// Blocks in CPU memory, on a disk or in a shared store. The engine loads them faster than it
-    /// would compute them.
+    /// Blocks in CPU memory, on a disk or in a shared store. Loading them is faster for the engine than
+    /// computing them.
     offloaded: BlockSet,
     /// The group of layers whose blocks are stored. `None`: no event has arrived.
     followed: Option<Group>,
@@ -36,8 +36,8 @@ pub struct StoredChain<'a> {
 }
 
 impl CacheContents {
-    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and also of offloaded blocks.
-    /// `seed`: a random number.
+    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and maximum number of offloaded
+    /// blocks. `seed`: a random number.
     pub fn new(max_blocks: usize, seed: u64) -> Self {
         Self {
             on_gpu: BlockSet::new(max_blocks, seed),
@@ -57,7 +57,7 @@ impl CacheContents {
         self.on_gpu.is_empty()
     }
 
-    /// Number of bytes that the known contents of the cache take in the gateway.
+    /// Number of bytes that this value uses in the gateway.
     pub fn bytes(&self) -> usize {
         self.on_gpu.bytes() + self.offloaded.bytes()
     }

@@ -18,8 +18,8 @@ named_enum! {
         /// The subscriber has never been connected.
         #[default]
         Off = "off",
-        /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
-        /// it yet, or a replay is under way.
+        /// Messages are missing, or may be missing: the connection is lost, no message has arrived on the new
+        /// connection yet, or a replay is in progress.
         Gap = "gap",
         /// All messages since a moment after the start of the engine were applied. The blocks that the engine
         /// stored earlier are unknown.

@@ -30,7 +30,7 @@ pub struct BackendBody {
     idle_pool: IdlePool,
     /// Longest time without a part of the body. After it, reading fails. `None`: there is no limit.
     pub(crate) max_silence: Option<Duration>,
-    /// The timer that ends `max_silence` after the last part. `None`: the body does not wait for a part.
+    /// The timer that ends `max_silence` after the last part. `None`: no read is waiting for a part.
     silence: Option<Pin<Box<Sleep>>>,
 }
 

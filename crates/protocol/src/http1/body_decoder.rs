@@ -23,9 +23,10 @@ pub struct ChunkedDecoder {
     state: ChunkState,
     /// Whether to reject framing that other HTTP implementations may interpret differently.
     is_strict: bool,
-    /// The beginning of the line that is being read, or the trailer section as far as it arrived.
+    /// The part of the current line, or of the trailer section, that has arrived.
     line_buffer: Vec<u8>,
-    /// Trailers of a body that has ended. `None`: no trailers, or they were taken.
+    /// Trailers of a body that has ended. `None`: there were no trailers, or [`BodyDecoder::take_trailers`] has
+    /// returned them.
     trailers: Option<Box<HeaderMap>>,
 }
 
@@ -42,8 +43,7 @@ enum ChunkState {
     Complete,
 }
 
-/// Greatest length of the line with the size and the extensions of a chunk, and of a trailer
-/// section, in bytes.
+/// Greatest length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
 /// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
@@ -126,7 +126,8 @@ impl BodyDecoder {
         )
     }
 
-    /// Takes the trailers of a body that has ended. `None`: no trailers, or they were taken before.
+    /// Takes the trailers of a body that has ended. `None`: there were no trailers, or an earlier call has
+    /// returned them.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         let Self::Chunked(decoder) = self else {
             return None;

@@ -35,8 +35,8 @@ pub struct RequestSummary {
 }
 
 impl ResponseFraming {
-    /// The framing of a response body. `exact_length`: number of bytes of the body, used if the
-    /// head has no `content-length`. `None`: the number is not known.
+    /// The framing of a response body. `exact_length`: the number of bytes of the body, which counts if the
+    /// head has no `content-length`. `None`: the number is unknown.
     pub fn for_response(
         client: &RequestSummary,
         head: &response::Parts,

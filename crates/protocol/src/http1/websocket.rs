@@ -1,5 +1,5 @@
-//! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake and
-//! forwards the frames unread.
+//! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake, and forwards the
+//! frames without reading them.
 
 use crate::headers::has_token;
 use base64::prelude::{BASE64_STANDARD, Engine as _};

@@ -85,7 +85,7 @@ struct PieceScan<'a, S, F> {
     report: F,
 }
 
-/// Greatest nesting depth of the objects and arrays that paths lead into.
+/// Greatest depth of the objects and arrays that a path may enter.
 const MAX_DEPTH: usize = 12;
 
 impl Default for JsonScanner {

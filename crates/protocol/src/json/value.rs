@@ -21,7 +21,7 @@ pub enum JsonValue<'a> {
     Object,
     /// The start of an array. Reports of its elements follow.
     Array,
-    /// The end of the object or array whose start was reported last at this path.
+    /// The end of the object or array whose start was the last report at this path.
     End {
         /// Whether the object or array has no members or elements.
         is_empty: bool,
@@ -85,8 +85,8 @@ impl<'a> JsonValue<'a> {
         self.as_number().filter(|real: &f64| real.is_finite())
     }
 
-    /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
-    /// which are eleven days.
+    /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹. 10⁹
+    /// milliseconds are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
         let millis = self
             .as_number()

@@ -47,7 +47,7 @@ impl Charge {
     }
 
     /// Adds bytes to the counts of this use, of its party and of all parties. If a count would exceed its
-    /// limit, adds nothing and returns that limit as the error.
+    /// limit, no count changes, and the error is this limit.
     pub fn add(&mut self, bytes: usize, limits: &MemoryLimits) -> Result<(), ExceededLimit> {
         if self.bytes + bytes > limits.one {
             return Err(ExceededLimit::One);

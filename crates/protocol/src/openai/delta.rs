@@ -14,8 +14,7 @@ pub struct Delta {
     pub is_empty_text: bool,
     /// Exact number of output tokens in the event. `None`: the event does not state it.
     pub tokens: Option<u32>,
-    /// Index of the choice that the event belongs to. If the event has several choices, the index
-    /// of the last one. 0 for APIs without choices.
+    /// Index of the choice in the event, or of the last one if there are several. 0 for APIs without choices.
     pub choice: usize,
     /// Finish reason of a choice that ends with this event. `None`: no choice ends.
     pub finish: Option<FinishReason>,
@@ -50,7 +49,7 @@ impl Delta {
 /// A kind of output that an event carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputKind {
-    /// Tokens without text. The event does not show whether the tokens are reasoning or answer.
+    /// Tokens without text, which can be reasoning or answer.
     Unspecified,
     /// Text of the model's reasoning.
     Reasoning,
@@ -58,8 +57,7 @@ pub enum OutputKind {
     Text,
     /// A part of a tool call.
     ToolCall,
-    /// Output that the gateway does not know: an unknown field or event, or data of an unknown
-    /// format.
+    /// Output in an unknown form: an unknown field or event, or data of an unknown format.
     Unknown,
 }
 
@@ -120,7 +118,7 @@ named_enum! {
 /// An error that the backend reports inside a 200 response, or in the body of an error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InBandError {
-    /// The error code as text. In the response it is a number or a string. `None`: there is no code.
+    /// The error code as text. The response states it as a number or a string. `None`: the error has no code.
     pub code: Option<Box<str>>,
     /// The value of `error.type`. `None`: the error has no type.
     pub kind: Option<Box<str>>,

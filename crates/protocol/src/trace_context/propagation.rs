@@ -56,8 +56,8 @@ pub struct PropagationFormats {
 }
 
 impl Propagation {
-    /// Continues the client's trace, or starts a trace with the id `random`. `now` is the time for
-    /// the rate limit.
+    /// Continues the client's trace, or starts a trace with the id `random`. `now`: the time for the rate
+    /// limit.
     pub fn start_trace(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
         let mut link = None;
         let mut continued = None;

@@ -11,8 +11,8 @@ pub struct CostModel {
     /// Whether a step takes the longer of its compute time (prefill) and its memory time (weights and KV
     /// cache), as in the roofline model. `false`: it takes their sum.
     pub is_roofline: bool,
-    /// Seconds for each pair of a computed prompt token and a token of its context: the quadratic
-    /// part of attention.
+    /// Seconds for each pair of a computed prompt token and a token of its context. The number of pairs is the
+    /// quadratic part of attention.
     pub attention_pair_seconds: f64,
     /// Standard deviation of the natural logarithm of a random factor that lengthens or shortens each step. The
     /// median factor is 1.

@@ -78,7 +78,7 @@ enum BatchEntry {
     Tokens(Vec<u32>),
 }
 
-/// The sequences that a request causes in the engine, and the usage that it requests.
+/// The sequences that a request causes in the engine, and the form of usage that the request asks for.
 #[derive(Debug, Default)]
 pub(super) struct GenerationWork {
     /// The prompts. Only completions and embeddings accept several.
@@ -246,7 +246,7 @@ impl InferenceRequestBody {
         Ok(())
     }
 
-    /// The maximum number of output tokens that the request names. `None`: the request names none.
+    /// The maximum number of output tokens in the request. `None`: the request states no maximum.
     fn requested_output_tokens(&self, limits: ModelLimits<'_>) -> Result<Option<u32>, VllmError> {
         let limit_fields = [
             ("max_completion_tokens", self.max_completion_tokens),

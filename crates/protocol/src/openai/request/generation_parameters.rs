@@ -46,7 +46,7 @@ pub(super) enum GenerationParameter {
     StopSequences,
 }
 
-/// Greatest number of stop sequences of a request that are kept. OpenAI allows 4, vLLM any number.
+/// Greatest number of stop sequences of a request that are stored. OpenAI allows 4, and vLLM any number.
 const MAX_STOP_SEQUENCES: usize = 16;
 /// Length in bytes to which a stop sequence is cut.
 const MAX_STOP_SEQUENCE_BYTES: usize = 256;

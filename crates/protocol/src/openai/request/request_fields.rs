@@ -26,9 +26,8 @@ pub struct RequestFields {
     /// The edit that requests usage at the end of the stream. `None`: the client requests usage itself,
     /// requests no stream, or sends `stream_options` that the backend will reject.
     pub usage_splice: Option<Splice>,
-    /// The edit that requests continuous usage in addition to the usage event that the client
-    /// requests. `None`: the client does not request usage, or the body has
-    /// `continuous_usage_stats`.
+    /// The edit that requests continuous usage, if the client requests only the usage event. `None`: the client
+    /// does not request usage, or the body has `continuous_usage_stats`.
     pub continuous_usage_splice: Option<Splice>,
     /// The client's limit of generated tokens: the first of `max_completion_tokens`, `max_tokens` and
     /// `max_output_tokens` that the body has.
@@ -50,7 +49,7 @@ pub struct RequestFields {
     /// Whether the request creates or uses state at its backend, such as a stored response or a KV
     /// transfer. Such a request is executed at most once.
     pub is_stateful: bool,
-    /// Whether the client forbids to store the response: `store` is exactly `false`.
+    /// Whether the client forbids storing the response: `store` is exactly `false`.
     pub forbids_store: bool,
     /// Whether the engine may generate the response after it has answered: `background` has another value than
     /// `false`. Some texts and numbers count as `true` for engines.
@@ -69,7 +68,8 @@ pub enum CacheSaltSpan {
     WrongType,
 }
 
-/// A field and its row in [`REQUEST_FIELDS`], or in [`engine_control::FIELDS`] for a control.
+/// The path of a field and its row in [`REQUEST_FIELDS`]. The row of an engine-control field is in
+/// [`engine_control::FIELDS`].
 #[derive(Debug, Clone, Copy)]
 struct FieldRow {
     row: usize,

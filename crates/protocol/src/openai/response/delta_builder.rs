@@ -35,7 +35,7 @@ pub(super) struct DeltaBuilder {
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
-    /// Whether a field shows that a complete response has an answer, although the answer may be empty.
+    /// Whether a field shows that a complete response has an answer, even if the answer is empty.
     pub(super) has_document_answer: bool,
     /// Whether the type of the whole object says that it is an error.
     is_error_object: bool,

@@ -7,8 +7,7 @@ use crate::json::is_string_content;
 use crate::openai::{Delta, OutputKind};
 use std::ops::Range;
 
-/// The event with which later events are compared: the last parsed event, if it contains output and
-/// nothing else.
+/// The event with which later events are compared: the last parsed event, if it contains only output.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
     /// The data of the event. Empty if the data is longer than [`MAX_TEMPLATE_BYTES`] or did not
@@ -89,8 +88,8 @@ impl EventTemplate {
         self.text = (end - 1).saturating_sub(length)..end - 1;
     }
 
-    /// Finishes an event that was parsed. The event becomes the template if it contains one output
-    /// text and nothing else.
+    /// Finishes an event that was parsed. The event becomes the template if it contains exactly one output text
+    /// and no other content.
     pub(super) fn end(&mut self, event_type: &str, delta: &Delta) {
         let output_only = Delta {
             output: delta.output,

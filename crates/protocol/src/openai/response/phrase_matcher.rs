@@ -8,7 +8,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, BuildError};
 
-/// An automaton for a set of phrases, ignoring the case of ASCII letters.
+/// An automaton that finds a set of phrases, without regard to the case of ASCII letters.
 #[derive(Debug)]
 pub struct PhraseMatcher {
     automaton: NFA,

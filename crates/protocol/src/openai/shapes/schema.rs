@@ -65,7 +65,7 @@ pub(in crate::openai) enum ResponseField {
     Role,
     /// Output text, or an object that represents output, such as a tool call.
     Output(OutputKind),
-    /// The object that contains the output of a choice. A value that is not an object counts as output.
+    /// The object that contains the output of a choice. A value of another type counts as output.
     Delta,
     /// A field without a path of its own in a delta or a content block, where output is expected.
     UnknownOutput,
