@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct GroupSummary {
     /// Name of the model or of the tenant, as in the metric labels.
     pub name: String,
-    /// Number of requests that ended.
+    /// Number of requests that ended in the last minute.
     pub requests: u64,
-    /// Number of failed requests.
+    /// Number of these requests that failed.
     pub failed: u64,
     /// Number of responses with a status of 4xx that are not refusals.
     pub client_errors: u64,
-    /// Number of refused requests.
+    /// Number of these requests that were refused.
     pub refused: u64,
     /// Number of requests whose client disconnected.
     pub client_disconnects: u64,

@@ -57,7 +57,7 @@ named_enum! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
-        /// A verdict held.
+        /// A verdict was active.
         Verdict = "verdict",
         /// A backend was drained.
         Drain = "drain",

@@ -68,7 +68,7 @@ impl Remark {
         }
     }
 
-    /// Sets the remedy.
+    /// Sets the flag, environment variable or command that corrects the problem.
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
             remedy: Some(remedy.into()),

@@ -32,7 +32,6 @@ pub(super) enum GatewayListener {
 pub(super) struct VllmVersion(pub(super) u32, pub(super) u32);
 
 impl GatheredResponse {
-    /// Whether the status is 200.
     pub(super) fn is_ok(&self) -> bool {
         self.status == StatusCode::OK
     }
@@ -117,7 +116,6 @@ impl BackendFacts {
         first.and_then(|model| model.server).or_else(by_metrics)
     }
 
-    /// Whether the server is vLLM.
     pub(super) fn is_vllm(&self) -> bool {
         self.server() == Some(EngineKind::Vllm)
     }

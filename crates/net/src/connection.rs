@@ -133,7 +133,6 @@ impl UnsentRequest {
         }
     }
 
-    /// Whether the whole request is written.
     pub(crate) fn is_written(&self) -> bool {
         !self.buffered.has_remaining() && self.stream.is_none()
     }

@@ -79,7 +79,7 @@ impl BackgroundTask {
     /// Writes lines of the access log or of a trace capture.
     pub const LOG_WRITER: Self = Self::new("log_writer");
 
-    /// A kind of background task with this name.
+    /// A kind of background task. `name`: its name in metrics and logs.
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }

@@ -59,7 +59,6 @@ pub struct GatewayTables {
     pub schema: Schema,
 }
 
-/// The recording rules.
 const RECORDING_RULES: &str = include_str!("../../../config/prometheus/recording-rules.yml");
 /// The alert rules, with links to runbooks at `http://127.0.0.1:9090/runbooks`.
 const ALERT_RULES: &str = include_str!("../../../config/prometheus/alert-rules.yml");
@@ -67,9 +66,7 @@ const ALERT_RULES: &str = include_str!("../../../config/prometheus/alert-rules.y
 /// this URL.
 const ALERTMANAGER_CONFIG: &str = include_str!("../../../config/alertmanager/alertmanager.yml");
 
-/// The main dashboard.
 const OVERVIEW_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/overview.json");
-/// The dashboard of one backend.
 const BACKEND_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/backend.json");
 
 /// The data sources of Grafana for the addresses of `docker/compose.yml`. Exemplars link to traces in

@@ -370,7 +370,6 @@ fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<It
         .map(<[u8]>::trim_ascii)
 }
 
-/// The headers that `Connection` names.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     list_items(headers, &CONNECTION)
         .filter_map(|name| HeaderName::from_bytes(name).ok())

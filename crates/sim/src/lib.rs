@@ -47,7 +47,6 @@ pub struct Simulator {
     backends: Vec<Arc<SimulatedBackend>>,
 }
 
-/// The listeners of one backend.
 #[derive(Debug)]
 struct BackendListeners {
     http: TcpListener,

@@ -40,7 +40,7 @@ pub enum InputMode {
     Filtering,
     /// The user must confirm that a backend is to be drained, or that its drain is to be ended.
     Confirming {
-        /// The name of the backend.
+        /// The name of the backend to drain, or whose drain is to be ended.
         backend: String,
         /// `true`: the backend is to be drained. `false`: its drain is to be ended.
         is_drained: bool,

@@ -7,7 +7,6 @@ use super::metric_sample::{MAX_NUMBER, MetricSample, lines};
 use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 use super::tables::{DIALECT_COUNT, DIALECTS};
 
-/// The parser of one metrics page.
 pub(super) struct PageParser {
     load: EngineLoad,
     /// The engine kind of the first metric whose value was used. Later metrics of other engine kinds are

@@ -225,7 +225,6 @@ impl MetricRow {
         })
     }
 
-    /// The row of the number of running requests.
     pub(super) const fn running(names: &'static [&'static str]) -> Self {
         Self::sum(names, |load| &mut load.running)
     }
@@ -237,7 +236,6 @@ impl MetricRow {
         })
     }
 
-    /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
         Self {
             names,

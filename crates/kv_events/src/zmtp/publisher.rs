@@ -70,7 +70,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes a message.
+    /// Stores a message for all subscribers and for replays. Does not wait for a subscriber.
     pub fn publish(&self, payload: Vec<u8>) {
         let mut buffer = lock(&self.buffer);
         buffer.push(payload.into());

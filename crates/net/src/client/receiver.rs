@@ -30,7 +30,6 @@ pub struct ReceiverClient {
     idle: IdlePool,
 }
 
-/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a response body, in bytes. The body is read only so that the connection can be
 /// reused.

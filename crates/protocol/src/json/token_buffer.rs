@@ -3,7 +3,6 @@
 /// A split name or scalar: its first bytes and its total length.
 #[derive(Debug, Clone)]
 pub(super) struct TokenBuffer {
-    /// The first bytes of the token.
     bytes: [u8; MAX_TOKEN_BYTES],
     /// Length of the token in bytes, which can exceed the buffer. 0: the current token is not split.
     len: usize,

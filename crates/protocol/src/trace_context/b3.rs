@@ -5,7 +5,6 @@ use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
-/// Names of all B3 headers.
 pub(super) static B3_HEADERS: [HeaderName; 6] =
     [B3_SINGLE, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
 
@@ -16,7 +15,6 @@ const PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// Whether a header is one of [`B3_HEADERS`].
 pub(super) fn is_b3_header(name: &str) -> bool {
     name == "b3" || (name.starts_with("x-b3-") && B3_HEADERS.iter().any(|header| header == name))
 }

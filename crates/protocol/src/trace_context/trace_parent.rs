@@ -17,7 +17,6 @@ pub struct TraceParent {
 /// The trace context that a client sent.
 #[derive(Debug)]
 pub(super) struct RemoteTraceContext {
-    /// The span of the client.
     pub(super) parent: TraceParent,
     /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
     pub(super) sampling_decision: Option<bool>,

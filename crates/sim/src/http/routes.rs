@@ -224,7 +224,6 @@ async fn embed(
     )))
 }
 
-/// The span data of a request.
 fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> RequestSpan {
     let parent = headers
         .get(TRACE_PARENT_HEADER)

@@ -119,7 +119,6 @@ impl EngineTelemetry {
     }
 }
 
-/// Adds a time to a histogram.
 fn observe(histogram: &mut EngineHistogram, time: Duration) {
     histogram.record_n(time.as_secs_f64(), 1);
 }

@@ -428,7 +428,6 @@ impl FieldParser {
         }
     }
 
-    /// Reads a field of [`engine_control::FIELDS`].
     fn read_control(
         &mut self,
         row: usize,

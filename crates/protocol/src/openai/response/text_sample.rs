@@ -8,7 +8,6 @@
 pub struct TextSample {
     /// One bit for each value of the hash modulo 128: whether a piece had it.
     seen: u128,
-    /// Number of pieces.
     pieces: u8,
     /// Number of pieces whose hash differed from those of all earlier pieces.
     distinct: u8,

@@ -3,7 +3,6 @@
 
 use super::openai::OpenAiFormat;
 
-/// The templates of chat completions.
 pub(super) static CHAT: OpenAiFormat = OpenAiFormat {
     prefix: r#"{"id":$id,"object":"chat.completion.chunk","created":$created,"model":$model,"choices":["#,
     role: Some(
