@@ -1,5 +1,5 @@
-//! Recent times of the requests of a backend, from two sources: the gaps between outputs in the
-//! streams through this gateway, and the counters of the engine.
+//! Recent times of the requests of a backend, from two sources: gaps between outputs in the streams through
+//! this gateway, and counters of the engine.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ pub(super) struct RollingGapHistogram {
 /// counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MeanPrefill {
-    /// The load of an earlier scrape, with which the counters are compared, and the start of that
-    /// scrape. `None` before the first scrape.
+    /// The load of an earlier scrape, with which the counters are compared, and the start of that scrape.
+    /// `None`: no scrape yet.
     baseline: Option<(EngineLoad, Instant)>,
     /// The mean prefill time since the baseline. It does not change while the engine's counters do not
     /// grow. `None`: not known.
@@ -97,8 +97,8 @@ impl MeanPrefill {
     }
 }
 
-/// The mean prefill time of the requests since the load `baseline`. `None`: there are no new requests,
-/// or a counter is missing.
+/// The mean prefill time of the requests since the load `baseline`. `None`: no requests since then, or a
+/// counter is missing.
 fn mean_prefill_since(baseline: &EngineLoad, load: &EngineLoad) -> Option<Duration> {
     let requests = load.prefilled? - baseline.prefilled?;
     let seconds = load.prefill_seconds? - baseline.prefill_seconds?;
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(mean.time, None);
         mean.record_load(&load(12.0, 100.5), now);
         assert_eq!(mean.time, Some(Duration::from_millis(250)));
-        // A scrape without new requests keeps the mean, and so does a restart.
+        // Neither a scrape without new requests nor a restart changes the mean.
         mean.record_load(&load(12.0, 100.5), now);
         mean.record_load(&load(0.0, 0.0), now);
         assert_eq!(mean.time, Some(Duration::from_millis(250)));

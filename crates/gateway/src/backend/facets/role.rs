@@ -16,8 +16,8 @@ use tokenweir_routing::resilience::FailureKind;
 pub struct RoleFacet {
     /// Index in [`Role::ALL`], plus 1. 0: the backend has no role.
     role: AtomicU8,
-    /// Whether, since its start, the backend computed a prompt for another one without naming KV blocks,
-    /// because it has no KV connector.
+    /// Whether the backend has computed a prompt for another backend without naming KV blocks since its start.
+    /// Such a backend has no KV connector.
     lacks_blocks: AtomicFlag,
 }
 
@@ -34,8 +34,8 @@ impl RoleFacet {
         self.role.store(value, Ordering::Relaxed);
     }
 
-    /// Records that the backend computed a prompt for another one, and names no KV blocks that the other
-    /// one could fetch. Until the backend restarts, it computes no prompts for others.
+    /// Records that the backend computed a prompt for another backend but named no KV blocks to fetch. Until it
+    /// restarts, the backend computes no prompts for others.
     pub fn on_prefill_without_blocks(&self, id: &BackendId) {
         if !self.lacks_blocks.replace(true) {
             tracing::warn!(backend = %id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
@@ -54,7 +54,7 @@ impl BackendFacet for RoleFacet {
         self.lacks_blocks.set(false);
     }
 
-    /// A backend that could not read the blocks of another one computes the prompt itself.
+    /// If a backend could not read the blocks of another one, it computes the prompt itself.
     fn on_failure(&self, kind: FailureKind, _id: &BackendId) -> bool {
         kind == FailureKind::TransferFailed
     }

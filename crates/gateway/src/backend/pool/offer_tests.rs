@@ -244,7 +244,7 @@ fn uneven_pool() -> BackendPool {
     pool
 }
 
-/// The requirements of a request with a prompt of `prompt` and at most 8 output tokens.
+/// The requirements of a request with the prompt `prompt` and at most 8 output tokens.
 fn short_output(
     prompt: &Arc<PromptFingerprint>,
     longer_than: Option<u32>,
@@ -338,7 +338,7 @@ fn a_wait_for_more_context_ends_without_hope() {
 
 #[test]
 fn only_backends_with_enough_context_are_woken() {
-    // The choice among several is random.
+    // The choice among several backends is random.
     for _ in 0..16 {
         let pool = uneven_pool();
         let backends = pool.backends();

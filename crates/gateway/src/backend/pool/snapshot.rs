@@ -1,6 +1,6 @@
-//! An immutable snapshot of the backend pool: the backends, the routes and the policy. The snapshot
-//! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
-//! change of the pool makes a new snapshot, so a request never sees a part of a change.
+//! An immutable snapshot of the backend pool: the backends, the routes and the policy. The snapshot finds the
+//! eligible backends of a request, runs the policy and leases the picked backend. Each change of the pool makes
+//! a new snapshot, so a request never sees an incomplete change.
 
 use super::eligible_backends::{
     self, BackendRequirements, BackendSearch, BreakerMode, EligibleBackends,
@@ -41,9 +41,9 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// What options share between all backends.
+    /// The state that options share between all backends.
     pub(super) facets: PoolFacets,
-    /// Whether an option of any backend keeps whole requests away from it.
+    /// Whether an option keeps whole requests away from any backend.
     pub(super) has_unsuitable: bool,
 }
 
@@ -55,13 +55,13 @@ const MAX_COMPARED_CACHES: usize = 64;
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
     choice: PolicyChoice,
-    /// Greatest number of prompt tokens that an eligible backend has cached, full or not.
+    /// Greatest number of prompt tokens that any eligible backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
 }
 
-/// What an engine probably has to do for a request.
+/// The expected work of an engine for a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpectedWork {
     /// Tokens that the engine has to compute: uncached prompt and expected output.
@@ -84,9 +84,8 @@ impl ExpectedWork {
 // === impl PoolSnapshot ===
 
 impl PoolSnapshot {
-    /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
-    /// request, and all such backends are full. Fails if no backend could serve the request.
-    /// `sequence`: the number of the decision.
+    /// Picks a backend for a request with the policy. `sequence`: the number of the decision. `None`: all
+    /// backends that could serve the request are full. Fails if no backend could serve the request.
     pub(super) fn pick(
         &self,
         search: &BackendSearch<'_>,
@@ -130,8 +129,7 @@ impl PoolSnapshot {
             }
             None => {
                 self.request_activation(route, requirements, now);
-                // This is the first request after the loss of the last backend: `readiness` logs
-                // the loss.
+                // This request is the first since no backend is available any more. `readiness` logs that.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
                     self.readiness(now);
                 }
@@ -140,8 +138,8 @@ impl PoolSnapshot {
         }
     }
 
-    /// Asks for one unavailable backend that may be able to serve the request and that an option can
-    /// make available, unless one was asked for already.
+    /// Asks an option to make one unavailable backend available that may be able to serve the request, unless
+    /// an earlier request for such a backend is still open.
     fn request_activation(
         &self,
         route: &ModelRoute,
@@ -156,7 +154,7 @@ impl PoolSnapshot {
         };
         let positions = route.backends.iter().copied().filter(can_activate);
         let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
-        // The backend is picked at random, because the first one may not become available.
+        // A random choice, because a fixed one might never become available.
         let is_requested = |backend: &&Arc<Backend>| {
             backend
                 .facets
@@ -230,7 +228,7 @@ impl PoolSnapshot {
         (lease, Arc::new(decision))
     }
 
-    /// Records the choice for the shares of the candidates.
+    /// Updates the traffic shares of the candidates with the choice.
     fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
         let changes = shares::credit_changes(candidates, chosen);
         for (candidate, change) in candidates.iter().zip(changes) {
@@ -241,10 +239,9 @@ impl PoolSnapshot {
         }
     }
 
-    /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.
-    /// Call this when a request was routed without regard to ejections. That alone is not panic
-    /// mode: ejections are also ignored after attempts on all other backends, or while backends
-    /// report overload for a moment.
+    /// Whether the backends at these positions are in panic mode. Logs the start of panic mode. Call this when
+    /// a request was routed without regard to ejections. That alone is not panic mode: the gateway also ignores
+    /// ejections after attempts on all other backends, and while backends report overload for a moment.
     fn check_panic_mode(&self, positions: &[usize], now: Instant) -> bool {
         let availabilities = positions
             .iter()
@@ -289,8 +286,7 @@ impl PoolSnapshot {
         };
         let mut eligible = filter_sample_first(BreakerMode::Enforced);
         if sample.is_some() && eligible.is_panic(self.panic_threshold) {
-            // The sample may contain many ejected backends by chance, so panic mode is decided from
-            // all backends.
+            // A sample may by chance contain many ejected backends, so all backends decide about panic mode.
             eligible = filter_positions(&route.backends, BreakerMode::Enforced);
         }
         let eligible = match eligible.required_breaker_mode(self.panic_threshold) {
@@ -300,8 +296,7 @@ impl PoolSnapshot {
         if search.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
-        // If all backends of the route are only suspected to be down, they serve requests nevertheless,
-        // until another one is available.
+        // Suspected backends serve requests while all backends of the route are suspected.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
@@ -348,7 +343,7 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            // The candidate is passed by reference, because it has more than 200 bytes.
+            // The candidate is passed by reference because it is larger than 200 bytes.
             let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
                 candidate.position = position;

@@ -1,6 +1,6 @@
-//! The route table: maps the model name of a request to the backends that serve the model, and to
-//! the model name that these backends use. The table is rebuilt when a backend lists other models.
-//! So a request costs one lookup, regardless of the number of backends.
+//! The route table maps the model name of a request to the backends that serve the model, and to the model name
+//! at these backends. A change of a model list rebuilds the table. So a request costs one lookup, regardless of
+//! the number of backends.
 
 mod lengths;
 mod model_config;
@@ -34,8 +34,8 @@ pub struct ModelRoute {
     pub label: ModelLabel,
     /// The model name that the backends use. `None`: the same name as in client requests.
     pub served_as: Option<Arc<str>>,
-    /// The positions in the pool of the backends that list the model, and of those that may serve
-    /// it because they have not listed their models yet.
+    /// The positions in the pool of the backends that list the model, and of backends that may serve it because
+    /// their list is not known yet.
     pub backends: Arc<[usize]>,
     /// The context lengths of the model at these backends.
     pub lengths: ModelLengths,
@@ -48,16 +48,19 @@ pub struct ModelRoute {
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
-    /// Whether responses get the name of the model that the client requested.
+    /// Whether the gateway writes the model name that the client requested into responses.
     pub(crate) renames_response: bool,
-    /// Whether an option chooses a version of the model for each request. The backends are those of all versions.
+    /// Whether an option chooses a version of the model for each request. The route then has the backends of
+    /// all versions.
     pub(crate) is_split: bool,
-    /// The model that serves the request as a version of the model that it names. `None`: the named model does.
+    /// The model that serves the request as a version of the model named in the request. `None`: the named
+    /// model serves it.
     pub(crate) version: Option<Arc<str>>,
-    /// Whether a backend may serve the model soon although none does now: the configuration names the
-    /// model, or backends that listed it left the pool.
+    /// Whether a backend may serve the model soon although none does now. The configuration names the model, or
+    /// backends that listed it left the pool.
     is_expected: bool,
-    /// Time since which no backend lists the model any more. `None`: a backend lists it, or none did.
+    /// Time since which no backend lists the model any more. `None`: a backend lists the model, or none ever
+    /// did.
     pub(crate) absent_since: Option<Instant>,
 }
 
@@ -80,7 +83,7 @@ pub struct RouteTable {
     has_unlisted_backend: bool,
 }
 
-/// Greatest number of models that backends listed before and that the table keeps.
+/// Maximum number of models that the table keeps although no backend lists them any more.
 const MAX_ABSENT_MODELS: usize = 1_000;
 
 /// A configured model, or a model that backends list, with its allowed backends as positions.
@@ -121,9 +124,9 @@ impl RouteTable {
         }
     }
 
-    /// Whether a request for the model is served as soon as a backend of the model is available. `false`
-    /// for a name that neither the configuration nor a present or former backend has named. While the
-    /// gateway knows no model name, every name is expected.
+    /// Whether a request for the model will be served once a backend of the model is available. `false` for a
+    /// name that neither the configuration nor a present or former backend has named. While the gateway knows
+    /// no model name, every name is expected.
     pub fn is_expected(&self, model: Option<&str>) -> bool {
         let Some(name) = model.filter(|name| !name.is_empty()) else {
             return true;
@@ -135,15 +138,14 @@ impl RouteTable {
         }
     }
 
-    /// Whether the model is expected although no backend lists it.
+    /// Whether the model is expected and no backend lists it.
     pub(crate) fn is_awaited(&self, model: Option<&str>) -> bool {
         let route = model.and_then(|name| self.by_name.get(name));
         route.is_some_and(|route| route.is_expected && route.backends.is_empty())
     }
 
-    /// The model that every backend uses for a request without a model name. `None`: the backends
-    /// use different models, a backend has not listed its models yet, or the configuration uses the
-    /// name of this model as an alias of another model.
+    /// The model that every backend uses for a request without a model name. `None`: the backends use different
+    /// models, a backend has not listed its models yet, or the name is configured as an alias of another model.
     pub fn default_model(&self) -> Option<&str> {
         let label = &self.default_route.label;
         let is_known = label.is_known() && !self.has_unlisted_backend;
@@ -161,8 +163,8 @@ impl RouteTable {
         &self.models
     }
 
-    /// The names that requests can have although no backend lists the model: the configuration names it,
-    /// or its backends left the pool.
+    /// The expected names of models that no backend lists: the configuration names them, or their backends left
+    /// the pool.
     pub(crate) fn unlisted_names(&self) -> impl Iterator<Item = &Arc<str>> {
         let is_listed = |name: &str| {
             self.models
@@ -231,8 +233,8 @@ impl RouteTable {
         }
     }
 
-    /// The models of this table that are not in `current` and that a backend listed until a few minutes
-    /// ago, with routes without backends.
+    /// Models that are not in `current` and that a backend listed until a few minutes ago. Their routes have no
+    /// backends.
     fn absent_models<'a>(
         &'a self,
         current: &HashMap<Arc<str>, ModelRoute>,
@@ -285,8 +287,8 @@ fn default_route(
     shared.route(label, 0..count, listed)
 }
 
-/// The caps of requests without a model name, which keep to those of all models that a backend could select: such a
-/// request must not escape the caps of the model that it gets.
+/// The caps of requests without a model name. They combine the caps of all models that a backend could select,
+/// so that such a request cannot escape the caps of its model.
 fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<RequestCaps>> {
     let is_default = |rule: &&RouteRule| {
         let first_names = groups.iter().filter_map(|group| group.models.first());
@@ -309,8 +311,8 @@ impl ModelRoute {
 }
 
 impl SharedLists {
-    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists,
-    /// their positions and the context length of the model in their list.
+    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists, their
+    /// positions and their context length of the model.
     fn route<'a>(
         &mut self,
         label: ModelLabel,
@@ -378,8 +380,8 @@ impl RouteRule {
         self.served_as.as_ref().unwrap_or(&self.name)
     }
 
-    /// The route of the model. `entries`: the backends that list the model. `unlisted`: those that have not
-    /// listed their models yet.
+    /// The route of the model. `entries`: the backends that list the model. `unlisted`: the backends whose
+    /// model list is not known yet.
     fn route(
         &self,
         label: ModelLabel,
