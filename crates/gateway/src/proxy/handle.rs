@@ -1,4 +1,4 @@
-//! Handles one accepted request: forwards it to a backend, and makes the head of the response.
+//! Handles one accepted request: forwards it to a backend, and completes the head of the response.
 
 use super::accept::RecordedRequest;
 use super::attempt::ForwardResult;
@@ -15,12 +15,12 @@ use tokenweir_protocol::headers::RequestId;
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 
-/// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
-/// aborts the response if the client does not read the response. `early` is the beginning of the
-/// response, which can be sent before a backend is decided.
+/// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle` aborts the
+/// response if the client does not read it. `early` is the beginning of the response, which can be sent before
+/// a backend is decided.
 ///
-/// The request is taken apart before the `async` block: the future of an `async fn` would reserve memory for
-/// the request and again for its parts.
+/// The request is split into its parts before the `async` block, because the future of an `async fn` would
+/// reserve memory for the request and again for its parts.
 pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &Arc<ProxyContext>,
     recorded: Box<RecordedRequest>,
@@ -67,7 +67,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     }
 }
 
-/// Awaits the response of a backend. If bytes for the client are due before, begins the response with these
+/// Awaits the response of a backend. If bytes for the client are due earlier, begins the response with these
 /// headers.
 fn begin_early(
     mut forwarding: Pin<&mut impl Future<Output = ForwardResult>>,

@@ -1,4 +1,5 @@
-//! The contract of an option of the path of a request. `app/extras.rs` of the program lists the options.
+//! The contract between the proxy and an option that handles requests. `app/extras.rs` of the program lists the
+//! options.
 
 use super::accept::RecordedRequest;
 use super::attempt::{AttemptStep, OutboundAttempt};
@@ -19,13 +20,13 @@ use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::RequestRecord;
 
-/// The options of the path of a request, in the order of their steps.
+/// The options that handle requests, in the order of their steps.
 #[derive(Debug)]
 pub struct RequestOptions(pub Vec<Arc<dyn RequestOption>>);
 
-/// An option of the path of a request. It implements the methods that it needs.
+/// An option that handles requests. Each method has a default.
 pub trait RequestOption: Debug + Send + Sync {
-    /// Takes over a request by its head, before its body is read. `None`: the proxy handles the request.
+    /// Takes over a request after its head, before its body is read. `None`: the proxy handles the request.
     fn take_over<'a>(
         &'a self,
         _recorded: &mut RecordedRequest,
@@ -34,8 +35,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The version that serves a request for a model whose requests are split. The route of `request` is that of
-    /// the model. `None`: the option does not split the model.
+    /// The model version that serves a request for a split model. The route of `request` is that of the model.
+    /// `None`: the option does not split the model.
     fn version(
         &self,
         _context: &ProxyContext,
@@ -46,8 +47,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The step of a request with this body that was read. It may add edits of the body, and stages to the
-    /// exchange. `None`: it is not known yet whether the option concerns the request.
+    /// The step of the option for a request whose body was read. The option may also add edits of the body, and
+    /// stages of the exchange. `None`: the option cannot tell yet whether it concerns the request.
     fn plan(
         &self,
         _exchange: &mut Exchange,
@@ -58,7 +59,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The step of a request that has none, before an attempt. `None`: the option does not concern the attempt.
+    /// The step of the option for a request that has none so far. Called before an attempt. `None`: the option
+    /// does not concern the attempt.
     fn step_at(&self, _attempt: &OutboundAttempt<'_>) -> Option<Box<dyn AttemptStep>> {
         None
     }
@@ -91,8 +93,8 @@ impl RequestOptions {
             .map(|option| &**option)
     }
 
-    /// The route of a request after the choice of a version, if an option splits its model. Records the
-    /// model that serves the request.
+    /// The route of a request after an option chose a version of its model, if any does. Records the model that
+    /// serves the request.
     pub(super) fn version_route(
         context: &ProxyContext,
         record: &mut RequestRecord,
@@ -110,7 +112,7 @@ impl RequestOptions {
         Some(route)
     }
 
-    /// Lets an option take over a request by its head. `None`: the proxy handles the request.
+    /// Offers a request to the options by its head. `None`: the proxy handles the request.
     pub fn take_over<'a>(
         context: &'a ProxyContext,
         recorded: &mut RecordedRequest,

@@ -1,4 +1,4 @@
-//! A failed attempt, with what the client gets if the request does not fail over.
+//! A failed attempt, and the result for the client if the request does not fail over.
 
 use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::ResponseDeadline;
@@ -19,7 +19,7 @@ use tokenweir_routing::resilience::FailureKind;
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
 
-/// The failure of an attempt, and what the client gets if the request cannot fail over.
+/// The failure of an attempt, and the result for the client if the request cannot fail over.
 pub struct AttemptFailure {
     /// What failed.
     pub kind: FailureKind,
@@ -39,8 +39,8 @@ pub struct FailedAttempt {
     pub failure: AttemptFailure,
     /// The lease on the backend.
     pub lease: Lease,
-    /// Whether the backend may get the request again, because the attempt failed by what the gateway had
-    /// added to the request.
+    /// Whether the backend may get the request again, because only the gateway's additions to the request made
+    /// the attempt fail.
     pub keeps_backend: bool,
 }
 
@@ -85,8 +85,8 @@ impl AttemptFailure {
                 (FailureKind::Died, GatewayError::Closed)
             }
             SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
-            // Reading the body from the client failed. This happens only to a request whose body is
-            // forwarded unread, and `unread.rs` handles that error before it calls this function.
+            // Reading the body from the client failed, which is possible only for a body that is forwarded
+            // unread. `unread.rs` handles that error before it calls this function.
             SendError::RequestBody(_) => {
                 (FailureKind::GatewayExhausted, GatewayError::IncompleteBody)
             }
@@ -113,18 +113,17 @@ impl AttemptFailure {
         Self::without_response(kind, kind.as_str(), GatewayError::NoBackend)
     }
 
-    /// The response that shows the failure. `None`: the backend sent none.
+    /// The response that shows the failure. `None`: the backend sent no response.
     pub fn response(&self) -> Option<&PrefetchedResponse> {
         self.fallback.as_ref().ok().map(|response| &**response)
     }
 
-    /// Whether only the answer of another backend can show whether this backend or the client causes the
-    /// failure.
+    /// Whether the cause may be either the backend or the client. The answer of another backend shows which.
     pub(crate) fn is_refusal(&self) -> bool {
         self.kind.is_judged_by_peers() && self.fallback.is_ok()
     }
 
-    /// Names the kind of the failure more precisely.
+    /// Replaces the kind of the failure by a more precise one.
     pub fn set_kind(&mut self, kind: FailureKind) {
         self.kind = kind;
         self.message = kind.as_str().into();

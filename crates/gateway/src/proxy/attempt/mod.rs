@@ -1,4 +1,4 @@
-//! One attempt of a request: its body and headers, its response to the first output, its failure, and the
+//! One attempt of a request: its body and headers, its response up to the first output, its failure, and the
 //! contract of the steps between attempts.
 
 mod attempts;

@@ -10,7 +10,7 @@ use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
-/// The route of the model that the request names, or of its version that an option chooses.
+/// The route of the model that the request names, or of the model version that an option chooses.
 pub(super) async fn find_route(
     context: &ProxyContext,
     principal: &Principal,

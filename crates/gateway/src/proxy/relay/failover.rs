@@ -31,7 +31,8 @@ pub(crate) async fn send(
 ) -> ForwardResult {
     let mut attempts = Attempts::begin(request, exchange.record());
     loop {
-        // In a block, so that the values of the attempt take no memory during the search below.
+        // The block ends the lifetime of the attempt's values, so that they take no memory during the search
+        // below.
         let failed = {
             let (lease, decision) = leased;
             let record = exchange.record();
@@ -79,8 +80,8 @@ pub(crate) async fn send(
     }
 }
 
-/// Makes one attempt: sends the request to the leased backend, and buffers the response until its
-/// first output. Fails if the attempt failed before the first output.
+/// Makes one attempt: sends the request to the leased backend, and buffers the response until its first output.
+/// Returns an error if the attempt fails before that.
 async fn send_once(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
@@ -137,7 +138,7 @@ async fn receive_head(
     }
 }
 
-/// Leaves an attempt whose backend was declared down before the first output.
+/// Ends an attempt whose backend was declared down before the first output.
 fn leave_down_backend(
     exchange: &mut Exchange,
     steps: &mut Steps,
@@ -145,14 +146,14 @@ fn leave_down_backend(
     lease: Lease,
 ) {
     let mut failed = FailedAttempt::new(AttemptFailure::of_down_backend(), lease);
-    // Another backend is leased, so nothing else can follow.
+    // The result is ignored, because another backend is already leased.
     let _ = steps.after_failure(exchange, attempts, &mut failed);
     attempts.count(&failed);
     exchange.discard_attempt(failed.failure.kind.as_str());
 }
 
-/// Leases another backend after a failed attempt. `None`: none is left, and a step searches for one. The
-/// error is the reason why no attempt may follow.
+/// Leases another backend after a failed attempt. `None`: no backend is left, and a step searches for one. The
+/// error is the reason against another attempt.
 fn lease_next(
     exchange: &mut Exchange,
     steps: &mut Steps,
@@ -175,7 +176,7 @@ fn lease_next(
     }
 }
 
-/// Ends a request whose last attempt has failed: with an earlier response that a step kept, or with this
+/// Ends a request whose last attempt has failed. The client gets an earlier response that a step kept, or this
 /// failure.
 fn end(
     exchange: &mut Exchange,
@@ -189,7 +190,7 @@ fn end(
     } = failed;
     let ends_in_stream = matches!(failure.kind, FailureKind::Died | FailureKind::Empty);
     if ends_in_stream && request.has_begun_response() {
-        // Without the error, the client would get a stream of comments only.
+        // Without this error, the client would get a stream that contains comments only.
         failure.fallback = Err(GatewayError::Closed);
     }
     if let Some(kept) = steps.end_with_failure(exchange, request, &failure, reason) {

@@ -1,5 +1,5 @@
-//! The body of a request that the gateway forwards while it arrives. It counts its bytes. If it fails, its
-//! error contains a [`GatewayError`].
+//! The body of a request that the gateway forwards while it arrives. The body counts its bytes. An error of the
+//! body contains a [`GatewayError`].
 
 use super::body::{body_error, max_upload_time};
 use bytes::Bytes;
@@ -27,8 +27,8 @@ pub(crate) struct ForwardedBody<B> {
     timer: Option<Pin<Box<Sleep>>>,
     /// Time at which the present wait for the client began. `None`: no limited wait is in progress.
     waits_since: Option<Instant>,
-    /// Total time of all earlier waits for the client, without the time in which the backend does
-    /// not read the body.
+    /// Total of all earlier waits for the client. Times in which the backend does not read the body are not
+    /// included.
     waited: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! The user, the session and the conversation of a request, as its client names them. They are
-//! reported on spans and log lines, and never in metrics.
+//! The user, the session and the conversation that the client of a request names. Spans and log lines report
+//! them, but metrics never do.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
@@ -22,10 +22,10 @@ pub enum IdentityMode {
     Off,
 }
 
-/// Reads which user, session and conversation a request names.
+/// Reads the user, session and conversation that a request names.
 #[derive(Debug, Clone, Default)]
 pub struct IdentityReader {
-    /// How the names of user, session and conversation are reported.
+    /// The form in which user, session and conversation are reported.
     pub mode: IdentityMode,
     /// The key of the pseudonyms.
     pub key: PseudonymKey,
@@ -72,12 +72,13 @@ impl IdentityReader {
         let conversation = header_text(&self.conversation_headers)
             .or_else(|| from_body(&sent.conversation))
             .or_else(|| from_body(&sent.metadata_conversation));
-        // Both are reported with the kind `session`, so that equal values have equal pseudonyms.
+        // Session and conversation share the pseudonym kind `session`, so that equal values have equal
+        // pseudonyms.
         let session = session.map(|value| self.report("session", value));
         let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
             user: user.map(|value| self.report(Self::USER, value)),
-            // The turns of a session are one conversation, unless the client names a conversation.
+            // If the client names no conversation, the turns of a session form one conversation.
             conversation: conversation.or_else(|| session.clone()),
             session,
         }
@@ -89,7 +90,7 @@ impl IdentityReader {
         self.user_of(&HeadersByLength::new(headers), fields, agent.user)
     }
 
-    /// `agent`: the user in the field of an agent.
+    /// The user that a request names. `agent`: the user in the field of an agent.
     fn user_of(
         &self,
         headers: &HeadersByLength<'_>,
@@ -113,9 +114,9 @@ impl IdentityReader {
     }
 }
 
-/// The name of the session of a request, for routing: the value of the first header of `names` that the
-/// request has. Without such a header: the field of the body that names the session, or else the
-/// conversation, as in [`IdentityReader::read`]. `None`: the request names no session.
+/// The session name of a request, for routing: the value of the first header of `names` that the request has.
+/// Without such a header, the session field of the body or, if it is missing, the conversation as in
+/// [`IdentityReader::read`]. `None`: the request names no session.
 pub(crate) fn session_name<'a>(
     headers: &'a HeaderMap,
     names: &[HeaderName],
@@ -146,7 +147,7 @@ impl AgentUser {
             .unwrap_or_default()
     }
 
-    /// Splits a `metadata.user_id` into user and session. The field is a JSON object, or a text with
+    /// Splits a `metadata.user_id` into user and session. The field is a JSON object, a text with
     /// [`SESSION_SEPARATOR`], or the id of a user.
     fn parse(text: &str) -> Self {
         if let Ok(serde_json::Value::Object(members)) = serde_json::from_str(text) {
@@ -173,11 +174,11 @@ impl AgentUser {
     }
 }
 
-/// The headers of a request, and the lengths of their names. Most configured header names differ in
-/// length from all header names of a request, so a lookup of such a name needs no hash.
+/// The headers of a request, and the lengths of their names. Most configured header names have a length that no
+/// header name of the request has, so their lookup needs no hash.
 struct HeadersByLength<'a> {
     headers: &'a HeaderMap,
-    /// Bit n: the request has a header name whose length in bytes, modulo 64, is n.
+    /// Bit n is set if the request has a header name of n bytes, modulo 64.
     lengths: u64,
 }
 

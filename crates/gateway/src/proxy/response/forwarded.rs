@@ -1,4 +1,4 @@
-//! The response of a backend that the client gets.
+//! The response of a backend that is forwarded to the client.
 
 use super::response_body::{ProxyResponseBody, ResponseGuard};
 use crate::backend::Lease;
@@ -11,14 +11,14 @@ use tokenweir_request::observe::{Continue, Exchange, ObservedBody, PrefetchedBod
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// Finds the body of another backend for a response whose backend cannot complete it.
+/// Finds the body of another backend for a response that its own backend cannot complete.
 pub type BodySource = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
 
-/// The response of a backend that the client gets.
+/// The response of a backend that is forwarded to the client.
 pub(crate) struct Forwarded {
     pub(crate) response: PrefetchedResponse,
     lease: Lease,
-    /// `None`: the response ends if its backend fails.
+    /// The source of another body if the backend fails. `None`: the response then ends.
     pub(crate) body_source: Option<BodySource>,
 }
 
