@@ -22,7 +22,7 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
 use tokenweir_request::observe::ResponseAbortHandle;
 
-/// The values that the requests of one client connection share.
+/// The values shared by the requests of one client connection.
 pub(super) struct ConnectionContext {
     pub(super) state: Arc<ServerState>,
     /// IP address of the client.
@@ -42,12 +42,11 @@ pub(super) enum RequestBody {
 // === impl ConnectionContext ===
 
 impl ConnectionContext {
-    /// Accepts a request by its head, and returns its permit and the future of its response. The
-    /// request counts as open until the permit is dropped. `abort_handle` aborts the response if
-    /// the client does not read it.
+    /// Accepts a request by its head, and returns its permit and the future of its response. The request counts
+    /// as open until the permit is dropped. `abort_handle` aborts the response if the client does not read it.
     ///
-    /// The record of the request exists when this function returns. The request is handled when the
-    /// returned future is polled.
+    /// When this function returns, the record of the request exists. The request is handled when the returned
+    /// future is polled.
     pub(super) fn start_request(
         &self,
         mut request: Request<RequestBody>,
@@ -62,8 +61,7 @@ impl ConnectionContext {
         let accepted = supervise::catch_panic(BackgroundTask::REQUEST, || {
             accept_request(&proxy, &client, &mut request)
         });
-        // Boxed, so that the memory of the future is free while the response body is sent, which
-        // may take long.
+        // Boxed, so that the future's memory is free while the response body is sent, which may take long.
         let early = Arc::<EarlyResponse>::default();
         let of_response = early.clone();
         let handling =
@@ -71,8 +69,8 @@ impl ConnectionContext {
         (permit, Responding::new(handling, early))
     }
 
-    /// Refuses an HTTP/2 request because of its head, before it is passed to the proxy. A malformed HTTP/1.1
-    /// head is refused in the same way. Returns the permit of the request and the error response.
+    /// Refuses an HTTP/2 request because of its head, before the proxy gets it. A malformed HTTP/1.1 head is
+    /// refused in the same way. Returns the permit of the request and the error response.
     pub(super) fn refuse_request(
         &self,
         error: &GatewayError,
@@ -86,7 +84,7 @@ impl ConnectionContext {
     }
 }
 
-/// Handles an accepted request and returns its response. If the handling panics, or has panicked
+/// Handles an accepted request and returns its response. If this panics, or if accepting the request panicked
 /// (`accepted` is `None`), the client gets an internal error, and other requests continue.
 async fn respond(
     proxy: Arc<ProxyContext>,
@@ -109,7 +107,7 @@ async fn respond(
                 let responding = taken.respond(&proxy, recorded, abort_handle, &early, request);
                 supervise::catch_panic_async(BackgroundTask::REQUEST, responding).await
             } else {
-                // The future is large. Its own box avoids a copy of the future into the outer box.
+                // A separate box avoids a copy of the large future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
                 let handling = pin_in_place(handling);
                 supervise::catch_panic_async(BackgroundTask::REQUEST, handling).await
@@ -128,9 +126,8 @@ async fn respond(
     })
 }
 
-/// Creates a future directly in its heap allocation. `Box::pin` creates the future on the stack and
-/// copies all of its bytes, because the allocation can fail with a panic that has to drop the
-/// future.
+/// Creates a future directly in its heap allocation. `Box::pin` would create the future on the stack and copy
+/// all of its bytes, because a failing allocation can panic and must then drop the future.
 fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))
