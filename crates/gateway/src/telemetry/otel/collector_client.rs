@@ -1,5 +1,5 @@
-//! The HTTP client with which the span export reaches an OTLP collector: TLS settings,
-//! connections, and an adapter for exporters that run outside the async runtime.
+//! The HTTP client of the span export to an OTLP collector: TLS settings, connections, and an adapter for
+//! exporters that run outside the async runtime.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -34,8 +34,8 @@ pub(super) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
 }
 
-/// Sends the requests of an exporter on a tokio runtime, although the exporter runs on a thread
-/// outside of the runtime.
+/// Sends the requests of an exporter on a tokio runtime. The exporter itself runs on a thread outside the
+/// runtime.
 #[derive(Debug)]
 pub(super) struct OtlpHttpSender {
     client: Client<Connector, Full<Bytes>>,
@@ -69,8 +69,8 @@ impl HttpClient for OtlpHttpSender {
                 .to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        // The SDK keeps only the status of a failed request. A collector that is too slow is
-        // therefore reported as status 504, which the SDK retries like a missing response.
+        // The SDK keeps only the status of a failed request. So a collector that is too slow is reported as
+        // status 504, which the SDK retries like a missing response.
         let response = async move {
             let late = || {
                 let mut late = Response::new(Bytes::new());

@@ -1,4 +1,4 @@
-//! The counts of the requests that have one property.
+//! The counts of the requests that share one property.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tokenweir_request::record::{
 pub(super) struct Group {
     /// Number of requests that ended.
     pub(super) requests: u64,
-    /// What the clients of these requests got.
+    /// The results that the clients of these requests got.
     pub(super) answers: AnswerCounts,
-    /// Number of requests whose client disconnected while output was flowing.
+    /// Number of requests whose client disconnected during output.
     pub(super) cut_off: u64,
     slow: u64,
     failed: u64,
-    /// Number of responses with a status of 4xx that are not refusals.
+    /// Number of responses with a 4xx status that are no refusals.
     client_errors: u64,
     /// Number of refusals for lack of capacity, and of refusals with 429 because of a limit.
     refused: u64,
@@ -36,7 +36,7 @@ pub(super) struct Group {
     ttft: Duration,
 }
 
-/// A property that requests have in common, other than their client.
+/// A property that requests share, other than their client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GroupKey {
     Model(Arc<str>),
@@ -59,7 +59,7 @@ named_enum! {
     }
 }
 
-/// A prompt with at least this many tokens is long.
+/// Minimum number of tokens of a long prompt.
 const LONG_PROMPT_TOKENS: u64 = 8_000;
 
 // === impl Group ===
@@ -138,8 +138,8 @@ impl Group {
         }
     }
 
-    /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients, those
-    /// with the most work keep their counts.
+    /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
+    /// those with the most work keep their counts.
     pub(super) fn work(&self) -> u64 {
         self.requests + self.prompt_tokens + self.output_tokens + self.open_streams
     }
@@ -232,13 +232,13 @@ impl RequestKind {
     }
 }
 
-/// Whether the client disconnected while output was flowing.
+/// Whether the client disconnected during output.
 fn is_cut_off(record: &RequestRecord) -> bool {
     record.answer == Some(Answer::Cancelled) && record.observed.output_events > 0
 }
 
-/// The prompt tokens of an ended request. Those of a request that the gateway answered itself are not counted,
-/// because no engine computed them.
+/// The prompt tokens of an ended request. 0 for a request that the gateway answered itself, because no engine
+/// computed its prompt.
 fn prompt_tokens(record: &RequestRecord) -> u64 {
     if record.attempts.is_empty() {
         0

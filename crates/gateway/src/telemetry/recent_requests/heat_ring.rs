@@ -1,4 +1,5 @@
-//! The latencies of the last hour: for each minute, the number of latencies in each of a few buckets.
+//! The latencies of the last hour as a heat map: for each minute, the number of latencies in each of a few
+//! buckets.
 
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ struct HeatMinute {
     itl: Counts,
 }
 
-/// Number of latencies in each bucket. The last bucket has those above all bounds.
+/// Number of latencies in each bucket. The last bucket has the latencies above all bounds.
 type Counts = [u32; BOUNDS.len() + 1];
 
 /// The upper bounds of the buckets in seconds: three for each factor of ten.
@@ -32,7 +33,7 @@ const MINUTES: u64 = 60;
 // === impl HeatRing ===
 
 impl HeatRing {
-    /// Adds a time window that gets no further records.
+    /// Adds a completed time window.
     pub(super) fn add(&mut self, window: &RequestStatsWindow) {
         let index = minute_of(window.index);
         if self.0.back().is_none_or(|minute| minute.index < index) {
@@ -48,7 +49,7 @@ impl HeatRing {
         }
     }
 
-    /// Returns the last hour in the form of the admin listener. `open`: the window that still gets records.
+    /// Returns the last hour in the form of the admin listener. `open`: the window that is not complete yet.
     /// `current`: the index of the current window.
     pub(super) fn to_document(&self, open: Option<&RequestStatsWindow>, current: u64) -> HeatMap {
         let mut ring = Self(self.0.clone());

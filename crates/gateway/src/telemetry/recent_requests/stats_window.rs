@@ -18,8 +18,8 @@ pub(super) type WindowHistogram = DurationHistogram<3>;
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the start of the gateway and this window.
     pub(super) index: u64,
-    /// Numbers of requests, of responses with a 4xx status and of output tokens. All other fields
-    /// of this value, including `slow`, are not set.
+    /// Numbers of requests, of responses with a 4xx status and of output tokens. The other fields, including
+    /// `slow`, are not set.
     pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
@@ -141,10 +141,9 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request as slow if it was slow, and counts it for each objective that applies to
-    /// it.
+    /// Counts a slow request as slow, and counts the request for each objective that applies to it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
-        // A client that reads slowly delays no one but itself.
+        // A client that reads slowly delays only itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
             *self.slow.entry(cause).or_default() += 1;
             self.counts.slow_output += u64::from(cause.is_after_first_output());
@@ -266,8 +265,8 @@ impl RequestStatsWindow {
     }
 }
 
-/// Whether a request may come from a client of an API. Scanners ask for paths that the gateway does not serve. A client
-/// with a wrong base URL does so too, but with POST.
+/// Whether a request may come from a client of an API. Scanners ask for paths that the gateway does not serve.
+/// A client with a wrong base URL does so too, but with POST.
 fn is_of_api_client(record: &RequestRecord) -> bool {
     record.route.is_some() || record.method == "POST"
 }

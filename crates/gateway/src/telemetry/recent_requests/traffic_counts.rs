@@ -1,5 +1,4 @@
-//! Counts of requests by what they have in common, in bounded memory: their client, their model, their tenant, their
-//! path and their kind.
+//! Counts of requests by shared properties, in bounded memory: client, model, tenant, path and kind.
 
 use super::group::{Group, GroupKey};
 use hashbrown::HashMap;
@@ -26,12 +25,12 @@ pub(super) enum ClientKey {
     Address(IpAddr),
 }
 
-/// Maximum number of clients with counts. If a further client sends a request, it replaces the
-/// client with the least [`Group::work`], unless it has caused even less.
+/// Maximum number of clients with counts. A further client replaces the client with the least [`Group::work`],
+/// unless its own work is even less.
 pub(super) const MAX_CLIENTS: usize = 256;
-/// Minimum number of harmed requests of which the common property is named.
+/// Minimum number of harmed requests for which a common property is named.
 const MIN_HARMED: u64 = 5;
-/// Greatest logarithm of the probability with which so many requests have a property by chance: 0.1 %.
+/// Maximum logarithm of the probability that the requests share the property by chance: 0.1 %.
 const MAX_LOG_PROBABILITY: f64 = -7.0;
 
 // === impl TrafficCounts ===
@@ -53,7 +52,7 @@ impl TrafficCounts {
             ClientKey::of(stream.caller.as_ref(), stream.client),
             &counts,
         );
-        // Prompt tokens of a model and a tenant are those of ended requests.
+        // The prompt tokens of a model and a tenant count ended requests only.
         let mut open = counts;
         open.prompt_tokens = 0;
         self.group(GroupKey::model(&stream.model)).add(&open);
@@ -119,8 +118,8 @@ impl TrafficCounts {
         })
     }
 
-    /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of all
-    /// requests have. Kinds without such a property are omitted.
+    /// For each kind of harm, a property that at least 80 % of the harmed requests share, but less than half of
+    /// all requests. Kinds without such a property are omitted.
     pub(super) fn common_properties(&self) -> BTreeMap<String, String> {
         let words = |kind: HarmKind| Some((kind.as_str().to_owned(), self.common_property(kind)?));
         HarmKind::ALL.into_iter().filter_map(words).collect()
@@ -145,7 +144,7 @@ impl TrafficCounts {
             .groups
             .iter()
             .map(|(key, counts)| (key.words(), counts));
-        // Of several such properties, the rarest says the most. The client comes first.
+        // Of several such properties, the rarest is the most informative. The client comes first.
         let rarest = clients
             .chain(groups)
             .filter(|(_, counts)| is_common(counts))
