@@ -1,4 +1,4 @@
-//! Judges what the client of a request got.
+//! Judges the result that the client of a request got.
 
 use crate::record::{Answer, ClientIdentity, Outcome, RequestRecord, Termination, UsageSource};
 use crate::slo::{Objective, ObjectiveResult};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::openai::{Api, FinishReason};
 
-/// Judges what the clients of finished requests got.
+/// Judges the results that the clients of finished requests got.
 #[derive(Debug, Default)]
 pub struct AnswerJudge {
     objectives: Vec<Objective>,
@@ -26,17 +26,17 @@ struct Answered {
     ended: Instant,
 }
 
-/// The client of a request, which is its key if it has one.
+/// The client of a request: its key or, without a key, its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Client {
     Key(Arc<ClientIdentity>),
     Address(IpAddr),
 }
 
-/// Number of answered requests that are compared with requests that clients ended.
+/// Number of answered requests that are compared with requests ended by their clients.
 const MAX_ANSWERED: usize = 256;
-/// A client that leaves after a shorter time without output cancels the request. A longer wait made it give
-/// up.
+/// Minimum wait without output after which a disconnect means that the client gave up. A client that leaves
+/// earlier cancels the request.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
@@ -50,7 +50,7 @@ impl AnswerJudge {
         }
     }
 
-    /// Sets what the clients of these requests got.
+    /// Sets the results that the clients of these requests got.
     pub fn judge<'a>(&mut self, records: impl Iterator<Item = &'a mut RequestRecord>) {
         let mut ended_by_clients = Vec::new();
         for record in records {
@@ -81,8 +81,8 @@ impl AnswerJudge {
         }
     }
 
-    /// Whether the client got the answer to an equal request while this one was open. It had sent both to take the
-    /// first answer.
+    /// Whether the client got the answer to an equal request while this one was open. Clients send both to use
+    /// the first answer (hedged requests).
     fn has_answered_equal(&self, record: &RequestRecord) -> bool {
         let (Some(prompt), Some(ended)) = (prompt_of(record), record.timings.ended) else {
             return false;
@@ -149,14 +149,14 @@ fn class_of_response(record: &RequestRecord, objectives: &[Objective]) -> Answer
 fn class_of_client_error(record: &RequestRecord) -> Answer {
     match record.status {
         Some(429 | 503) => Answer::Refused,
-        // The client did not send its whole request.
+        // The gateway answers 408 if the client did not send its whole request.
         Some(STATUS_REQUEST_TIMEOUT) if record.refusal.is_some() => Answer::Cancelled,
         _ => Answer::Rejected,
     }
 }
 
-/// Whether the response lacks an answer. The model of a text completion may have nothing to add, so an empty
-/// one is an answer.
+/// Whether the response lacks an answer. An empty text completion is an answer, because the model may have
+/// nothing to add.
 fn is_empty(record: &RequestRecord) -> bool {
     let is_cut = record
         .observed
@@ -165,22 +165,22 @@ fn is_empty(record: &RequestRecord) -> bool {
     record.is_empty_response() && !is_cut && record.api != Some(Api::Completions)
 }
 
-/// Whether the engine ended the answer for lack of tokens, although the client asked for more. The limit of the
-/// client itself truncates nothing.
+/// Whether the engine ended the answer for lack of tokens, although the client asked for more. The client's own
+/// limit does not count as truncation.
 fn is_truncated(record: &RequestRecord) -> bool {
     let observed = &*record.observed;
     if observed.finish_reasons[..] != [Some(FinishReason::Length)] {
         return false;
     }
     let Some(limit) = record.options.max_tokens else {
-        // A text completion without a limit has one of 16 tokens.
+        // Without a limit in the request, a text completion has a limit of 16 tokens.
         return record.api != Some(Api::Completions);
     };
     let is_counted = observed.usage_source == UsageSource::Exact;
     is_counted && observed.usage.output.is_some_and(|output| output < limit)
 }
 
-/// Whether the client left after a wait: before any output, or in a pause of the output.
+/// Whether the client left after a wait, either before any output or in a pause of the output.
 fn has_given_up(record: &RequestRecord) -> bool {
     let timings = &record.timings;
     let is_receiving = !record.observed.is_stream && record.bytes_out > 0;
@@ -191,7 +191,7 @@ fn has_given_up(record: &RequestRecord) -> bool {
     let (Some(since), Some(ended)) = (since, timings.ended) else {
         return false;
     };
-    // While the client does not read, no output is seen.
+    // The gateway sees no output while the client does not read.
     let pause = ended
         .saturating_duration_since(since)
         .saturating_sub(record.observed.write_stall);
@@ -327,7 +327,7 @@ mod tests {
         );
     }
 
-    /// A request for this prompt from `from` to `to`, in milliseconds.
+    /// A request for `prompt` that is open from `from` to `to`, in milliseconds.
     fn sent(prompt: u64, from: u64, to: u64) -> RequestRecord {
         let mut record = streamed();
         let start = record.timings.accepted;

@@ -26,13 +26,13 @@ pub struct ApiKeys {
     /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Tenants of earlier key files: one that comes back has used what it had used. A file of a folder is absent for
-    /// a moment while a program replaces it.
+    /// Tenants of earlier key files. A tenant that returns keeps its earlier usage. While a program replaces a
+    /// file of a folder, the tenants of this file are absent for a moment.
     absent: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
-    /// files, at most [`MAX_TENANT_LABELS`]. All further tenants share one label value.
+    /// Names of tenants that are label values of metrics: tenants of this key file and of earlier ones, at most
+    /// [`MAX_TENANT_LABELS`]. All other tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
-    /// Limits and usage of the subjects of tokens. A reload of the key file keeps them.
+    /// Limits and usage of the subjects of tokens. They survive a reload of the key file.
     subjects: Arc<SubjectLimiters>,
     registry: Arc<QuotaRegistry>,
 }
@@ -47,7 +47,8 @@ pub struct ApiKey {
     pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone. `None`: the key has no limits of its own.
     usage_limiter: Option<Arc<UsageLimiter>>,
-    /// The rights that differ from those of the tenant. `None`: the key is in the key file.
+    /// The rights that differ from those of the tenant, for a key that stands for a token. `None`: a key of the
+    /// key file.
     token: Option<Box<TokenRights>>,
 }
 
@@ -67,7 +68,7 @@ pub struct Tenant {
     pub models: ModelAllowlist,
     /// Permissions for engine-control fields that the tenant may use.
     pub permissions: Permissions,
-    /// How streams of the tenant are continued at another backend. `None`: the setting of the model applies.
+    /// How another backend continues streams of the tenant. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
     /// Caps on each request. `None`: there are none.
     pub caps: Option<RequestCaps>,
@@ -79,7 +80,7 @@ pub struct Tenant {
     model_usage_limiters: Vec<ModelLimiter>,
 }
 
-/// Limits and usage of the models of a tenant whose names match.
+/// Limits and usage of a tenant's models whose names match a pattern.
 #[derive(Debug)]
 struct ModelLimiter {
     /// A name, or a prefix followed by `*`.
@@ -87,15 +88,16 @@ struct ModelLimiter {
     limiter: Arc<UsageLimiter>,
 }
 
-/// Greatest number of tenants of earlier key files whose usage is kept.
+/// Maximum number of tenants of earlier key files whose usage is kept.
 const MAX_ABSENT_TENANTS: usize = 1_000;
-/// Greatest number of tenants whose names are label values of metrics.
+/// Maximum number of tenants whose names are label values of metrics.
 const MAX_TENANT_LABELS: usize = 1_000;
 
 /// Checks the tokens of requests.
 pub trait TokenSource: Send + Sync {
-    /// The key that stands for the token of a request. It does no I/O. `None`: what the request has does not
-    /// look like a token, so it is looked up in the key file. What looks like a token never is.
+    /// The key that stands for the token of a request. This method does no I/O. `None`: the credentials do not
+    /// look like a token, so they are looked up in the key file. Credentials that look like a token are never
+    /// looked up there.
     fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -107,8 +109,8 @@ pub trait TokenSource: Send + Sync {
 /// Header in which Anthropic clients send their key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Greatest length of a key in bytes. A longer key is rejected before it is hashed, so that long
-/// headers cost no CPU time.
+/// Maximum length of a key in bytes. A longer key is rejected before it is hashed, so that long headers cost no
+/// CPU time.
 const MAX_KEY_BYTES: usize = 512;
 
 /// The token of an `Authorization: Bearer` header. `None`: the request has no such header.
@@ -119,7 +121,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
         .then(|| token.trim_ascii())
 }
 
-/// Removes the credentials of the client, which must not reach the backend.
+/// Removes the credentials of the client, which no backend may receive.
 pub fn remove_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     headers.remove(X_API_KEY);
@@ -136,7 +138,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 // === impl ApiKeys ===
 
 impl ApiKeys {
-    /// No keys. The quotas of keys that follow are in `registry`.
+    /// An empty set of keys. Keys that a later reload adds have their quotas in `registry`.
     pub fn with_registry(registry: Arc<QuotaRegistry>) -> Self {
         Self {
             registry,
@@ -182,14 +184,14 @@ impl ApiKeys {
         api_keys
     }
 
-    /// The tenant of this name, also of an earlier key file.
+    /// The tenant of this name, from this key file or an earlier one.
     fn known_tenant(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.tenants.get(name).or_else(|| self.absent.get(name))
     }
 
-    /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. `None`:
-    /// there is no such key. A key that a reload does not change thus keeps its identity, and an open
-    /// request can compare identities to check whether its key is still valid.
+    /// The identity of the key in `self` with the same secret, name and tenant as `entry`. `None`: no such key.
+    /// A key that a reload does not change keeps its identity. So an open request can compare identities to
+    /// check whether its key is still valid.
     fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
         let key = self.by_digest.get(&entry.hash.lookup_hash())?;
         let is_same = key.digest.is_same(&entry.hash)
@@ -264,7 +266,7 @@ impl ApiKeys {
         self.by_digest.len()
     }
 
-    /// Whether there is no key, so that no client is admitted.
+    /// Whether the set has no key, so that no client is admitted.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
@@ -276,7 +278,8 @@ impl ApiKeys {
             .map(|(name, tenant)| (name, tenant.usage_limiter.open()))
     }
 
-    /// The label values of all tenants, with their numbers of open requests. Several tenants can have the same.
+    /// The label values of all tenants, with their numbers of open requests. Several tenants can share a label
+    /// value.
     pub fn open_by_label(&self) -> impl Iterator<Item = (&str, u32)> {
         self.open().map(|(name, open)| {
             let is_label = self.tenant_labels.contains(name);
@@ -315,12 +318,12 @@ impl ApiKey {
         }
     }
 
-    /// Whether this is the key with this digest.
+    /// Whether the digest is that of this key.
     pub fn has_digest(&self, digest: &KeyDigest) -> bool {
         self.digest.is_same(digest)
     }
 
-    /// Tier of requests with this key. `None`: neither the token nor the tenant has one.
+    /// Tier of requests with this key. `None`: neither the token nor the tenant has a tier.
     pub fn tier(&self) -> Option<&Tier> {
         let of_token = self.token.as_ref().and_then(|token| token.tier.as_ref());
         of_token.or(self.tenant.tier.as_ref())
@@ -333,8 +336,8 @@ impl ApiKey {
             .map_or(&self.tenant.models, |token| &token.models)
     }
 
-    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
-    /// that remains after this request. The error is [`GatewayError::RateLimited`].
+    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota that
+    /// remains after the request. The error is [`GatewayError::RateLimited`].
     pub fn enter(
         &self,
         now: Instant,
@@ -342,7 +345,7 @@ impl ApiKey {
         usage::enter(self.limiters(), now)
     }
 
-    /// Counts a repetition of an open request, as [`Self::enter`] does, but not as an open request.
+    /// Counts a repetition of an open request like [`Self::enter`], but not as a further open request.
     pub fn count_repetition(&self, now: Instant) -> (RateLimitStatus, Result<(), GatewayError>) {
         usage::count(self.limiters(), CountedAs::Repetition, now)
     }
@@ -419,8 +422,7 @@ impl Tenant {
         !self.model_usage_limiters.is_empty()
     }
 
-    /// Starts a request for a model if the limits of the tenant for the model allow it. `None`: the tenant has no
-    /// limits for the model.
+    /// Starts a request for a model if the tenant's limits for the model allow it. `None`: no such limits.
     pub fn enter_model(
         &self,
         model: &str,

@@ -16,8 +16,8 @@ pub enum Fault {
     Client,
     /// A backend is at fault.
     Backend,
-    /// Neither a client nor a single backend is at fault: the gateway or all backends lack
-    /// capacity, or the gateway has a defect.
+    /// Neither the client nor a single backend is at fault. The gateway or all backends lack capacity, or the
+    /// gateway has a defect.
     Gateway,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct ErrorRow {
     pub(super) reason: &'static str,
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
-    /// The value of `error.type`. If vLLM defines a type for the error, it is that type.
+    /// The value of `error.type`: the type that vLLM defines for the error, if it defines one.
     pub(super) kind: &'static str,
 }
 
@@ -241,7 +241,7 @@ impl GatewayError {
         }
     }
 
-    /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
+    /// The value of `error.code`, if OpenAI defines one. `None`: the status serves as the code.
     pub(super) const fn code(&self) -> Option<&'static str> {
         match self {
             Self::InvalidApiKey | Self::InvalidToken => Some("invalid_api_key"),

@@ -1,5 +1,5 @@
-//! The response of one attempt while it passes the gateway: its observer, its backend, and its entry
-//! among the open streams.
+//! The response of one attempt while it passes the gateway: its observer, its backend, and its entry among the
+//! open streams.
 
 use super::observer::ResponseObserver;
 use super::open_streams::{BackendMonitor, StreamEntry};
@@ -18,11 +18,11 @@ pub(super) struct AttemptResponse {
     pub(super) observer: Option<ResponseObserver>,
     /// The entry among the open streams. `None`: the response is neither an event stream nor a WebSocket.
     pub(super) entry: Option<StreamEntry>,
-    /// When the last frame was handed to the client's connection. `None`: the connection has asked
-    /// for more data since, or no frame was handed over.
+    /// When the last frame was handed to the client's connection. `None`: no frame was handed over, or the
+    /// connection has asked for more data since.
     pub(super) written_at: Option<Instant>,
-    /// When the oldest bytes were read that are not yet written to the client's connection. `None`:
-    /// there are none, the response is not an event stream, or the client delays the write.
+    /// When the oldest bytes were read that are not yet written to the client's connection. `None`: all bytes
+    /// are written, the response is no event stream, or the client delays the write.
     pub(super) unwritten_since: Option<Instant>,
     /// Whether the regular end of the body has been processed.
     body_ended: bool,
@@ -30,10 +30,10 @@ pub(super) struct AttemptResponse {
     pub(super) is_staged: bool,
 }
 
-/// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
-/// next is normal for a fast client.
+/// Minimum duration of a recorded write stall. A fast client has shorter pauses between taking a frame and
+/// asking for the next.
 const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
-/// Greatest number of stalls that are recorded per stream.
+/// Maximum number of stalls that are recorded per stream.
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
@@ -120,7 +120,7 @@ fn outcome(record: &RequestRecord) -> Outcome {
         (_, Termination::UpstreamReset) => Outcome::Truncated,
         (_, Termination::KeyRevoked) => Outcome::Cancelled,
         (_, Termination::Complete) if !is_complete => Outcome::Truncated,
-        // The response ended without an answer, so it does not matter that the client left.
+        // The response ended without an answer, so the client's disconnect does not matter.
         _ if !is_complete && record.timings.terminal.is_some() => Outcome::Truncated,
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
             Outcome::Cancelled

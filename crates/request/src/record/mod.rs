@@ -1,6 +1,5 @@
-//! The record of one request, which metrics, spans, logs and the routing estimates read when the
-//! request has ended. Derived figures are methods with their formulas, so that all sinks report the
-//! same values.
+//! The record of one request. Metrics, spans, logs and the routing estimates read it when the request has
+//! ended. Methods derive figures from it, so that all sinks report the same values.
 
 mod answer;
 mod labels;

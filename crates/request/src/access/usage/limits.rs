@@ -26,7 +26,7 @@ pub struct UsageLimits {
     pub tokens_per_month: Option<u64>,
 }
 
-/// Which limits are counted as quotas, and whether other gateways use them too.
+/// Which limits are counted as quotas, and whether gateways share them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum QuotaScope {
     /// Each gateway counts by itself: limits per day and per month are quotas.
@@ -36,11 +36,11 @@ pub enum QuotaScope {
     Shared,
 }
 
-/// Greatest limit. The store counts exactly up to 2^53.
+/// Maximum limit. The store counts exactly up to 2^53.
 const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 
-/// Remaining quota of a request. If several limits of a tenant, a key or a model count the same, its field has
-/// the lowest of the remaining quotas. `None`: there is no such limit.
+/// Remaining quota of a request. If several limits of a tenant, a key or a model count the same unit, the
+/// lowest remaining quota is reported. `None`: no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
     /// Remaining quota of requests.
@@ -56,7 +56,7 @@ pub struct RemainingQuota {
     pub limit: u64,
     /// Requests or tokens that can be used now.
     pub remaining: u64,
-    /// Time until `remaining` equals `limit` again, if nothing is used until then.
+    /// Time until `remaining` equals `limit` again without further use.
     pub reset: Duration,
 }
 
@@ -76,7 +76,7 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
 // === impl UsageLimits ===
 
 impl UsageLimits {
-    /// The quotas that these limits set, of which nothing is used.
+    /// The quotas for these limits, without usage.
     pub(super) fn quotas(&self, scope: QuotaScope) -> Vec<Quota> {
         use QuotaPeriod::{Day, Minute, Month, Unbounded};
         use QuotaUnit::{OpenRequests, Requests, Tokens};
@@ -193,7 +193,7 @@ fn format_go_duration(duration: Duration) -> HeaderValue {
         (0, minutes) => format!("{minutes}m{seconds_text}s"),
         (hours, minutes) => format!("{hours}h{minutes}m{seconds_text}s"),
     };
-    // This cannot fail: the text has only digits, letters and a dot.
+    // Cannot fail, because the text has only digits, letters and a dot.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0s"))
 }
 

@@ -12,15 +12,15 @@ impl RequestRecord {
         is_broken && self.timings.first_output.is_some()
     }
 
-    /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how its
-    /// response broke. `None`: the attempt did not fail, or the client or the gateway is the cause.
+    /// Why the attempt with this index is a failure of its backend: the kind of failure, or how its response
+    /// broke. `None`: the attempt did not fail, or the client or the gateway is the cause.
     pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
         let attempt = self.attempts.get(index)?;
         if let Some(name) = attempt.failure {
             return attempt.failure_kind()?.is_of_backend().then_some(name);
         }
         let is_last = index + 1 == self.attempts.len();
-        // The operator's limit of the whole duration shows nothing about the backend.
+        // A response that reaches the operator's limit of the total duration shows nothing about the backend.
         let is_broken = self.outcome.is_backend_failure() && self.end != Termination::TotalTimeout;
         (is_last && is_broken).then(|| self.ending())
     }

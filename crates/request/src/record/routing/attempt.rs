@@ -13,7 +13,7 @@ pub struct Attempt {
     pub backend: BackendId,
     /// Host and port of the backend.
     pub address: (Arc<str>, u16),
-    /// The kind of the backend's engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI
+    /// The kind of the backend's engine, in the terms of `gen_ai.provider.name` in the OpenTelemetry GenAI
     /// conventions.
     pub provider: &'static str,
     /// Id of the gateway's span of the attempt. The engine's span has this span as its parent.
@@ -38,7 +38,7 @@ impl Attempt {
         Some(self.ended?.saturating_duration_since(self.started))
     }
 
-    /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
+    /// The kind of the failure. `None`: the attempt did not fail, or the client ended it.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         FailureKind::ALL
             .into_iter()
