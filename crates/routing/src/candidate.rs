@@ -1,4 +1,4 @@
-//! A backend as a policy sees it: the estimate of its state for one prompt.
+//! The estimated state of a backend for one prompt, as the input of a policy.
 
 use super::estimation::{CachedSource, PrefillCost, ReportedLoad};
 use serde::Serialize;
@@ -6,11 +6,12 @@ use serde::Serialize;
 /// A backend that a policy may pick, with its estimated state for one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Index of the backend in the pool.
+    /// The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to the run of
+    /// an earlier request.
     #[serde(skip)]
     pub position: usize,
-    /// The number of a data-parallel rank on the metrics page, if the candidate is a part of its backend with a
-    /// load of its own. `None`: the whole backend.
+    /// The number of a data-parallel rank on the metrics page, if the candidate is this rank instead of the
+    /// whole backend. `None`: the whole backend.
     #[serde(rename = "rank", skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
     /// Requests of this gateway in flight at the backend.
@@ -20,69 +21,69 @@ pub struct Candidate {
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
     pub weight: u32,
-    /// Requests that the backend still has to get for its share, in millionths. Negative: it had more. See
-    /// [`shares`](super::shares).
+    /// Requests that the backend still has to get for its share, in millionths. Negative: the backend has had
+    /// more than its share. See [`shares`](super::shares).
     #[serde(skip)]
     pub credit: i64,
-    /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
-    /// no adapter.
+    /// The run of which the client has events. `None`: the client has no events.
     pub has_adapter: bool,
     /// Hash key of the backend, for rendezvous hashing of sessions.
     #[serde(skip)]
     pub key: u64,
-    /// Estimated tokens of the prompt.
+    /// Maximum number of open requests of the gateway.
     pub prompt: f64,
     /// Prompt tokens that are probably in the prefix cache of the backend.
     pub cached: f64,
     /// Number of leading blocks of the prompt that are probably in the prefix cache of the backend.
     pub cached_blocks: u32,
-    /// The source of information from which `cached` was estimated.
+    /// The response had its regular end, but the request failed: with an error status, an error event, or a
+    /// stream that ended too early.
     pub cached_source: CachedSource,
     /// Expected output tokens.
     pub output: f64,
-    /// Prompt tokens that the engine has to compute before those of this request.
+    /// Prompt tokens that the engine has to compute before the tokens of this request.
     pub backlog: f64,
     /// Estimated cost of prefill at the backend.
     pub prefill: PrefillCost,
-    /// Mean number of tokens of the requests from which `prefill` was learned, including the
-    /// backlog before each request.
+    /// Mean number of tokens from which `prefill` was learned, including the backlog before each request.
     #[serde(skip)]
     pub prefill_tokens: f32,
     /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: the backend has
     /// had no output yet.
     pub prefill_freshness: f64,
-    /// Whether `prefill` was learned from a first output of this backend.
+    /// The permit that an open run needs while it has no reader.
     pub is_calibrated: bool,
     /// Whether `prompt` and `output` were estimated from token usage that this backend reported.
     pub has_usage: bool,
-    /// Seconds since this gateway last sent a request to the backend. Before the first request:
-    /// since the start of its [`LoadEstimator`](super::LoadEstimator).
+    /// Time of the first sweep that found the run without a reader. `None`: the run has readers, or no sweep
+    /// followed the departure of the last reader.
     pub idle_seconds: f64,
-    /// Estimated number of requests that wait in the engine.
+    /// Whether the run keeps the bytes that its readers have read. While this is true, the run is in the table.
     pub waiting: f64,
     /// Estimated number of requests that run in the engine.
     pub running: f64,
-    /// The load that the last scrape reported. Zeros before the first report.
+    /// The load in the last scrape. Zeros before the first report.
     pub reported: ReportedLoad,
-    /// Estimated share of the KV cache that requests hold. More than 1: the requests do not fit into
-    /// the cache. `None`: no report had the KV cache usage.
+    /// Estimated share of the KV cache that requests occupy. Above 1, the requests do not fit into the cache.
+    /// `None`: no report contained the KV cache usage.
     pub kv_usage: Option<f64>,
-    /// Capacity of the KV cache in tokens. `None`: not reported.
+    /// Maximum number of readers of a run. A client that returns often can have several readers at once,
+    /// because a broken connection stays open until a write fails.
     pub capacity: Option<u64>,
     /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
     /// age of the report.
     pub certainty: f64,
-    /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
-    /// no other request has had output since, or all streams have stalled. 0: neither holds.
+    /// Seconds for which the engine seems to be at a standstill. Either the oldest request without output is
+    /// overdue and no other request has had output since, or all streams have stalled. 0: neither is true.
     pub overdue: f64,
-    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its least
-    /// value. 0: it is not, or not known.
+    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its
+    /// minimum. 0: below that, or not known.
     #[serde(skip)]
     pub token_gap: f64,
 }
 
 impl Candidate {
-    /// The backend and the part of the candidate, which identify it among the candidates of a decision.
+    /// The backend and its part, which identify the candidate in a decision.
     pub const fn target(&self) -> (usize, Option<u32>) {
         (self.position, self.part)
     }
@@ -90,7 +91,7 @@ impl Candidate {
     /// Whether all estimates are finite numbers, as policies require.
     #[inline] // each candidate of each decision is checked
     pub fn is_finite(&self) -> bool {
-        // The product of zero and a number is zero only if the number is finite.
+        // The product of zero and a number is zero only for finite numbers.
         let sum = 0.0
             * (self.tokens_in_flight
                 + self.prompt

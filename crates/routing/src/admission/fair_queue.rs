@@ -1,9 +1,9 @@
-//! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants,
-//! with tokens as the unit of service.
+//! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants, with tokens
+//! as the unit of service.
 //!
-//! The next request of a tenant starts at the virtual time at which the previous request of the
-//! tenant finished. A tenant that requests more than its share therefore delays only its own
-//! requests, and a tenant with few requests is served at once.
+//! The next request of a tenant starts at the virtual time at which the previous request of the tenant
+//! finished. A tenant that requests more than its share therefore delays only its own requests, and a tenant
+//! with few requests is served at once.
 //!
 //! ```text
 //! virtual start of a tenant   max(virtual time, last virtual start of the tenant + granted tokens)
@@ -18,8 +18,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub(super) struct FairQueue<K> {
     /// Greatest virtual start of the granted requests, in tokens.
     virtual_time: u64,
-    /// Tenants by id. A tenant without requests stays stored while its virtual start is in the
-    /// future.
+    /// Tenants by id. A tenant without requests remains while its virtual start is in the future.
     tenants: BTreeMap<u64, TenantQueue<K>>,
     /// Tenants with requests, in service order: virtual start, key of the first request, tenant id.
     service_order: BTreeSet<(u64, K, u64)>,
@@ -33,7 +32,7 @@ struct TenantQueue<K> {
     keys: BTreeSet<K>,
 }
 
-/// Greatest number of tenants without requests whose virtual start is stored.
+/// Maximum number of tenants without requests whose virtual start is stored.
 const MAX_IDLE_TENANTS: usize = 1_024;
 
 impl<K> Default for FairQueue<K> {
@@ -47,8 +46,7 @@ impl<K> Default for FairQueue<K> {
 }
 
 impl<K: Ord + Copy> FairQueue<K> {
-    /// Keys of the requests: all requests of the first tenant in service order, then all requests of
-    /// the second, and so on.
+    /// Keys of the requests, tenant by tenant in service order.
     pub(super) fn keys_in_service_order(&self) -> impl Iterator<Item = K> + '_ {
         let service_order = self.service_order.iter();
         let tenants = service_order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
@@ -69,15 +67,16 @@ impl<K: Ord + Copy> FairQueue<K> {
             .map_or(0, |tenant| tenant.keys.len())
     }
 
-    /// Number of requests of the tenant with the most requests, and the key of the last one of these requests
-    /// in service order. `None`: no request is queued.
+    /// Number of requests of the tenant with the most requests, and the key of its last request in service
+    /// order. `None`: no request is queued.
     pub(super) fn largest_tenant(&self) -> Option<(usize, K)> {
         let count_and_last =
             |tenant: &TenantQueue<K>| Some((tenant.keys.len(), *tenant.keys.last()?));
         self.tenants.values().filter_map(count_and_last).max()
     }
 
-    /// Adds a request. `key` must differ from the keys of all queued requests.
+    /// Records that the request enters the admission queue. If the request has waited before, `queued` is set
+    /// to an earlier instant, so that the record has one wait with the sum of both times.
     pub(super) fn push(&mut self, tenant: u64, key: K) {
         let virtual_time = self.virtual_time;
         self.update_tenant(tenant, |tenant| {
@@ -88,8 +87,8 @@ impl<K: Ord + Copy> FairQueue<K> {
         });
     }
 
-    /// Removes a request. `granted_tokens`: the tokens that are charged to the tenant. `None`: the
-    /// request was not granted.
+    /// Records that the request leaves the admission queue. `without_backend`: for how long no backend could
+    /// serve its model.
     pub(super) fn remove(&mut self, tenant: u64, key: K, granted_tokens: Option<u64>) {
         let mut virtual_start = 0;
         self.update_tenant(tenant, |tenant| {
@@ -120,11 +119,11 @@ impl<K: Ord + Copy> FairQueue<K> {
         }
     }
 
-    /// Removes tenants without waiting requests, so that memory stays bounded: `tenant` if its virtual
-    /// start has no effect any more, and the other tenants if there are too many.
+    /// Removes tenants without waiting requests, so that memory stays bounded: `tenant` if its virtual start no
+    /// longer has an effect, and others if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
-            // No request waits, so the virtual starts have no effect on the next request.
+            // Without waiting requests, the virtual starts do not affect the next request.
             *self = Self::default();
             return;
         }
@@ -177,7 +176,7 @@ mod tests {
         queue.push(2, 4);
         assert_eq!(queue.keys_in_service_order().next(), Some(4));
         queue.remove(2, 4, Some(100));
-        // The virtual start of tenant 2 is still stored, although the tenant had no request in between.
+        // The virtual start of tenant 2 is still stored, although the tenant has had no request in between.
         queue.push(2, 5);
         assert_eq!(queue.keys_in_service_order().next(), Some(5));
         queue.remove(2, 5, Some(1_000));

@@ -1,23 +1,24 @@
-//! Priority classes of the admission queue, in the order in which their requests are served. A class has
-//! the requests of the tier with the same name.
+//! Priority classes of the admission queue, in the order of service. A class has the requests of the tier with
+//! the same name.
 
 use std::sync::Arc;
 
-/// Class of requests without a tier, and of requests whose tier is not in the list of classes.
+/// The output tokens that the engine last reported. `None` also replaces the 0 of an API without output, such
+/// as embeddings.
 pub const DEFAULT_CLASS: &str = "default";
 
 /// The classes, from the highest to the lowest. The default class is always among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriorityClasses {
-    /// Names of the classes, the highest first.
+    /// Counts the runs that continue without a client. They occupy capacity that connected clients could use,
+    /// so their number is limited.
     names: Vec<Arc<str>>,
-    /// Index of [`DEFAULT_CLASS`] in `names`.
+    /// The permit of a run to continue without a client. Dropping the permit releases it.
     default_index: usize,
 }
 
 impl PriorityClasses {
-    /// Classes with these names, the highest first. [`DEFAULT_CLASS`] is appended if it is not
-    /// among them.
+    /// Classes with these names, the highest first. If [`DEFAULT_CLASS`] is missing, it is appended.
     pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> Self {
         let mut names: Vec<Arc<str>> = names.into_iter().collect();
         let default_index = names.iter().position(|name| &**name == DEFAULT_CLASS);
@@ -31,7 +32,7 @@ impl PriorityClasses {
         }
     }
 
-    /// The class of a tier, as an index: 0 is the highest class.
+    /// The index of the class of a tier. 0 is the highest class.
     pub fn class_of_tier(&self, tier: &str) -> usize {
         self.names
             .iter()
@@ -39,7 +40,8 @@ impl PriorityClasses {
             .unwrap_or(self.default_index)
     }
 
-    /// Names of the classes, the highest first.
+    /// The runs without a client of one party may use the number of open requests of the gateway divided by
+    /// this number, but at least one.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }

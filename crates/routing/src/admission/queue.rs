@@ -1,5 +1,5 @@
-//! The admission queue as a state machine without I/O. Each request leaves the queue exactly once:
-//! it is granted a backend, cancelled, or displaced by another request.
+//! All runs without a client together may use the number of open requests of the gateway divided by this
+//! number.
 
 use super::decaying_rate::DecayingRate;
 use super::fair_queue::FairQueue;
@@ -10,21 +10,21 @@ use super::queued_request::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The queue in which requests wait while all backends that could serve them are full.
+/// A permit that is not taken. `places`: maximum number of open requests of the gateway.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
-    /// Greatest number of queued requests.
+    /// Takes the permit, if the limits allow one more run without a client.
     capacity: usize,
     next_id: u64,
-    /// The queued requests by id.
+    /// Releases the permit.
     requests: BTreeMap<u64, QueueEntry<T>>,
-    /// The service order within each class, the highest class first.
+    /// The bytes of a response that readers at different positions may still need.
     classes: Vec<FairQueue<ServiceKey>>,
     groups: BTreeMap<CapacityGroup, GroupQueue>,
 }
 
-/// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and then the
-/// id of the request.
+/// The bytes of a response between two positions, in segments of equal size. The memory grows by one segment at
+/// a time, so a short response takes one segment.
 type ServiceKey = (Instant, u64);
 
 #[derive(Debug)]
@@ -32,37 +32,38 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Sum of the past periods of the wait in which no backend could serve the request. A period that has
-    /// not ended is not included.
+    /// Sum of the periods of the wait in which no backend could serve the request. A present period is not
+    /// included.
     without_backend: Duration,
-    /// Number of later requests of the same tenant that were selected before this request.
+    /// Number of later requests of the tenant that were selected before this one.
     overtaken: u32,
 }
 
-/// Counts of the requests of one group. The value exists while requests of the group wait.
+/// Counts for the requests of one group, kept while requests of the group wait.
 #[derive(Debug)]
 struct GroupQueue {
-    /// Number of waiting requests per class.
+    /// Appends bytes if the memory limits allow it. If not, appends nothing and returns the exceeded limit.
     waiting_by_class: Vec<usize>,
-    /// Rate at which requests of the group are granted.
+    /// Appends bytes that are kept only until all present readers have read them. A client that returns later
+    /// does not get them.
     grant_rate: DecayingRate,
-    /// Time since which no backend can serve the group. `None`: a backend can serve it.
+    /// Time since which no backend can serve the group. `None`: a backend can serve the group.
     without_backend_since: Option<Instant>,
 }
 
-/// Least and greatest `retry_after` in seconds. A wait of more than a minute cannot be predicted,
-/// and the OpenAI SDKs do not wait for much longer.
+/// Minimum and maximum `retry_after` in seconds. Waits of more than a minute cannot be predicted, and the
+/// OpenAI SDKs do not wait much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
-/// Greatest number of requests among which [`AdmissionQueue::select`] selects one.
+/// Maximum number of requests that [`AdmissionQueue::select`] compares.
 const MAX_COMPARED_REQUESTS: usize = 16;
-/// Greatest number of later requests of the same tenant that are selected before a request.
+/// SHA-256 digests that identify clients, runs and requests. The values are not stored.
 const MAX_OVERTAKEN: u32 = 16;
-/// Number of lost tokens (see [`AdmissionQueue::select`]) up to which a request does not give way to a later
-/// one. Computing so few tokens takes a few milliseconds.
+/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) for which a request does not give way to a
+/// later one. Computing so few tokens takes a few milliseconds.
 const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {
-    /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
+    /// An empty queue for at most `capacity` requests in `classes` classes, at least 1.
     pub fn new(capacity: usize, classes: usize) -> Self {
         let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
         Self {
@@ -74,8 +75,8 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
-    /// request to its new class. Requests beyond the new capacity stay queued.
+    /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued request to
+    /// its new class. If the new capacity is lower, requests above it stay queued.
     pub fn change(&mut self, capacity: usize, classes: usize, new_class: impl Fn(usize) -> usize) {
         self.capacity = capacity;
         let classes = classes.max(1);
@@ -92,17 +93,19 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Number of waiting requests.
+    /// The digest of a list of values. Different lists have different digests, because the length of each value
+    /// marks its end.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether no request waits.
+    /// The identity of the run that a request with this `Idempotency-Key` begins. `client`: digest of the
+    /// identity of the client.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Time at which the request that has waited longest entered the queue. `None`: no request waits.
+    /// The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to one.
     pub fn oldest(&self) -> Option<Instant> {
         self.requests
             .first_key_value()
@@ -138,23 +141,22 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Whether a new request of `group` must queue behind waiting requests, because one of them is of the
-    /// same group, or of another group that a backend can serve, and so may need the same capacity.
+    /// Whether a new request of `group` must queue behind waiting requests. True if a waiting request is of the
+    /// same group, or of another group that a backend can serve and that may need the same capacity.
     pub fn precedes(&self, group: &CapacityGroup) -> bool {
         self.groups
             .iter()
             .any(|(other, queue)| queue.without_backend_since.is_none() || other == group)
     }
 
-    /// Whether requests of `group` wait because no backend can serve them.
+    /// The client has events of a run that is not the run of this `Idempotency-Key`, or that no longer exists.
     pub fn is_without_backend(&self, group: &CapacityGroup) -> bool {
         self.groups
             .get(group)
             .is_some_and(|queue| queue.without_backend_since.is_some())
     }
 
-    /// Records that no backend can serve `groups`, and that backends can serve all other groups of which
-    /// requests wait.
+    /// Records that no backend can serve `groups`, and that backends can serve all other waiting groups.
     pub fn set_without_backend(&mut self, groups: &[CapacityGroup], now: Instant) {
         let mut served = Vec::new();
         for (group, queue) in &mut self.groups {
@@ -172,7 +174,7 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Adds a request. A class that does not exist counts as the lowest class.
+    /// Adds a request. A class beyond the last counts as the lowest class.
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
         let request = QueuedRequest {
@@ -198,13 +200,12 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Removes a request without a grant, because its client has disconnected or its wait is over.
-    /// `None`: the request is not in the queue any more.
+    /// No run was begun, because a memory limit is reached. The client cannot return to the request.
     pub fn leave(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
         self.remove(id, false, now)
     }
 
-    /// Rejects a queued request. `None`: the request is not in the queue any more.
+    /// Rejects a queued request. `None`: the request is no longer in the queue.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
         let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
         let position = self.count_ahead(*class, group);
@@ -220,18 +221,17 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Selects the request that is granted next, and returns the value that `offer` returned for
-    /// the request. `None`: `offer` returned no value for any request. If `offer` returns `None`,
-    /// the group of the request is added to `exhausted`, and `offer` is not called for further
-    /// requests of that group. Requests after their deadline are skipped.
+    /// Selects the next request to grant, and returns the value that `offer` returned for it. `None`: `offer`
+    /// returned no value for any request. If `offer` returns `None`, the group of the request is added to
+    /// `exhausted`, and `offer` is not called again for that group. Requests after their deadline are skipped.
     ///
-    /// The first request in service order for which `offer` returns a value is selected, unless it
-    /// loses more than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered
-    /// backend must compute although another backend has them in its cache. If the first request loses
-    /// more than 128, the next requests of the same tenant, class and group are compared. The first one
-    /// that loses at most 128 is selected, or else the one that loses the fewest tokens. This is
-    /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
-    /// is overtaken at most 16 times, and never by another tenant.
+    /// The first request in service order for which `offer` returns a value is selected, unless it loses more
+    /// than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered backend must compute
+    /// although another backend has them in its cache. If the first request loses more than 128, it is compared
+    /// with the next requests of the same tenant, class and group. The first one that loses at most 128 is
+    /// selected, or else the one that loses the fewest tokens. This is delay scheduling (Zaharia et al. 2010),
+    /// except that capacity is never left unused. A request is overtaken at most 16 times, and never by another
+    /// tenant.
     pub fn select<R>(
         &mut self,
         now: Instant,
@@ -264,7 +264,8 @@ impl<T> AdmissionQueue<T> {
         Some((QueuedRequestId(id), offered))
     }
 
-    /// The first request in service order for which `offer` returns a value, and that value.
+    /// Event ids for a client that asked for them, and the rest of an event stream after the client's last
+    /// event. An id names the run, so that no gateway takes it for an event of another response.
     fn first<R>(
         &self,
         now: Instant,
@@ -291,8 +292,7 @@ impl<T> AdmissionQueue<T> {
         None
     }
 
-    /// The requests of the same tenant, class and group that follow a request in service order,
-    /// without those after their deadline.
+    /// The number of a run. It is random, so that no two runs of any gateways share it.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
         let QueueEntry {
             request: first,
@@ -304,8 +304,8 @@ impl<T> AdmissionQueue<T> {
         requests.filter(move |(_, other)| other.group == first.group && other.deadline > now)
     }
 
-    /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
-    /// is not in the queue any more.
+    /// Removes a granted request, and charges its tokens to its tenant. `None`: the request is no longer in the
+    /// queue.
     pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
         self.remove(id, true, now)
     }
@@ -318,7 +318,8 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// `retry_after` of a request at this position, counted from 1, among the requests of a group.
+    /// The `retry_after` of a request at this position among the requests of its group. The first position is
+    /// 1.
     fn estimate_retry_after(&self, position: usize, group: &CapacityGroup, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
         let Some(queue) = self.groups.get(group) else {
@@ -328,10 +329,9 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the number of requests of its
-    /// group that are granted before it ÷ grants per second. At most as many requests of each other
-    /// tenant count as its own tenant has. `None`: no request of the group has been granted since
-    /// requests of it wait.
+    /// Expected wait of a new request for a backend: the number of requests of its group that are granted
+    /// before it ÷ grants per second. Of each other tenant, at most as many requests count as its own tenant
+    /// has. `None`: no request of the group has been granted since the group began to wait.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self
             .groups
@@ -366,12 +366,11 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// The request that `newcomer` may displace. If a backend can serve the group of `newcomer`, this is a
-    /// request of a group that no backend can serve, and of no higher class than `newcomer`: the newest
-    /// one of the lowest class. Otherwise, or if there is none, it is the last request of the tenant with
-    /// the most requests in the lowest class that has requests. `newcomer` may displace that request if
-    /// `newcomer` has a higher class, or if it has the same class and its tenant has fewer requests,
-    /// including `newcomer`. `None`: `newcomer` may not displace a request.
+    /// Adds an `id` line with the event's number to each event, and leaves out the first events.
+    ///
+    /// The line is the last of its event, so that a client that reads line by line has read the whole event
+    /// before its id. A comment outside an event stays, but the blank line after it is removed, because some
+    /// clients take such a blank line after an earlier id for an event without data.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         if !self.is_without_backend(&newcomer.group)
             && let Some(id) = self.last_without_backend(newcomer.class)
@@ -393,7 +392,8 @@ impl<T> AdmissionQueue<T> {
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
     }
 
-    /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class` are not searched.
+    /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class`
+    /// are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
         if self
             .groups

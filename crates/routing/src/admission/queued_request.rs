@@ -3,49 +3,57 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The requests that the same backends can serve. They wait for the same capacity.
+/// A group of requests that the same backends can serve. They wait for the same capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CapacityGroup {
     /// Requested model. `None`: the clients named no model.
     pub model: Option<Arc<str>>,
-    /// Hash of the backends of the model that can serve the requests, for example because their context is
-    /// long enough. 0: all backends of the model.
+    /// Hash of the set of backends that can serve the requests, for example because their context is long
+    /// enough. 0: all backends of the model.
     pub backends: u64,
 }
 
-/// A request that waits for a backend.
+/// A number that does not parse exceeds the number of events of any response.
 #[derive(Debug)]
 pub struct QueuedRequest<T> {
-    /// Index of the priority class. 0 is the highest class.
+    /// Adds event ids for a client that already has all events up to `last`. Event 0: the client has none.
     pub class: usize,
-    /// Id of the tenant. The queue is shared fairly among tenants.
+    /// Whether the stream has passed all events that the client has.
     pub tenant: u64,
-    /// The requests that wait for the same capacity.
+    /// The group of the request.
     pub group: CapacityGroup,
-    /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
-    /// charged to the tenant.
+    /// Runs: requests to which their clients can return. A run has the state of a request that continues while
+    /// its client is disconnected, and the bytes that a returning client gets again.
+    ///
+    /// A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine into
+    /// the run, and each [`Reader`] reads it from its own position. A request that arrives again with the same
+    /// key and body attaches to the run as a further reader. A run without a reader is aborted when its window
+    /// (the time in which its client may return) is over, or when too many runs have none.
+    ///
+    /// The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A thread
+    /// that needs the lock of the table of runs and the lock of a run takes the lock of the table first.
     pub tokens: u64,
-    /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
+    /// The result of a request with an `Idempotency-Key`: whether its client returned, or why it could not.
     pub work: u64,
     /// Whether the client already has a part of the response, from a backend that failed. Such a request is
-    /// queued in any case and first of its tenant, and is not displaced. It may not go to the backend that
-    /// failed, so it shows nothing about the capacity for other requests.
+    /// always queued, as the first of its tenant, and is never displaced. It must not go to the backend that
+    /// failed. So its failed search does not mean that other requests lack capacity.
     pub is_begun: bool,
-    /// Until this time, the request also waits for a gate, which lets requests in one after the other. It shows
-    /// nothing about the capacity for requests that do not. `None`: the request waits for capacity only.
+    /// The gateway kept the response, but the client did not return before the end of the request.
     pub gated_until: Option<Instant>,
-    /// From this time on, the request is not granted.
+    /// After this time, the request is not granted.
     pub deadline: Instant,
-    /// Data that the code which fills the queue stores with the request.
+    /// Data of the code that fills the queue.
     pub payload: T,
 }
 
 /// A request that left the queue.
 #[derive(Debug)]
 pub struct DequeuedRequest<T> {
-    /// The request.
+    /// The client disconnected while too many requests continued without their clients, so the request was
+    /// aborted.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve it.
+    /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
 }
 
@@ -56,7 +64,7 @@ pub struct WaitingModel {
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Time since which they wait because no backend can serve them. `None`: a backend can serve them.
+    /// The responses of the tenant, or of the address, take all memory that one party may take.
     pub without_backend_since: Option<Instant>,
 }
 
@@ -64,14 +72,16 @@ pub struct WaitingModel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuedRequestId(pub(super) u64);
 
-/// Result of adding a request to the queue.
+/// The present result of a request with an `Idempotency-Key`. The record of the request reads it at the end of
+/// the response.
 #[derive(Debug)]
 pub enum EnqueueOutcome<T> {
-    /// The request is queued.
+    /// Marks the run as failed, so that a returning client's request is sent to a backend again.
     Waits(QueuedRequestId),
-    /// The request is queued. It displaced another request, which is rejected.
+    /// The name of a request's result in metrics and reports. `None`: the request has no `Idempotency-Key`, or
+    /// `streams.resume` is off.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
-    /// The request is rejected: the queue is full, and the request may not displace another one.
+    /// A result with this outcome, for a request that has not failed.
     Full(RejectedRequest<T>),
 }
 
@@ -80,7 +90,8 @@ pub enum EnqueueOutcome<T> {
 pub struct RejectedRequest<T> {
     /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve it.
+    /// Records that the request was not successful, so that a returning client's request is sent to a backend
+    /// again.
     pub without_backend: Duration,
     /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
     /// from 1 to 60.
@@ -92,51 +103,48 @@ pub struct RejectedRequest<T> {
 #[derive(Debug, Default)]
 pub struct ExhaustedGroups {
     groups: Vec<CapacityGroup>,
-    /// Groups in which no backend has capacity for a request that has begun.
+    /// Groups without capacity for requests that have begun.
     for_begun: Vec<CapacityGroup>,
-    /// Groups in which the gate lets no further request in, or no backend has capacity for one.
+    /// Groups from which the gate admits no further request, or without capacity for one.
     for_gated: Vec<CapacityGroup>,
 }
 
-/// Time by which a request gives way to later requests for each token of its work. A request with 1,000
-/// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
-/// for an unbounded number of smaller requests.
+/// Whether the run must end because no client can get its response. A change wakes `waker`.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
-/// Time before its arrival that counts as the arrival of a request that has begun.
+/// A request that has begun is ordered as if it had arrived this much earlier.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
 /// Factor by which the TTFT of a request may exceed its prediction.
 const TTFT_FACTOR: f64 = 2.0;
 
-/// The longest wait in the queue after which a request probably meets the limit of its TTFT. `predicted_ttft`:
-/// its TTFT in seconds without the wait. It shortens the wait by at most half, so that requests with long
-/// prompts wait, too.
+/// Writes bytes of the body. If a memory limit is reached, the run continues but drops the bytes that its
+/// readers have read.
 pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
     let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
     limit.saturating_sub(expected.min(limit / 2))
 }
 
-/// Whole seconds, from 1 to 60, after which the client of a request should retry that would wait for this
-/// time too long.
+/// Ends the run. `is_kept`: a returning client gets this response. If `false`, as after a failure, the run is
+/// forgotten, and a repetition of the request is sent to a backend again.
 pub fn retry_seconds(excess: Duration) -> u32 {
     excess.as_secs().saturating_add(1).min(60) as u32
 }
 
 impl<T> QueuedRequest<T> {
-    /// Whether the request waits for a gate, too.
+    /// Whether the request also waits for the gate.
     pub fn is_gated(&self, now: Instant) -> bool {
         self.gated_until.is_some_and(|until| now < until)
     }
 
-    /// Time after the arrival of this request in which later requests with less work can go before it. It
-    /// is at most half of the time that this request may wait.
+    /// Time after the arrival of this request in which later requests with less work can go first. It is at
+    /// most half of this request's maximum wait.
     pub(super) fn precedence_given(&self, now: Instant) -> Duration {
         let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
         let longest = self.deadline.saturating_duration_since(now) / 2;
         TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
     }
 
-    /// The time by which the request is ordered among those of its tenant.
+    /// The result of [`Reader::poll_chunk`]: the next bytes of the body, or its end.
     pub(super) fn service_time(&self, now: Instant) -> Instant {
         if self.is_begun {
             return now.checked_sub(BEGUN_PRECEDENCE).unwrap_or(now);
@@ -151,14 +159,14 @@ impl ExhaustedGroups {
         self.groups.contains(group)
     }
 
-    /// Whether no backend has capacity for this request, or the gate lets no request like this in.
+    /// Whether no backend has capacity for this request, or the gate does not admit such a request.
     pub fn has_for<T>(&self, request: &QueuedRequest<T>, now: Instant) -> bool {
         self.has(&request.group)
             || request.is_begun && self.for_begun.contains(&request.group)
             || request.is_gated(now) && self.for_gated.contains(&request.group)
     }
 
-    /// Adds the group of a request for which no backend has capacity, or that the gate does not let in.
+    /// Adds the group of a request for which no backend has capacity, or that the gate does not admit.
     pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>, now: Instant) {
         let groups = if request.is_begun {
             &mut self.for_begun
@@ -170,7 +178,8 @@ impl ExhaustedGroups {
         groups.push(request.group.clone());
     }
 
-    /// Number of groups for which no backend has capacity.
+    /// The head of the response. `None`: the run ended without a head. While the result is pending, the head or
+    /// the end of the run wakes `waker`.
     pub(super) const fn count(&self) -> usize {
         self.groups.len()
     }

@@ -27,7 +27,7 @@ enum QueueStep {
     },
     /// Cancels the waiting request with this index, counted from the oldest.
     Leave(usize),
-    /// Grants a request for a model whose entry is `true`: one entry for each of [`MODELS`].
+    /// Grants a request for a model whose entry is `true`. Each of [`MODELS`] has an entry.
     Grant([bool; 2]),
     /// Advances the time by this number of seconds.
     Wait(u64),
@@ -46,7 +46,8 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
     ]
 }
 
-/// The group of the requests that all backends of a model can serve.
+/// The runs whose whole response a reader has got, the earliest first. They are evicted in this order, because
+/// their clients are the least likely to return.
 pub(super) fn group(index: usize) -> CapacityGroup {
     CapacityGroup {
         model: Some(MODELS[index].into()),
@@ -75,7 +76,7 @@ pub(super) fn request(
     }
 }
 
-/// Queues requests of tenant 1 with these numbers.
+/// Number of open runs without a reader whose clients have this address (IPv6: an address of its network).
 pub(super) fn enter_all(
     queue: &mut AdmissionQueue<usize>,
     numbers: Range<usize>,
@@ -96,8 +97,7 @@ pub(super) fn grant(
     Some(queue.grant(id, now)?.ticket)
 }
 
-/// The payload of the request that `newcomer` displaces from the full queue. `None`: the queue rejects the
-/// newcomer.
+/// Forgets the runs whose window is over at `now`. Open runs among them are aborted.
 pub(super) fn displaced_by(
     queue: &mut AdmissionQueue<usize>,
     newcomer: QueuedRequest<usize>,
@@ -110,11 +110,12 @@ pub(super) fn displaced_by(
     }
 }
 
-/// An admission queue, with the content that the test expects in it.
+/// Removes a run from the table, so that another run can use its key.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,
-    /// The requests that are expected in the queue, by payload.
+    /// Removes one run of the party to make room for another: the earliest of the runs whose whole response a
+    /// reader has got. `false`: no such run exists, or `limit` is the limit of one run.
     waiting: BTreeMap<usize, (QueuedRequestId, QueuedRequest<usize>)>,
     entered_count: usize,
     /// Payloads of the requests that have left the queue or were rejected.
@@ -324,7 +325,7 @@ proptest! {
             if queue.len() + burst < 900 {
                 (0..burst).for_each(|_| enter(&mut queue, 0, &mut number));
             }
-            // Start-time fair queueing: two tenants differ by at most one request each.
+            // How long runs wait for their clients, and how much memory runs take.
             for (left, right) in [(0, 1), (0, 2), (1, 2)] {
                 let bound = sizes[left] + sizes[right];
                 let difference = granted[left].abs_diff(granted[right]);
@@ -353,7 +354,7 @@ fn full_queues_displace_for_classes_and_small_tenants() {
     assert_eq!(queue.waiting(), [1, 3]);
 }
 
-/// `retry_after` of a request that a full queue rejects.
+/// How long a run without a reader, open or ended, waits for its client to return.
 fn rejected_retry_after(
     queue: &mut AdmissionQueue<usize>,
     class: usize,

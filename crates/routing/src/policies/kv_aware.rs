@@ -67,12 +67,12 @@ impl Default for KvAwareSettings {
     }
 }
 
-/// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill:
-/// the evicted blocks are computed again, and then evict other blocks.
+/// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill. The evicted
+/// blocks are computed again, and then evict other blocks.
 const EVICTION: f64 = 4.0;
-/// KV cache usage up to which the engine rarely preempts requests.
+/// Maximum KV cache usage at which the engine rarely preempts requests.
 const FREE_USAGE: f64 = 0.9;
-/// Waiting requests per backend above which the cost of prefill does not grow.
+/// Number of waiting requests per backend above which the cost of prefill does not grow.
 const MAX_WAITING: f64 = 8.0;
 /// Seconds that a backend takes to load a LoRA adapter.
 const ADAPTER_SECONDS: f64 = 1.0;
@@ -101,7 +101,7 @@ pub struct CostTerms {
     pub pressure: f64,
     /// Time to load the LoRA adapter of the request. 0: the backend has loaded it.
     pub adapter: f64,
-    /// Predicted TTFT. It is no part of the cost.
+    /// Predicted TTFT. Not a part of the cost.
     #[serde(skip)]
     pub ttft: f64,
 }
@@ -163,7 +163,7 @@ pub fn terms(
     )
 }
 
-/// The terms of the cost of a candidate that has `cached` tokens of the prompt in its cache.
+/// The terms of the cost of a candidate with `cached` cached prompt tokens.
 #[inline]
 pub(super) fn terms_with(
     settings: &KvAwareSettings,
@@ -212,7 +212,7 @@ pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candid
     .ttft
 }
 
-/// Tokens of the prompt that probably need not be computed.
+/// Tokens of the prompt that probably need no computation.
 pub(super) fn cached(
     settings: &KvAwareSettings,
     candidate: &Candidate,
@@ -277,8 +277,7 @@ pub(super) struct Decision<'a> {
     pub(super) parts: Vec<Parts>,
 }
 
-/// The cost of a candidate, the terms of the cost that a routing reason can name, and the predicted
-/// TTFT.
+/// The cost of a candidate, the cost terms that a routing reason can name, and the predicted TTFT.
 pub(super) struct Parts {
     pub(super) cost: f64,
     pub(super) pressure: f64,
@@ -293,8 +292,8 @@ impl Decision<'_> {
         self.parts.iter().map(|parts| parts.cost)
     }
 
-    /// Returns the index of the candidate with the least cost. Candidates that tie take turns,
-    /// except that a session stays at its backend, `home`.
+    /// Returns the index of the candidate with the lowest cost. Candidates that tie take turns, but a session
+    /// stays at its backend, `home`.
     pub(super) fn choose(
         &self,
         costs: impl Iterator<Item = f64> + Clone,
@@ -363,7 +362,7 @@ mod tests {
         assert!((75..=85).contains(&counts[0]), "{counts:?}");
     }
 
-    /// Returns the cost of a candidate that is the only one of the decision.
+    /// Returns the cost of the only candidate of a decision.
     fn cost(candidate: Candidate) -> f64 {
         let settings = KvAwareSettings::default();
         terms(&settings, &candidate, false, &FleetLoad::default()).cost()

@@ -1,17 +1,17 @@
-//! Why a backend cannot be reached or is not healthy, with the remedy, from the text of the error.
+//! Determines from an error text why a backend cannot be reached or is not healthy, and the remedy.
 
-/// A kind of error that shows why a backend cannot be reached or is not healthy, with the remedy.
+/// A kind of error with which a backend cannot be reached or is not healthy, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownKind {
-    /// Parts of error texts that show this kind.
+    /// Parts of error texts that identify this kind.
     texts: &'static [&'static str],
-    /// The cause as a clause about the backend, without values that change.
+    /// The cause as a clause about the backend, without variable values.
     pub cause: &'static str,
-    /// What an operator can do against the error, in sentences.
+    /// The remedy for an operator, in sentences.
     pub remedy: &'static str,
 }
 
-/// All kinds. If an error text contains parts of several kinds, the first of these kinds applies.
+/// All kinds. If an error text matches several kinds, the first counts.
 const KINDS: [DownKind; 14] = [
     // The host name of the backend has no address.
     DownKind {
@@ -138,7 +138,7 @@ const KINDS: [DownKind; 14] = [
 ];
 
 impl DownKind {
-    /// The kind that an error text of a health check or of a connection shows. `None`: no known kind.
+    /// The kind that matches an error text of a health check or a connection. `None`: no known kind.
     pub fn of_reason(reason: &str) -> Option<Self> {
         let is_shown = |kind: &DownKind| kind.texts.iter().any(|text| reason.contains(text));
         KINDS.into_iter().find(is_shown)
