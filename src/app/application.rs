@@ -34,18 +34,18 @@ pub(crate) struct Application {
     /// The addresses and settings that the start banner shows.
     pub(crate) summary: StartSummary,
     server: Server,
-    /// The background workers of the telemetry sinks.
+    /// The background workers of the sinks.
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
     extras: Arc<Extras>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
-    /// A task ends when its `SupervisedTask` is dropped.
+    /// Dropping a `SupervisedTask` ends its task.
     _background_tasks: Vec<SupervisedTask>,
 }
 
-/// How long the start waits for the first results of discovery, and after that for the first
-/// scrapes, so that the banner can show the state of the backends.
+/// Maximum wait at the start for the first results of discovery, and then for the first scrapes. The results
+/// let the banner show the state of the backends.
 const FIRST_SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Application {
@@ -85,8 +85,8 @@ impl Application {
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
         let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
         let descriptors = listeners.descriptors;
-        // Listening is the last step. No later step can fail, so every connection that the kernel
-        // accepts from here on is served.
+        // Listening is the last step. Since no later step can fail, every connection that the kernel accepts
+        // from here on is served.
         let server = listeners.serve(proxy, admin.clone())?;
         let reloader = Reloader {
             loaded: loaded.clone(),
@@ -111,13 +111,13 @@ impl Application {
         })
     }
 
-    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics.
-    /// The error names a required task of the gateway that ended before the shutdown.
+    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics. The
+    /// error names a required task that ended before the shutdown.
     pub(crate) async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), BackgroundTask> {
-        // The mutex keeps the reloader and its state if a reload panics and the task is restarted.
+        // If a reload panics and the task is restarted, the mutex preserves the reloader and its state.
         let reloader = Arc::new(Mutex::new(self.reloader));
         let reloading = supervise::spawn(BackgroundTask::RELOAD, move || {
             let reloader = reloader.clone();
@@ -129,8 +129,8 @@ impl Application {
             systemd::notify_stopping();
         };
         systemd::notify_ready();
-        // The server runs in a task on a worker thread. On the thread of `block_on`, each new or
-        // closed connection would wake two threads instead of one.
+        // The server runs in a task on a worker thread, because on the thread of `block_on` each new or closed
+        // connection would wake two threads instead of one.
         let drain_outcome = tokio::spawn(self.server.run(shutdown)).await;
         let drain_outcome = drain_outcome.unwrap_or_else(|_| {
             supervise::record_panic(BackgroundTask::LISTENER);
@@ -158,7 +158,7 @@ impl Application {
     }
 }
 
-/// The parts that a request passes, after the first checks of the backends.
+/// The parts on the path of a request, after the first checks of the backends.
 struct RequestPath {
     sources: DiscoverySources,
     secret_files: SecretFiles,
@@ -238,7 +238,7 @@ impl RequestPath {
         }))
     }
 
-    /// Lets the credentials reload the certificates of the connections to backends and to the collector.
+    /// Makes the credentials reload the certificates of the connections to backends and to the collector.
     fn register_outbound(&self, credentials: &Credentials) {
         credentials.register_outbound(TlsPeer::Backend, self.proxy.backend_client.outbound_tls());
         for outbound in self.pipeline.workers.outbound_tls() {
@@ -255,7 +255,7 @@ fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
     ))
 }
 
-/// Starts discovery, and builds the pool of the backends and the client for requests to them.
+/// Starts discovery, and builds the pool of the backends and the client for requests to the backends.
 async fn build_pool(
     config: &Config,
     options: &BackendOptions,

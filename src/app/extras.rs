@@ -1,5 +1,5 @@
-//! The options of the gateway. No other file names all of them: here they are started and reloaded, and here
-//! their metrics and their parts of the status are put together.
+//! The options of the gateway. Only this file names all of them. It starts and reloads them, and collects their
+//! metrics and their parts of the status.
 
 mod access;
 mod backends;
@@ -69,7 +69,7 @@ pub use tokenweir_webhooks as webhooks;
 const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
 const QUALITY: TextConsumer = TextConsumer::new(1);
 
-/// What options add to an entry of the decision log.
+/// The functions with which options add to an entry of the decision log.
 pub const DECISION_PARTS: &[DecisionPart] = &[
     prefill_legs::add_to_decision,
     continuation::add_to_decision,
@@ -80,7 +80,7 @@ pub const DECISION_PARTS: &[DecisionPart] = &[
 /// The checks of the options by `tokenweir doctor`.
 pub const STATUS_CHECKS: &[StatusCheck] = &[webhooks::check, gpu::check];
 
-/// The background tasks of the core and of options, in the order of metrics.
+/// The background tasks of the core and of options, in the order of the metrics.
 pub const BACKGROUND_TASKS: &[BackgroundTask] = &[
     BackgroundTask::LISTENER,
     BackgroundTask::CONNECTION,
@@ -122,7 +122,7 @@ const TASK_ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
     })],
 )];
 
-/// The options of the path of a request.
+/// The options that handle requests.
 #[derive(Default)]
 pub struct RequestExtras {
     /// The continuation of streams at other backends.
@@ -166,44 +166,44 @@ pub(super) fn scraped_pages(config: &Config) -> usize {
     config.gpu.exporters.len()
 }
 
-/// Where options write requests, as texts of the start banner. `None`: the option is off.
+/// The destinations to which options write requests, as texts for the start banner. `None`: the option is off.
 pub(super) struct OutputTargets {
     /// The file of the trace capture.
     pub(super) capture: Option<String>,
-    /// Where the payload log writes prompts and responses.
+    /// The destination of prompts and responses in the payload log.
     pub(super) payloads: Option<String>,
-    /// Where quality monitoring sends prompts and responses.
+    /// The destination of prompts and responses for quality monitoring.
     pub(super) quality: Option<String>,
 }
 
 /// The options that have a state.
 pub(crate) struct Extras {
-    /// The options that know the backends.
+    /// The options that work with backends.
     pub(super) backends: BackendOptions,
-    /// The options of the path of a request.
+    /// The options that handle requests.
     pub(super) request: RequestExtras,
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
     sessions: Arc<SessionAdmission>,
-    /// The options of the access of clients.
+    /// The options that control the access of clients.
     access: AccessExtras,
 }
 
-/// The settings of options that are read from files of secrets.
+/// The settings of options that come from secret files.
 pub(super) struct SecretSettings {
     webhooks: WebhookSettings,
 }
 
-/// The sinks that have been started, each with its counts and its worker.
+/// The started sinks, each with its counts and its worker.
 #[derive(Default)]
 pub(super) struct Sinks {
     /// The sinks that get records in batches.
     pub(super) batched: Vec<Arc<dyn Sink>>,
-    /// The sinks that get each record when its request ends.
+    /// The sinks that get each record at the end of its request.
     pub(super) immediate: Vec<Arc<dyn Sink>>,
     /// The guards of their workers.
     pub(super) guards: Vec<Box<dyn Any + Send>>,
-    /// What a shutdown waits for.
+    /// Futures that the shutdown awaits.
     pub(super) ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub(super) status_sources: Vec<StatusSource>,
     /// The consumers of prompts and responses, each with its sample.
@@ -248,14 +248,14 @@ impl OutputTargets {
 // === impl RequestExtras ===
 
 impl RequestExtras {
-    /// The options with the settings of a configuration.
+    /// The options with the settings of `config`.
     pub fn of(config: &Config) -> Self {
         let extras = Self::default();
         extras.configure(config);
         extras
     }
 
-    /// Applies the settings of a configuration to new requests.
+    /// Applies the settings of `config` to new requests.
     fn configure(&self, config: &Config) {
         self.resumption.configure(config.streams.resume.settings());
         self.continuation.configure(ContinuationSettings {
@@ -329,12 +329,12 @@ impl Extras {
             self.gpus.configure(&config.gpu, client);
         }
         self.sessions.configure(config.sessions);
-        // The content of a token file may have changed, although its path in the configuration has not.
+        // The content of a token file may have changed while its path has not.
         self.webhooks.configure(secrets.webhooks);
     }
 
-    /// Returns functions that add the blocks of options to a status, in the order of `/status`.
-    /// `sinks`: those of spans and of the sinks of options.
+    /// Returns functions that add the blocks of options to a status, in the order of `/status`. `sinks`: the
+    /// functions of the span export and of the options' sinks.
     pub(super) fn status_sources(&self, sinks: Vec<StatusSource>) -> Vec<StatusSource> {
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
@@ -348,14 +348,14 @@ impl Extras {
         sources
     }
 
-    /// Stores what must outlast the process, after the last request.
+    /// Stores, after the last request, the state that must outlast the process.
     pub(super) async fn shutdown(&self) {
         self.access.shutdown().await;
     }
 }
 
 impl DiagnosisHooks for Extras {
-    /// Also tells each backend whether its GPUs lower their clock.
+    /// Also adds to each sample whether the GPUs of the backend lower their clock.
     fn complete_samples(
         &self,
         backends: &[Arc<Backend>],
@@ -385,7 +385,7 @@ impl DiagnosisHooks for Extras {
 }
 
 impl SecretSettings {
-    /// Reads the files of secrets.
+    /// Reads the secret files.
     pub(super) fn read(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
         let host = host_name();
         let gateway = format!("{host}:{}", config.admin.port());

@@ -32,7 +32,7 @@ pub(super) struct TelemetryPipeline {
     /// The recent routing decisions.
     pub(super) decisions: Arc<DecisionLog>,
     pub(super) recent_requests: Arc<RecentRequests>,
-    /// Which backend stores which response of the Responses API, and for which tenant.
+    /// The backend and the tenant of each stored response of the Responses API.
     pub(super) stored_responses: Arc<StoredResponses>,
     /// Counters of first outputs and ended requests for each backend, which the diagnosis reads.
     pub(super) request_counters: Arc<BackendRequestCounters>,
@@ -43,16 +43,14 @@ pub(super) struct TelemetryPipeline {
 
 /// The background workers of the telemetry sinks.
 pub(super) struct TelemetryWorkers {
-    /// The guard of the dispatcher of record batches. The remaining records are flushed when the
-    /// guard is dropped.
+    /// The guard of the dispatcher of record batches. Dropping the guard flushes the remaining records.
     dispatcher: BatchDispatcherGuard,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces_endpoint: Option<String>,
     spans: Option<SpanSink>,
-    /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
-    /// flushed.
+    /// The guards of the sinks. Dropping the guard of a sink with a file flushes the file.
     _guards: Vec<Box<dyn Any + Send>>,
-    /// What the shutdown waits for.
+    /// Futures that the shutdown awaits.
     ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 

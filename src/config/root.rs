@@ -25,7 +25,7 @@ use tokenweir_trace_capture as trace_capture;
 use tokenweir_usage_log as usage_log;
 use tokenweir_webhooks as webhooks;
 
-/// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
+/// Defines [`Config`] from its sections. Each line has a key and its [`ConfigSection`].
 macro_rules! define_config {
     ($($(#[$attribute:meta])+ $key:ident: $section:ty,)+) => {
         /// The configuration. [`Config::load`] validates it.
@@ -48,7 +48,7 @@ macro_rules! define_config {
                 Ok(())
             }
 
-            /// The configuration to use after a reload that found the configuration `new`.
+            /// The configuration to use after a reload that has read the configuration `new`.
             pub(super) fn reloaded(&self, new: &Self) -> Self {
                 Self {
                     $($key: <$section as ConfigSection<Self>>::reloaded(&self.$key, &new.$key),)+
@@ -60,7 +60,7 @@ macro_rules! define_config {
                 vec![$((stringify!($key), <$section as ConfigSection<Self>>::RELOAD),)+]
             }
 
-            /// All secrets, without those of discovered backends.
+            /// All secrets except those of discovered backends.
             pub fn secrets(&self) -> Vec<ListedSecret<'_>> {
                 let mut list = SecretList::default();
                 $(<$section as ConfigSection<Self>>::list_secrets(&self.$key, &mut list);)+
@@ -173,7 +173,7 @@ define_config! {
 }
 
 impl Config {
-    /// The secrets that a reload reads again, without those of discovered backends.
+    /// The secrets that a reload reads again, except those of discovered backends.
     pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
         let listed = self
             .secrets()

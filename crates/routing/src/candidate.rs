@@ -6,8 +6,7 @@ use serde::Serialize;
 /// A backend that a policy may pick, with its estimated state for one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
-    /// The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to the run of
-    /// an earlier request.
+    /// Index of the backend in the pool.
     #[serde(skip)]
     pub position: usize,
     /// The number of a data-parallel rank on the metrics page, if the candidate is this rank instead of the
@@ -25,19 +24,19 @@ pub struct Candidate {
     /// more than its share. See [`shares`](super::shares).
     #[serde(skip)]
     pub credit: i64,
-    /// The run of which the client has events. `None`: the client has no events.
+    /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
+    /// no adapter.
     pub has_adapter: bool,
     /// Hash key of the backend, for rendezvous hashing of sessions.
     #[serde(skip)]
     pub key: u64,
-    /// Maximum number of open requests of the gateway.
+    /// Estimated tokens of the prompt.
     pub prompt: f64,
     /// Prompt tokens that are probably in the prefix cache of the backend.
     pub cached: f64,
     /// Number of leading blocks of the prompt that are probably in the prefix cache of the backend.
     pub cached_blocks: u32,
-    /// The response had its regular end, but the request failed: with an error status, an error event, or a
-    /// stream that ended too early.
+    /// The source of information from which `cached` was estimated.
     pub cached_source: CachedSource,
     /// Expected output tokens.
     pub output: f64,
@@ -51,14 +50,14 @@ pub struct Candidate {
     /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: the backend has
     /// had no output yet.
     pub prefill_freshness: f64,
-    /// The permit that an open run needs while it has no reader.
+    /// Whether `prefill` was learned from a first output of this backend.
     pub is_calibrated: bool,
     /// Whether `prompt` and `output` were estimated from token usage that this backend reported.
     pub has_usage: bool,
-    /// Time of the first sweep that found the run without a reader. `None`: the run has readers, or no sweep
-    /// followed the departure of the last reader.
+    /// Seconds since this gateway last sent a request to the backend. Before the first request:
+    /// since the start of its [`LoadEstimator`](super::LoadEstimator).
     pub idle_seconds: f64,
-    /// Whether the run keeps the bytes that its readers have read. While this is true, the run is in the table.
+    /// Estimated number of requests that wait in the engine.
     pub waiting: f64,
     /// Estimated number of requests that run in the engine.
     pub running: f64,
@@ -67,8 +66,7 @@ pub struct Candidate {
     /// Estimated share of the KV cache that requests occupy. Above 1, the requests do not fit into the cache.
     /// `None`: no report contained the KV cache usage.
     pub kv_usage: Option<f64>,
-    /// Maximum number of readers of a run. A client that returns often can have several readers at once,
-    /// because a broken connection stays open until a write fails.
+    /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
     /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
     /// age of the report.

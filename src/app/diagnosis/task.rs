@@ -1,5 +1,5 @@
-//! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
-//! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
+//! The background task that samples all backends at a fixed interval and publishes the diagnosis. It also ends
+//! expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::cpu_supply;
 use super::settings::{limiting_setting, set_values};
@@ -32,9 +32,9 @@ use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
-/// What options add to the samples, and what they do with a diagnosis.
+/// The additions of options to the samples, and their reactions to a diagnosis.
 pub(crate) trait DiagnosisHooks: Send + Sync {
-    /// Sets what options know in the samples of the backends, which are in the order of `backends`.
+    /// Adds the facts of options to the samples of the backends, which are in the order of `backends`.
     fn complete_samples(
         &self,
         backends: &[Arc<Backend>],
@@ -42,43 +42,42 @@ pub(crate) trait DiagnosisHooks: Send + Sync {
         now: Instant,
     );
 
-    /// Sets what options know in the conditions of the gateway.
+    /// Adds the facts of options to the conditions of the gateway.
     fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant);
 
-    /// Acts on a diagnosis. Does not wait.
+    /// Reacts to a diagnosis, without waiting.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
 }
 
 /// The background task that diagnoses the backends.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
-    /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
+    /// The sources of the samples, and the latest diagnosis, which each sample replaces.
     pub(crate) admin: Arc<Admin>,
-    /// The options that add to the samples, and that act on a diagnosis.
+    /// The options that add to the samples and react to a diagnosis.
     pub(crate) extras: Arc<dyn DiagnosisHooks>,
-    /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
-    /// and resets them each time it takes a sample.
+    /// Counters of first outputs and ended requests for each backend. Each sample reads and resets them.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
-/// Number of complete windows of 5 s whose requests count for the verdicts about the whole fleet.
-/// Together with the current window, they cover the last 25 to 30 s.
+/// Number of complete windows of 5 s that count for the verdicts about the whole pool. Together with the
+/// current window, they cover the last 25 to 30 s.
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
-/// Number of the oldest open streams among which hanging ones are searched.
+/// Number of the oldest open streams that are examined for hanging ones.
 const MAX_OLDEST_STREAMS: usize = 64;
-/// A stream without output hangs after this time, if its prompt has fewer than [`MAX_HANGING_PROMPT`] tokens: long
-/// prompts take their time.
+/// Time without output after which a stream with fewer than [`MAX_HANGING_PROMPT`] prompt tokens hangs. Longer
+/// prompts may take longer.
 const HANGING_SECONDS: f64 = 20.0;
 const MAX_HANGING_PROMPT: u64 = 16_000;
 
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
-/// The diagnosis rules whose condition a single client can cause by too much work.
+/// The diagnosis rules whose condition a single client can cause with too much work.
 const RULES_ABOUT_WORK: [&str; 6] = [
     "gateway_limit",
     "shedding",
@@ -101,8 +100,8 @@ impl DiagnosisTask {
         let mut stalls = StallLog::default();
         let mut timeline = TimelineObserver::default();
         let mut ticks = tokio::time::interval(EVERY);
-        // After a late tick, the next tick comes a full interval later: two samples in direct succession
-        // would be equal.
+        // After a late tick, the next tick follows a full interval later, because two samples in quick
+        // succession would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -126,7 +125,7 @@ impl DiagnosisTask {
             open_streams,
             ..
         } = &self.admin.proxy;
-        // The computation of the readiness also logs its changes and the end of panic mode.
+        // Computing the readiness also logs its changes and the end of panic mode.
         let readiness = pool.readiness(now);
         let backends = pool.backends();
         self.request_counters
@@ -174,7 +173,7 @@ impl DiagnosisTask {
         diagnosis
     }
 
-    /// The TTFT of the streams of the last minute.
+    /// The TTFT of the streams in the last minute.
     fn observed_ttft(&self, now: Instant) -> Option<ObservedTtft> {
         let minute = self.admin.recent_requests.last_minute(now);
         minute.ttft.map(|ttft| ObservedTtft {
@@ -203,7 +202,7 @@ impl DiagnosisTask {
         samples
     }
 
-    /// Adds the streams that have had no output for long, although their prompts are short.
+    /// Adds the streams that have had no output for a long time although their prompts are short.
     fn add_hanging_streams(&self, samples: &mut [(BackendId, DiagnosisSample)], now: Instant) {
         let open = &self.admin.proxy.open_streams;
         for stream in open.snapshot(MAX_OLDEST_STREAMS, now).oldest {
@@ -226,7 +225,7 @@ impl DiagnosisTask {
         }
     }
 
-    /// Returns the models that no backend can serve now and for which requests wait.
+    /// Returns the models for which requests wait and that no backend can serve now.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
         let waiting = self.admin.proxy.admission.waiting_models().into_iter();
         let awaited = waiting.filter_map(
@@ -303,15 +302,15 @@ impl DiagnosisTask {
     }
 }
 
-/// Number of requests whose clients got no answer, or got it slowly. Requests can count twice. Requests that clients
-/// sent wrongly, and answers that end at a limit, do not count.
+/// Number of requests whose clients got no answer, or got it slowly. A request can count twice. Invalid
+/// requests of clients, and answers that end at a limit, do not count.
 fn harmed_requests(counts: &LastMinute) -> u64 {
     let answers = &counts.answers;
     let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
     unanswered + counts.slow.values().sum::<u64>()
 }
 
-/// Returns the counts of the requests that ended in the last 25 to 30 s.
+/// Returns the counts of requests that ended in the last 25 to 30 s.
 fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
@@ -372,7 +371,7 @@ fn root_of(model: &ServedModel) -> Option<String> {
     Some(root.chars().take(MAX_ROOT_CHARACTERS).collect())
 }
 
-/// Returns how the engine of a backend was started, as far as the gateway knows it.
+/// Returns the start options of a backend's engine, as far as the gateway knows them.
 fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
     let model = state.models().iter().find(|model| model.parent.is_none());
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
@@ -432,8 +431,8 @@ fn sample_backend(
         counts: *counts,
         ..GatewayObservations::default()
     };
-    // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
-    // diagnosis does not judge it.
+    // A backend that is asleep, paused, drained or of weight 0 gets no requests on purpose, so the diagnosis
+    // does not judge it.
     let is_up = state.is_serving() && backend.weight() > 0;
     DiagnosisSample {
         is_up,
@@ -443,8 +442,7 @@ fn sample_backend(
     }
 }
 
-/// Computes a hash of the model names of a backend. The order of the models does not change the
-/// hash.
+/// Computes a hash of the model names of a backend, independent of their order.
 fn model_set(models: &[ServedModel]) -> u64 {
     let hash = |model: &ServedModel| {
         let mut hasher = DefaultHasher::new();

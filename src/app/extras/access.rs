@@ -1,4 +1,5 @@
-//! The options of the access of clients: tokens of issuers, and limits over all gateways and restarts.
+//! The options that control the access of clients: tokens of issuers, and limits that all gateways share and
+//! that survive restarts.
 
 use super::BackendOptions;
 use crate::app::error::{ApplicationError, in_part};
@@ -16,11 +17,11 @@ use tokenweir_shared_limits::{self as shared_limits, SharedLimits};
 pub(super) struct AccessExtras {
     /// Checks the tokens of clients. `None`: no issuer is configured.
     tokens: Option<Arc<TokenVerifier>>,
-    /// `None`: each gateway counts limits by itself, until it restarts.
+    /// Shared limits. `None`: each gateway counts limits by itself, until it restarts.
     limits: Option<RunningLimits>,
 }
 
-/// Limits over all gateways and restarts, and their task.
+/// The shared limits, and their task.
 struct RunningLimits {
     limits: Arc<SharedLimits>,
     task: Mutex<Option<SupervisedTask>>,
@@ -61,7 +62,7 @@ impl AccessExtras {
         ]
     }
 
-    /// Stores the used limits, after the last request.
+    /// Stores the used parts of limits, after the last request.
     pub(super) async fn shutdown(&self) {
         let Some(running) = &self.limits else { return };
         let task = lock(&running.task).take();

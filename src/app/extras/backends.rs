@@ -1,5 +1,5 @@
-//! The options that know the backends: what all backends of a pool share, what belongs to one backend, and what
-//! runs in the background.
+//! The options that work with backends: their state for all backends of a pool, their state for one backend,
+//! and their background tasks.
 
 use super::{gpu, kv_event_routing, peer_exchange, ranks, sessions, sleep};
 use crate::config::{BackendConfig, Config};
@@ -17,7 +17,7 @@ use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use tokenweir_gateway::status::StatusSource;
 use tokenweir_settings::Environment;
 
-/// The options that know the backends.
+/// The options that work with backends.
 #[derive(Clone)]
 pub struct BackendOptions {
     sleep: SleepMode,
@@ -25,8 +25,8 @@ pub struct BackendOptions {
     cache_knowledge: Arc<CacheKnowledge>,
 }
 
-/// Returns why an option cannot start with this configuration, and the path of the key. A secret that cannot be
-/// read is left out. `None`: all options can start.
+/// Returns why an option cannot start with this configuration, and the path of the key. Unreadable secrets are
+/// ignored here. `None`: all options can start.
 pub(in crate::app) fn obstacle(
     config: &Config,
     env: impl Environment,
@@ -38,7 +38,7 @@ pub(in crate::app) fn obstacle(
 // === impl BackendOptions ===
 
 impl BackendOptions {
-    /// The options before the first backend. `env` returns the value of an environment variable.
+    /// The options before the first backend exists. `env` returns the value of an environment variable.
     pub fn new(config: &Config, env: impl Environment) -> Result<Self, PeerExchangeError> {
         Ok(Self {
             sleep: SleepMode::new(config.sleep),
@@ -47,7 +47,7 @@ impl BackendOptions {
         })
     }
 
-    /// The parts of the options that all backends of the pool share.
+    /// The state that options share between all backends of the pool.
     pub fn pool_facets(&self) -> PoolFacets {
         let mut facets: Vec<Arc<dyn PoolFacet>> = vec![Arc::new(self.sleep.clone())];
         if let Some(exchange) = &self.exchange {
@@ -56,7 +56,7 @@ impl BackendOptions {
         PoolFacets(facets)
     }
 
-    /// What the options do with backends in the background.
+    /// The background work of the options for backends.
     pub fn drivers(&self) -> BackendDrivers {
         let mut drivers: BackendDrivers = vec![
             Arc::new(RankProbes),
@@ -69,7 +69,7 @@ impl BackendOptions {
         drivers
     }
 
-    /// The parts of the options that belong to the backend of `entry`. Their status is in this order.
+    /// The parts of the options that belong to the backend of `entry`. Status blocks keep this order.
     pub fn facets(&self, config: &Config, entry: &BackendConfig) -> Vec<Box<dyn BackendFacet>> {
         let kv_events = entry.kv_events.clone().unwrap_or_default();
         let source = kv_events.resolve(&config.kv_events, &entry.url);
@@ -86,7 +86,7 @@ impl BackendOptions {
         facets
     }
 
-    /// The exchange with other gateways. `None`: none is configured.
+    /// The exchange with other gateways. `None`: not configured.
     pub(super) fn exchange(&self) -> Option<Arc<PeerExchange>> {
         self.exchange.as_ref().map(|exchange| exchange.0.clone())
     }
@@ -97,7 +97,8 @@ impl BackendOptions {
         exchange.map_or(0, |exchange| exchange.0.status(now).peers as u64)
     }
 
-    /// How the gateways share the backends. While the exchange is away, those share them that it knew last.
+    /// How the gateways share the backends. While the exchange is not reachable, the gateways that it knew last
+    /// count.
     pub(super) fn sharing(&self) -> GatewaySharing {
         let exchange = self.exchange.clone();
         let last_known = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! `tokenweir check`: validates a configuration file and reports its mistakes, or rewrites files of an earlier
+//! `tokenweir check`: validates a configuration file and reports its mistakes, or upgrades files of an earlier
 //! version.
 
 mod upgrade;

@@ -104,7 +104,7 @@ pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
 /// The words for the effect of a drain or an undrain.
 struct DrainEffects {
     changed: &'static str,
-    /// The words if the backend had the state before.
+    /// The words for a backend that was already in this state.
     unchanged: &'static str,
 }
 

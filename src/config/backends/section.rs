@@ -181,8 +181,8 @@ fn default_weight() -> u32 {
     1
 }
 
-/// Reads the name of a backend. Names are values of metric labels, so they must be short and
-/// contain no characters that need escapes.
+/// Reads the name of a backend. Names are values of metric labels, so they must be short and contain no
+/// characters that need escapes.
 fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let Some(name) = Option::<String>::deserialize(from)? else {
         return Ok(None);

@@ -19,8 +19,8 @@ fn objective(definition: &str) -> Objective {
     }
 }
 
-/// The result of the sample record after a change. The sample is a stream with its first token
-/// after 100 ms, 15 gaps of 20 ms and its end after 410 ms.
+/// The result of the sample record after a change. The sample is a stream with its first token after 100 ms,
+/// then 15 gaps of 20 ms, and its end after 410 ms.
 fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> ObjectiveResult {
     let mut record = streamed();
     change(&mut record);

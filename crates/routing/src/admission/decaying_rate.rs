@@ -14,13 +14,11 @@ pub(super) struct DecayingRate {
     started_at: Instant,
     /// Time of the last event, or `started_at` without events.
     updated_at: Instant,
-    /// The request began to wait because no backend could serve its model. `None`: it does not wait for this
-    /// reason at present.
+    /// Sum of the weights of all events at `updated_at`.
     weight: f64,
 }
 
-/// Time in the admission queue during which no backend could serve the model, without the time since
-/// `backend_missed`.
+/// τ: age in seconds at which the weight of an event has fallen to 37 %.
 const TIME_CONSTANT_SECONDS: f64 = 10.0;
 /// Minimum time since the start for the computation of a rate.
 const MIN_ELAPSED: Duration = Duration::from_millis(1);

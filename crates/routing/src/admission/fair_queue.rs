@@ -75,8 +75,7 @@ impl<K: Ord + Copy> FairQueue<K> {
         self.tenants.values().filter_map(count_and_last).max()
     }
 
-    /// Records that the request enters the admission queue. If the request has waited before, `queued` is set
-    /// to an earlier instant, so that the record has one wait with the sum of both times.
+    /// Adds a request. `key` must differ from the keys of all queued requests.
     pub(super) fn push(&mut self, tenant: u64, key: K) {
         let virtual_time = self.virtual_time;
         self.update_tenant(tenant, |tenant| {
@@ -87,8 +86,8 @@ impl<K: Ord + Copy> FairQueue<K> {
         });
     }
 
-    /// Records that the request leaves the admission queue. `without_backend`: for how long no backend could
-    /// serve its model.
+    /// Removes a request. `granted_tokens`: the tokens that are charged to the tenant. `None`: the
+    /// request was not granted.
     pub(super) fn remove(&mut self, tenant: u64, key: K, granted_tokens: Option<u64>) {
         let mut virtual_start = 0;
         self.update_tenant(tenant, |tenant| {

@@ -3,17 +3,15 @@
 
 use std::sync::Arc;
 
-/// The output tokens that the engine last reported. `None` also replaces the 0 of an API without output, such
-/// as embeddings.
+/// Class of requests without a tier, and of requests whose tier is not in the list of classes.
 pub const DEFAULT_CLASS: &str = "default";
 
 /// The classes, from the highest to the lowest. The default class is always among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriorityClasses {
-    /// Counts the runs that continue without a client. They occupy capacity that connected clients could use,
-    /// so their number is limited.
+    /// Names of the classes, the highest first.
     names: Vec<Arc<str>>,
-    /// The permit of a run to continue without a client. Dropping the permit releases it.
+    /// Index of [`DEFAULT_CLASS`] in `names`.
     default_index: usize,
 }
 
@@ -40,8 +38,7 @@ impl PriorityClasses {
             .unwrap_or(self.default_index)
     }
 
-    /// The runs without a client of one party may use the number of open requests of the gateway divided by
-    /// this number, but at least one.
+    /// Names of the classes, the highest first.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }

@@ -1,5 +1,5 @@
-//! All runs without a client together may use the number of open requests of the gateway divided by this
-//! number.
+//! The admission queue as a state machine without I/O. Each request leaves the queue exactly once:
+//! it is granted a backend, cancelled, or displaced by another request.
 
 use super::decaying_rate::DecayingRate;
 use super::fair_queue::FairQueue;
@@ -10,21 +10,21 @@ use super::queued_request::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A permit that is not taken. `places`: maximum number of open requests of the gateway.
+/// The queue in which requests wait while all backends that could serve them are full.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
-    /// Takes the permit, if the limits allow one more run without a client.
+    /// Maximum number of queued requests.
     capacity: usize,
     next_id: u64,
-    /// Releases the permit.
+    /// The queued requests by id.
     requests: BTreeMap<u64, QueueEntry<T>>,
-    /// The bytes of a response that readers at different positions may still need.
+    /// The service order within each class, the highest class first.
     classes: Vec<FairQueue<ServiceKey>>,
     groups: BTreeMap<CapacityGroup, GroupQueue>,
 }
 
-/// The bytes of a response between two positions, in segments of equal size. The memory grows by one segment at
-/// a time, so a short response takes one segment.
+/// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and for equal
+/// times the id of the request.
 type ServiceKey = (Instant, u64);
 
 #[derive(Debug)]
@@ -42,10 +42,9 @@ struct QueueEntry<T> {
 /// Counts for the requests of one group, kept while requests of the group wait.
 #[derive(Debug)]
 struct GroupQueue {
-    /// Appends bytes if the memory limits allow it. If not, appends nothing and returns the exceeded limit.
+    /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
-    /// Appends bytes that are kept only until all present readers have read them. A client that returns later
-    /// does not get them.
+    /// Rate at which requests of the group are granted.
     grant_rate: DecayingRate,
     /// Time since which no backend can serve the group. `None`: a backend can serve the group.
     without_backend_since: Option<Instant>,
@@ -56,7 +55,7 @@ struct GroupQueue {
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 /// Maximum number of requests that [`AdmissionQueue::select`] compares.
 const MAX_COMPARED_REQUESTS: usize = 16;
-/// SHA-256 digests that identify clients, runs and requests. The values are not stored.
+/// Maximum number of later requests of the same tenant that may be selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
 /// Maximum number of lost tokens (see [`AdmissionQueue::select`]) for which a request does not give way to a
 /// later one. Computing so few tokens takes a few milliseconds.
@@ -93,19 +92,17 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// The digest of a list of values. Different lists have different digests, because the length of each value
-    /// marks its end.
+    /// Number of waiting requests.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// The identity of the run that a request with this `Idempotency-Key` begins. `client`: digest of the
-    /// identity of the client.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to one.
+    /// Time at which the oldest waiting request entered the queue. `None`: no request waits.
     pub fn oldest(&self) -> Option<Instant> {
         self.requests
             .first_key_value()
@@ -149,7 +146,7 @@ impl<T> AdmissionQueue<T> {
             .any(|(other, queue)| queue.without_backend_since.is_none() || other == group)
     }
 
-    /// The client has events of a run that is not the run of this `Idempotency-Key`, or that no longer exists.
+    /// Whether requests of `group` wait because no backend can serve them.
     pub fn is_without_backend(&self, group: &CapacityGroup) -> bool {
         self.groups
             .get(group)
@@ -200,7 +197,8 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// No run was begun, because a memory limit is reached. The client cannot return to the request.
+    /// Removes a request without a grant, because its client has disconnected or its wait is over. `None`: the
+    /// request is no longer in the queue.
     pub fn leave(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
         self.remove(id, false, now)
     }
@@ -264,8 +262,7 @@ impl<T> AdmissionQueue<T> {
         Some((QueuedRequestId(id), offered))
     }
 
-    /// Event ids for a client that asked for them, and the rest of an event stream after the client's last
-    /// event. An id names the run, so that no gateway takes it for an event of another response.
+    /// The first request in service order for which `offer` returns a value, with this value.
     fn first<R>(
         &self,
         now: Instant,
@@ -292,7 +289,8 @@ impl<T> AdmissionQueue<T> {
         None
     }
 
-    /// The number of a run. It is random, so that no two runs of any gateways share it.
+    /// The requests after a request in service order that have its tenant, class and group. Requests after
+    /// their deadline are left out.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
         let QueueEntry {
             request: first,
@@ -366,11 +364,12 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// Adds an `id` line with the event's number to each event, and leaves out the first events.
-    ///
-    /// The line is the last of its event, so that a client that reads line by line has read the whole event
-    /// before its id. A comment outside an event stays, but the blank line after it is removed, because some
-    /// clients take such a blank line after an earlier id for an event without data.
+    /// The request that `newcomer` may displace. If a backend can serve the group of `newcomer`, the candidates
+    /// are first the requests that no backend can serve and whose class is not higher: the newest one of the
+    /// lowest class is displaced. If there is none, the candidate is the last request of the tenant with the
+    /// most requests in the lowest class that has requests. `newcomer` may displace this candidate if its class
+    /// is higher, or if the class is equal and its tenant has fewer requests, including `newcomer`. `None`:
+    /// `newcomer` may displace no request.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         if !self.is_without_backend(&newcomer.group)
             && let Some(id) = self.last_without_backend(newcomer.class)

@@ -13,33 +13,25 @@ pub struct CapacityGroup {
     pub backends: u64,
 }
 
-/// A number that does not parse exceeds the number of events of any response.
+/// A request that waits for a backend.
 #[derive(Debug)]
 pub struct QueuedRequest<T> {
-    /// Adds event ids for a client that already has all events up to `last`. Event 0: the client has none.
+    /// Index of the priority class. 0 is the highest class.
     pub class: usize,
-    /// Whether the stream has passed all events that the client has.
+    /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
     /// The group of the request.
     pub group: CapacityGroup,
-    /// Runs: requests to which their clients can return. A run has the state of a request that continues while
-    /// its client is disconnected, and the bytes that a returning client gets again.
-    ///
-    /// A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine into
-    /// the run, and each [`Reader`] reads it from its own position. A request that arrives again with the same
-    /// key and body attaches to the run as a further reader. A run without a reader is aborted when its window
-    /// (the time in which its client may return) is over, or when too many runs have none.
-    ///
-    /// The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A thread
-    /// that needs the lock of the table of runs and the lock of a run takes the lock of the table first.
+    /// Tokens that the request may occupy in a KV cache. A grant charges them to the tenant.
     pub tokens: u64,
-    /// The result of a request with an `Idempotency-Key`: whether its client returned, or why it could not.
+    /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
     /// Whether the client already has a part of the response, from a backend that failed. Such a request is
     /// always queued, as the first of its tenant, and is never displaced. It must not go to the backend that
     /// failed. So its failed search does not mean that other requests lack capacity.
     pub is_begun: bool,
-    /// The gateway kept the response, but the client did not return before the end of the request.
+    /// Until this time, the request also waits for the admission gate. Meanwhile, its failed search does not
+    /// mean that ungated requests lack capacity. `None`: the request waits for capacity only.
     pub gated_until: Option<Instant>,
     /// After this time, the request is not granted.
     pub deadline: Instant,
@@ -50,8 +42,7 @@ pub struct QueuedRequest<T> {
 /// A request that left the queue.
 #[derive(Debug)]
 pub struct DequeuedRequest<T> {
-    /// The client disconnected while too many requests continued without their clients, so the request was
-    /// aborted.
+    /// The request.
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
@@ -64,7 +55,7 @@ pub struct WaitingModel {
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// The responses of the tenant, or of the address, take all memory that one party may take.
+    /// Time since which no backend can serve these requests. `None`: a backend can serve them.
     pub without_backend_since: Option<Instant>,
 }
 
@@ -72,16 +63,14 @@ pub struct WaitingModel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuedRequestId(pub(super) u64);
 
-/// The present result of a request with an `Idempotency-Key`. The record of the request reads it at the end of
-/// the response.
+/// Result of adding a request to the queue.
 #[derive(Debug)]
 pub enum EnqueueOutcome<T> {
-    /// Marks the run as failed, so that a returning client's request is sent to a backend again.
+    /// The request is queued.
     Waits(QueuedRequestId),
-    /// The name of a request's result in metrics and reports. `None`: the request has no `Idempotency-Key`, or
-    /// `streams.resume` is off.
+    /// The request is queued. It displaced another request, which is rejected.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
-    /// A result with this outcome, for a request that has not failed.
+    /// The request is rejected, because the queue is full and the request may not displace another one.
     Full(RejectedRequest<T>),
 }
 
@@ -90,8 +79,7 @@ pub enum EnqueueOutcome<T> {
 pub struct RejectedRequest<T> {
     /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Records that the request was not successful, so that a returning client's request is sent to a backend
-    /// again.
+    /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
     /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
     /// from 1 to 60.
@@ -109,7 +97,9 @@ pub struct ExhaustedGroups {
     for_gated: Vec<CapacityGroup>,
 }
 
-/// Whether the run must end because no client can get its response. A change wakes `waker`.
+/// Time by which a request gives way to later requests for each token of its work. A request with 1,000 tokens
+/// more than later requests goes after those that arrive within 2 s. So no request waits for an unbounded
+/// number of smaller ones.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 /// A request that has begun is ordered as if it had arrived this much earlier.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
@@ -117,15 +107,15 @@ const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 /// Factor by which the TTFT of a request may exceed its prediction.
 const TTFT_FACTOR: f64 = 2.0;
 
-/// Writes bytes of the body. If a memory limit is reached, the run continues but drops the bytes that its
-/// readers have read.
+/// The longest wait after which a request probably still meets its TTFT limit. `predicted_ttft`: its TTFT in
+/// seconds without the wait. It shortens the wait by at most half, so that requests with long prompts wait too.
 pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
     let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
     limit.saturating_sub(expected.min(limit / 2))
 }
 
-/// Ends the run. `is_kept`: a returning client gets this response. If `false`, as after a failure, the run is
-/// forgotten, and a repetition of the request is sent to a backend again.
+/// Whole seconds, from 1 to 60, after which a client should retry if the wait of its request would be too long
+/// by `excess`.
 pub fn retry_seconds(excess: Duration) -> u32 {
     excess.as_secs().saturating_add(1).min(60) as u32
 }
@@ -144,7 +134,7 @@ impl<T> QueuedRequest<T> {
         TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
     }
 
-    /// The result of [`Reader::poll_chunk`]: the next bytes of the body, or its end.
+    /// The time that orders the request among the requests of its tenant.
     pub(super) fn service_time(&self, now: Instant) -> Instant {
         if self.is_begun {
             return now.checked_sub(BEGUN_PRECEDENCE).unwrap_or(now);
@@ -178,8 +168,7 @@ impl ExhaustedGroups {
         groups.push(request.group.clone());
     }
 
-    /// The head of the response. `None`: the run ended without a head. While the result is pending, the head or
-    /// the end of the run wakes `waker`.
+    /// Number of groups for which no backend has capacity.
     pub(super) const fn count(&self) -> usize {
         self.groups.len()
     }

@@ -1,5 +1,5 @@
-//! The next bytes of the body, or its end. While the result is pending, further bytes or the end of the body
-//! wake `waker`.
+//! Tests of the selection of requests in the admission queue: by the work of a request, by the caches that have
+//! its prompt, and by whether a backend can serve its model.
 
 use super::tests::{displaced_by, enter_all, grant, group, request};
 use super::{
@@ -8,7 +8,8 @@ use super::{
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 
-/// The table of all runs to which clients can return.
+/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: by payload, the number of
+/// prompt tokens of a request that the granted backend must compute although another backend has cached them.
 fn grant_by_lost_tokens(
     queue: &mut AdmissionQueue<usize>,
     now: Instant,
@@ -95,7 +96,7 @@ fn less_work_goes_first_unless_much_later() {
     enter(1, 1_000, 0);
     enter(2, 1_000, 3);
     enter(3, 1_000, 5);
-    // All runs to which clients can return. `H` is the head of a response.
+    // Request 4 gives way to later requests for at most half of its maximum wait of 1,000 s.
     enter(4, u64::MAX, 0);
     enter(5, 1_000, 499);
     let now = begin + Duration::from_secs(500);

@@ -46,8 +46,7 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
     ]
 }
 
-/// The runs whose whole response a reader has got, the earliest first. They are evicted in this order, because
-/// their clients are the least likely to return.
+/// The group of requests that all backends of a model can serve.
 pub(super) fn group(index: usize) -> CapacityGroup {
     CapacityGroup {
         model: Some(MODELS[index].into()),
@@ -76,7 +75,7 @@ pub(super) fn request(
     }
 }
 
-/// Number of open runs without a reader whose clients have this address (IPv6: an address of its network).
+/// Queues requests of tenant 1 with these numbers.
 pub(super) fn enter_all(
     queue: &mut AdmissionQueue<usize>,
     numbers: Range<usize>,
@@ -97,7 +96,8 @@ pub(super) fn grant(
     Some(queue.grant(id, now)?.ticket)
 }
 
-/// Forgets the runs whose window is over at `now`. Open runs among them are aborted.
+/// The payload of the request that `newcomer` displaces from the full queue. `None`: the queue rejects the
+/// newcomer.
 pub(super) fn displaced_by(
     queue: &mut AdmissionQueue<usize>,
     newcomer: QueuedRequest<usize>,
@@ -110,12 +110,11 @@ pub(super) fn displaced_by(
     }
 }
 
-/// Removes a run from the table, so that another run can use its key.
+/// An admission queue, with the content that the test expects.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,
-    /// Removes one run of the party to make room for another: the earliest of the runs whose whole response a
-    /// reader has got. `false`: no such run exists, or `limit` is the limit of one run.
+    /// The requests that are expected in the queue, by payload.
     waiting: BTreeMap<usize, (QueuedRequestId, QueuedRequest<usize>)>,
     entered_count: usize,
     /// Payloads of the requests that have left the queue or were rejected.
@@ -325,7 +324,7 @@ proptest! {
             if queue.len() + burst < 900 {
                 (0..burst).for_each(|_| enter(&mut queue, 0, &mut number));
             }
-            // How long runs wait for their clients, and how much memory runs take.
+            // Start-time fair queueing: two tenants differ by at most one request each.
             for (left, right) in [(0, 1), (0, 2), (1, 2)] {
                 let bound = sizes[left] + sizes[right];
                 let difference = granted[left].abs_diff(granted[right]);
@@ -354,7 +353,7 @@ fn full_queues_displace_for_classes_and_small_tenants() {
     assert_eq!(queue.waiting(), [1, 3]);
 }
 
-/// How long a run without a reader, open or ended, waits for its client to return.
+/// `retry_after` of a request that a full queue rejects.
 fn rejected_retry_after(
     queue: &mut AdmissionQueue<usize>,
     class: usize,

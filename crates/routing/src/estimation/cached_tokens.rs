@@ -8,9 +8,7 @@ named_enum! {
     /// Source of the cached tokens of a candidate.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub enum CachedSource {
-        /// Simulates random histories of runs: clients disconnect and return, engines answer and fail, and time
-        /// passes. The seed determines the history. `SEEDS=100000` runs more histories, and `SEED=7` repeats
-        /// the history of seed 7.
+        /// The prompts that are known to have been sent to the backend.
         #[default]
         Approximate = "approximate",
         /// The KV events of the backend, which decide how much of the prompt is cached.
@@ -31,8 +29,7 @@ pub struct KnownPrefix {
 
 /// The length of a prompt, and its part that is probably in the cache of one backend.
 pub(super) struct CachedTokens {
-    /// Returns the bytes that the engine of a run writes from a position on. They depend on run and position,
-    /// so the test detects lost bytes, repeated bytes and bytes of another run.
+    /// Tokens of the prompt.
     pub(super) prompt: f64,
     pub(super) cached: f64,
     pub(super) cached_blocks: u32,

@@ -33,12 +33,11 @@ pub struct LearnedEstimates {
     prefill_fit: Mutex<LinearFit>,
 }
 
-/// Lets a client read once, and compares the bytes with the output of its run's engine.
+/// Weight of one observation in a moving average.
 const EMA_WEIGHT: f64 = 0.05;
 /// Factor by which each further prompt reduces the sums of bytes and tokens of the earlier prompts.
 const TEXT_RETENTION: f64 = 0.95;
-/// Number of standard deviations between a measured share and its lower confidence bound. In one of 40
-/// measurements the true share is below the bound.
+/// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
@@ -85,7 +84,7 @@ impl Default for LearnedEstimates {
 }
 
 impl LearnedEstimates {
-    /// A time of a request for which an objective can set a limit.
+    /// Forgets all observations.
     pub(super) fn forget(&self) {
         let initial = Self::default();
         for (value, initial) in self.values().into_iter().zip(initial.values()) {

@@ -34,9 +34,7 @@ impl LengthRefusals {
         self.tokens_per_byte.set(0.0);
     }
 
-    /// Time from the request head to the disconnect of the client. For a stream without output, it replaces the
-    /// TTFT and the time to the first answer. `None`: the client did not disconnect early, or did not request a
-    /// stream.
+    /// Records that the engine refused a prompt that has at least `tokens` tokens.
     pub(super) fn add(&self, bytes: u64, tokens: u64, now: Instant) {
         if bytes == 0 {
             return;

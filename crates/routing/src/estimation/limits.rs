@@ -6,8 +6,7 @@ pub(super) fn at_least_0(value: f64) -> f64 {
     if value > 0.0 { value } else { 0.0 }
 }
 
-/// The request does not count: it has another model or tier, is no inference request, or had an error of the
-/// client.
+/// The lesser of two numbers, of which `other` must not be NaN. Takes fewer instructions than [`f64::min`].
 #[inline]
 pub(super) fn at_most(value: f64, other: f64) -> f64 {
     if value < other { value } else { other }

@@ -14,14 +14,14 @@ use serde::Serialize;
 /// Cost of prefill: a line that maps a number of tokens to compute to seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PrefillCost {
-    /// The TTFT limit for a request. `None`: the objective has no such limit, or does not apply to the request.
+    /// Seconds to a first output without tokens to compute.
     pub base: f64,
-    /// Whether the objective applies to requests for this model.
+    /// Seconds per token to compute.
     pub per_token: f64,
 }
 
-/// The lowest limits of the TTFT and of the time per output token that objectives set for a model. A limit for
-/// a quantile of the inter-token latency counts as a limit of the mean, which is shorter.
+/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x),
+/// and the line that was last fitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: PrefillCost,
@@ -30,8 +30,8 @@ pub(super) struct LinearFit {
     y: f64,
     x_squared: f64,
     x_y: f64,
-    /// Whether a backend answered with 429. If the gateway itself answered with 429, the outcome `ClientError`
-    /// means that the client exceeded a limit. A lack of capacity in the gateway has another outcome.
+    /// Idle seconds after which the fitted line is old. If an observation confirms an old line, the time
+    /// doubles. If an observation contradicts the line, the time returns to the minimum.
     pub(super) patience: f64,
 }
 
@@ -59,8 +59,7 @@ impl PrefillCost {
         }
     }
 
-    /// The result of the sample record after a change. The sample is a stream with its first token after 100
-    /// ms, then 15 gaps of 20 ms, and its end after 410 ms.
+    /// The weighted mean of this cost, with the weight `own`, and `other`, with the weight 1 − `own`.
     pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
         let mean = |value: f64, other: f64| other + own * (value - other);
         Self {
@@ -99,8 +98,8 @@ const DECAY_FACTOR: f64 = 0.98;
 const MAX_OUTLIER_FACTOR: f64 = 4.0;
 /// Maximum number of tokens of an observation, so that its square is finite.
 const MAX_OBSERVED_TOKENS: f64 = 1e12;
-/// Ratio of an observation to its prediction above which it contradicts the line. The ratio is this large
-/// because predictions of single requests are often wrong by a factor of two.
+/// An observation contradicts the line if it differs from its prediction by more than this factor. Predictions
+/// of single requests are often wrong by a factor of two.
 const CONTRADICTION_FACTOR: f64 = 2.0;
 /// Freshness below which a line is old. An observation below an old line replaces the line. A fresh line learns
 /// alike from observations above and below it. If it followed the lower ones only, it would become too low, and
