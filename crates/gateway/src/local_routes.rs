@@ -61,7 +61,7 @@ struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
-    /// What options share between all backends.
+    /// The state that options share between all backends.
     facets: &'a PoolFacets,
 }
 

@@ -76,8 +76,8 @@ fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
     true
 }
 
-/// Notes about queried metrics that this version of the gateway lacks. Lines that already have a note in `notes`
-/// are left out.
+/// Notes about queried metrics that this version of the gateway lacks. Lines that already have a note in
+/// `notes` are left out.
 fn unknown_metrics(metrics: &[QueriedMetric], notes: &[UpgradeNote]) -> Vec<UpgradeNote> {
     let mut found = Vec::new();
     for metric in metrics {

@@ -46,8 +46,8 @@ pub struct Backend {
     pub idle_pool: IdlePool,
 }
 
-/// Time after an output during which the gateway counts a backend as working, whatever a slow connection or
-/// another process's page shows.
+/// Time after an output during which a backend counts as working, even if a connection attempt or a metrics
+/// page suggests a fault.
 pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 
 // === impl Backend ===

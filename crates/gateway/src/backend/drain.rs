@@ -17,7 +17,7 @@ pub struct Drain {
     pub started: SystemTime,
     /// Time at which the drain began.
     pub began_at: Instant,
-    /// Time at which the drain ends by itself. `None`: the drain lasts until it is ended.
+    /// Time at which the drain ends by itself. `None`: the drain lasts until an operator ends it.
     pub ends_at: Option<Instant>,
 }
 

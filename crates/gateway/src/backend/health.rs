@@ -62,7 +62,7 @@ struct HealthSignals {
     went_down: Notify,
     /// Whether the log already states that the backend is down.
     is_down_logged: AtomicFlag,
-    /// Start of the last request for the model list. `None`: there was none.
+    /// Start of the last request for the model list. `None`: no request yet.
     models_read_at: AtomicInstant,
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
@@ -257,7 +257,7 @@ impl BackendHealth {
         self.signals.models_read_at.set(Some(at));
     }
 
-    /// Start of the last request for the model list. `None`: there was none.
+    /// Start of the last request for the model list. `None`: no request yet.
     pub(super) fn models_read_at(&self) -> Option<Instant> {
         self.signals.models_read_at.get()
     }

@@ -216,7 +216,7 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
-    /// Prompt tokens that the engine has to compute before those of a new request.
+    /// Prompt tokens that the engine has to compute before the tokens of a new request.
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
         candidate.map_or(0.0, |candidate| candidate.backlog)

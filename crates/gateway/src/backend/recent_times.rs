@@ -23,8 +23,8 @@ pub(super) struct MeanPrefill {
     /// The load of an earlier scrape, with which the counters are compared, and the start of that scrape.
     /// `None`: no scrape yet.
     baseline: Option<(EngineLoad, Instant)>,
-    /// The mean prefill time since the baseline. It does not change while the engine's counters do not
-    /// grow. `None`: not known.
+    /// The mean prefill time since the baseline. It stays constant while the engine's counters do not grow.
+    /// `None`: not known.
     pub(super) time: Option<Duration>,
 }
 

@@ -25,7 +25,7 @@ pub struct BackendState {
     pub sample: Option<LoadSample>,
     /// Recent mean prefill time, from the counters of the engine.
     pub(super) mean_prefill: MeanPrefill,
-    /// The reason why the last scrape failed. `None`: the last scrape succeeded, or there was none.
+    /// The reason why the last scrape failed. `None`: the last scrape succeeded, or no scrape has ended yet.
     pub metrics_error: Option<ScrapeError>,
     /// Why some models of the backend are not known, and the remedy. `None`: all models are known.
     pub models_error: Option<Arc<str>>,
@@ -134,8 +134,8 @@ impl BackendState {
         self
     }
 
-    /// The kind of the inference server, from `owned_by` in the model list or else from the names
-    /// of the metrics. `None`: not known.
+    /// The kind of the inference server, from `owned_by` in the model list or, if that shows none, from the
+    /// names of the metrics. `None`: not known.
     pub const fn server_kind(&self) -> Option<EngineKind> {
         self.summary.server_kind
     }

@@ -98,8 +98,8 @@ pub fn or_nan(value: Option<f64>) -> Option<f64> {
     value.or(Some(f64::NAN))
 }
 
-/// Returns a function that emits values, with the label values `first` before those that it receives. The
-/// function does not emit `None`.
+/// Returns a function that emits values. It puts the label values `first` before the label values that it
+/// receives, and does not emit `None`.
 pub fn with_first_labels(
     first: &[&str],
     emit: MetricEmitter<'_>,
@@ -131,7 +131,7 @@ impl MetricSource {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// Creates the row of a counter if the name ends with `_total`, else the row of a gauge.
+    /// Creates the row of a counter if the name ends with `_total`, and of a gauge for any other name.
     pub const fn new(
         name: &'static str,
         help: &'static str,

@@ -34,7 +34,7 @@ pub struct AccessControl {
     keys: ArcSwapOption<ApiKeys>,
     /// The CORS rules.
     pub cors: Cors,
-    /// The engine-control permissions of all clients, in addition to those of an API key.
+    /// The engine-control permissions of all clients. An API key can add further ones.
     pub permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
     /// forwards the `cache_salt` of the client unchanged.

@@ -1,4 +1,4 @@
-//! Paths of the backends that the configuration adds to those of the inference APIs.
+//! Paths of the backends that the configuration adds to the paths of the inference APIs.
 
 use http::Method;
 use std::collections::BTreeSet;

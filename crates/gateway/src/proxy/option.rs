@@ -35,8 +35,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The model version that serves a request for a split model. The route of `request` is that of the model.
-    /// `None`: the option does not split the model.
+    /// The model version that serves a request for a split model. `request` has the route of the model. `None`:
+    /// the option does not split the model.
     fn version(
         &self,
         _context: &ProxyContext,

@@ -34,7 +34,7 @@ pub struct BackendFacets {
     pub targets: BackendTargets,
     /// The contents of the prefix cache of the backend. Empty: no option knows them.
     pub prompt_cache: OnceLock<Arc<dyn PromptCache>>,
-    /// The role: the parts of requests that the backend serves.
+    /// The role, which determines the parts of requests that the backend serves.
     pub role: RoleFacet,
     /// The facets of the options, in the same order for all backends.
     pub options: Vec<Box<dyn BackendFacet>>,
@@ -183,7 +183,8 @@ impl LeaseFacets {
         }
     }
 
-    /// Applies an observation of the response to the load of the target inside the backend, if there is one.
+    /// Applies an observation of the response to the load of the target inside the backend. Without such a
+    /// target, has no effect.
     pub(crate) fn observe(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         if let Some(target) = &self.target {
             target.observe(observe);

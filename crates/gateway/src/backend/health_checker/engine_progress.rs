@@ -11,8 +11,8 @@ use tokenweir_engine::dialect::{EngineLoad, TokenCounts};
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
 pub(super) struct EngineProgress {
-    /// The current standstill. `None`: the last scrape reported no requests or no token counts, or there
-    /// was no scrape.
+    /// The current standstill. `None`: no scrape yet, or the last scrape reported no requests or no token
+    /// counts.
     standstill: Option<Standstill>,
 }
 

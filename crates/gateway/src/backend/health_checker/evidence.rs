@@ -32,7 +32,7 @@ pub(super) enum HealthAnswer {
     NotSent(String),
 }
 
-/// What a scrape shows about the process of the backend.
+/// The meaning of a scrape for the process of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::backend) enum ScrapeResult {
     /// The metrics page of an engine arrived.

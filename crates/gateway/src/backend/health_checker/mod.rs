@@ -43,7 +43,7 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the health checkers of all backends share.
+/// The state and the settings that the health checkers of all backends share.
 #[derive(Clone)]
 pub struct CheckContext {
     /// The pool of the backends, which receives the models that each backend lists.
@@ -89,7 +89,7 @@ pub enum StepTime {
 
 /// Checks one backend.
 pub struct HealthChecker {
-    /// What the health checkers of all backends share.
+    /// The state and the settings that the health checkers of all backends share.
     pub context: Arc<CheckContext>,
     /// The backend.
     pub backend: Arc<Backend>,

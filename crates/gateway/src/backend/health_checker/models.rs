@@ -42,7 +42,7 @@ pub(super) struct ModelListRefresh {
 struct ModelListProblem {
     /// The description of the problem, such as an error status of `/v1/models`.
     text: String,
-    /// What an operator can do about the problem.
+    /// The remedy for an operator.
     help: &'static str,
 }
 
@@ -68,7 +68,7 @@ impl ModelListRefresh {
         let has_states = |body: &[u8]| memmem::find(body, b"\"model_states\":").is_some();
         let (model_list, is_gateway) = match &response {
             Ok((StatusCode::OK, body)) => (ModelList::read(body), has_states(body)),
-            // The gateway had no file descriptor or port: the backend is not at fault.
+            // The gateway lacked a file descriptor or port, so the backend is not at fault.
             Err(FetchError::Exhausted(_)) => return,
             _ => (None, false),
         };

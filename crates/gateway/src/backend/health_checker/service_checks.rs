@@ -8,8 +8,8 @@ use crate::backend::state::DownCause;
 use http::StatusCode;
 use std::time::Duration;
 
-/// Number of consecutive scrapes with 503 after which the model list decides: if it is 503 too, the backend is
-/// down.
+/// Number of consecutive scrapes with 503 after which the model list is requested. If its status is also 503,
+/// the backend is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
 /// The path of vLLM's developer mode that reports a paused engine, and the field in its response. The gateway
 /// does not use `/is_sleeping`, which also returns true while the engine is paused. The metrics show whether
@@ -36,7 +36,7 @@ impl HealthChecker {
     }
 
     /// Marks the backend down if it answers 503 to everything but `/health` and no request shows that it works.
-    /// An engine does so while its number of ranks changes, or after its rank was removed. The open requests
+    /// An engine answers so while its number of ranks changes, or after its rank was removed. The open requests
     /// stay at the backend. Returns `true` if the backend was marked down.
     pub(super) fn check_availability(&mut self) -> bool {
         let Some(cause) = self.metrics_page.unavailable() else {

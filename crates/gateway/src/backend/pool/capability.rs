@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_routing::resilience::Availability;
 
-/// What a request needs of a backend of its model.
+/// The properties that a request needs in a backend of its model.
 pub(super) struct RequestNeeds<'a> {
     requirements: &'a BackendRequirements<'a>,
     lengths: &'a ModelLengths,
@@ -206,7 +206,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// The estimated length of a request. `None`: it cannot be estimated.
+    /// The estimated length of a request. `None`: the gateway cannot estimate it.
     fn request_length(
         &self,
         positions: &[usize],

@@ -62,7 +62,7 @@ pub struct BackendRequirements<'a> {
 /// The search for a backend that can be leased to a request.
 #[derive(Clone, Copy)]
 pub(super) struct BackendSearch<'a> {
-    /// What the request requires of a backend.
+    /// The requirements of the request on a backend.
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
@@ -100,7 +100,7 @@ pub(super) struct EligibleBackends {
 // === impl BackendRequirements, BackendSearch, EligibleBackends ===
 
 impl<'a> BackendRequirements<'a> {
-    /// Requirements that every backend meets. `prompt` and `seed` are those of the request.
+    /// Requirements that every backend meets. `prompt` and `seed` belong to the request.
     pub const fn none(prompt: &'a Arc<PromptFingerprint>, seed: u64) -> Self {
         Self {
             model: None,

@@ -207,7 +207,7 @@ impl BackendPool {
         self.snapshot().expected_work(&requirements, now)
     }
 
-    /// The group of a request in the admission queue. Requests of one group can be served by the same backends.
+    /// The group of a request in the admission queue. The same backends can serve all requests of a group.
     pub(crate) fn capacity_group(
         &self,
         requirements: &BackendRequirements<'_>,

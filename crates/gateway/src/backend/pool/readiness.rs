@@ -29,8 +29,8 @@ pub struct BackendAvailability {
     pub backend: Arc<Backend>,
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
-    /// Whether the backend may get requests now. Also true in two cases: the backend is ejected and panic mode
-    /// applies, or the backend is only suspected and no other backend serves one of its models.
+    /// Whether the backend may get requests now. True in two special cases: the backend is ejected and panic
+    /// mode applies, or the backend is only suspected and no other backend serves one of its models.
     pub is_up: bool,
 }
 

@@ -129,7 +129,8 @@ impl PoolSnapshot {
             }
             None => {
                 self.request_activation(route, requirements, now);
-                // This request is the first since no backend is available any more. `readiness` logs that.
+                // This is the first request since the last backend became unavailable. `readiness` logs the
+                // loss.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
                     self.readiness(now);
                 }
@@ -240,8 +241,8 @@ impl PoolSnapshot {
     }
 
     /// Whether the backends at these positions are in panic mode. Logs the start of panic mode. Call this when
-    /// a request was routed without regard to ejections. That alone is not panic mode: the gateway also ignores
-    /// ejections after attempts on all other backends, and while backends report overload for a moment.
+    /// a request was routed without regard to ejections. Such routing alone is not panic mode: the gateway also
+    /// ignores ejections after attempts on all other backends, and while backends report overload for a moment.
     fn check_panic_mode(&self, positions: &[usize], now: Instant) -> bool {
         let availabilities = positions
             .iter()
@@ -363,8 +364,8 @@ impl PoolSnapshot {
         eligible
     }
 
-    /// The error for a request that no backend can serve: `UnknownModel` if every backend has
-    /// listed its models and none lists the requested model, otherwise `NoBackend`.
+    /// The error for a request that no backend can serve: `UnknownModel` if every backend has listed its models
+    /// and no list has the requested model, and `NoBackend` in all other cases.
     fn no_candidate_error(&self, model: Option<&str>, route: &ModelRoute) -> GatewayError {
         match model {
             Some(model) if route.backends.is_empty() => GatewayError::UnknownModel {

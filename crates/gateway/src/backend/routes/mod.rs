@@ -44,7 +44,7 @@ pub struct ModelRoute {
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
-    /// Caps on each request of the model. `None`: there are none.
+    /// Caps on each request of the model. `None`: no caps.
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,

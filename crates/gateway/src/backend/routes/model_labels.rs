@@ -118,8 +118,7 @@ impl ModelLabelTable {
         labelled.collect()
     }
 
-    /// Number of label values that count towards `max_labels`: those of models that the
-    /// configuration does not name.
+    /// Number of label values that count towards `max_labels`: the models that the configuration does not name.
     fn discovered_count(&self) -> usize {
         self.by_name
             .values()
@@ -127,7 +126,7 @@ impl ModelLabelTable {
             .count()
     }
 
-    /// Assigns a label value to a model that has none. Returns whether a label value was assigned.
+    /// Assigns a label value to a model without one. Returns whether a label value was assigned.
     fn assign(&mut self, name: &Arc<str>, is_configured: bool, is_adapter: bool) -> bool {
         if self.by_name.contains_key(name) {
             return false;

@@ -76,7 +76,7 @@ impl ModelListInterner {
         lists.flat_map(|list| list.iter())
     }
 
-    /// Returns the stored list that equals `models`. Stores `models` if there is none.
+    /// Returns the stored list that equals `models`. If none is stored, stores `models`.
     pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
         // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);

@@ -140,9 +140,9 @@ impl AdmissionController {
             .is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request. Flows of one class share the queue fairly. The tenant of the flow is that of the
-    /// API key. Without an API key, the value of the configured tenant header takes its place, or else the
-    /// network of the client. An unverified token does not define a flow, because a client could send another
+    /// The flow of a request. Flows of one class share the queue fairly. The tenant of the API key defines the
+    /// flow. Without an API key, the value of the configured tenant header or, if it is missing, the network of
+    /// the client defines it. An unverified token does not define a flow, because a client could send another
     /// one with each request.
     pub(super) fn flow(
         &self,

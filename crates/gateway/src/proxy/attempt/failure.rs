@@ -21,7 +21,7 @@ pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
 
 /// The failure of an attempt, and the result for the client if the request cannot fail over.
 pub struct AttemptFailure {
-    /// What failed.
+    /// The kind of the failure.
     pub kind: FailureKind,
     /// A description of the failure for logs and status pages.
     message: Cow<'static, str>,

@@ -273,8 +273,8 @@ fn grow_buffer(
     Ok(larger)
 }
 
-/// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing,
-/// otherwise `IncompleteBody` (the client disconnected).
+/// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing, and
+/// `IncompleteBody` if the client disconnected.
 pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {

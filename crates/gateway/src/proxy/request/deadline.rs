@@ -52,8 +52,8 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
 const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {
-    /// The deadlines of a request whose body was read, counted from its head. Each timeout is that of the
-    /// configured route (`route_total`), or else of the model (`policy`), or else the global one.
+    /// The deadlines of a request whose body was read, counted from its head. Each timeout comes from the first
+    /// of these that sets it: the configured route (`route_total`), the model (`policy`), the global settings.
     pub(crate) fn new(
         record: &RequestRecord,
         headers: &HeaderMap,

@@ -113,9 +113,9 @@ pub(crate) fn session_hash(
     identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
 }
 
-/// A hash that all requests of a conversation share: of the session, or else of the tenant and user, or else of
-/// the user's first message, or else of the whole prompt. `None`: the request has none of these. Every process
-/// computes the same hash.
+/// A hash that all requests of a conversation share. It is computed from the first of these that the request
+/// has: the session, the tenant and user, the user's first message, the whole prompt. `None`: the request has
+/// none of these. Every process computes the same hash.
 pub fn conversation_hash(
     settings: &RequestSettings,
     record: &RequestRecord,

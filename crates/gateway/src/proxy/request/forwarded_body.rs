@@ -52,7 +52,7 @@ impl<B> ForwardedBody<B> {
         }
     }
 
-    /// The `GatewayError` that an error of this body contains, or `IncompleteBody` if it contains none.
+    /// The `GatewayError` inside an error of this body. Without one, `IncompleteBody`.
     pub(crate) fn gateway_error(error: &io::Error) -> GatewayError {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         inner.cloned().unwrap_or(GatewayError::IncompleteBody)

@@ -14,8 +14,8 @@ pub struct RequestSettings {
     pub first_output_timeout: Option<Duration>,
     /// Timeout of the whole request, counted from its head. `None`: no timeout.
     pub total_timeout: Option<Duration>,
-    /// Paths that the configuration adds to those of the inference APIs. The gateway forwards requests
-    /// for these paths to backends.
+    /// Paths that the configuration adds to the paths of the inference APIs. The gateway forwards requests for
+    /// these paths to backends.
     pub routes: ConfiguredRoutes,
     /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,
