@@ -127,7 +127,7 @@ fn admit<B>(
     };
     let permit = match permit {
         Err(error) if !is_concurrency_limit(&error) => Err(error),
-        // A repetition is checked against the concurrency limit only.
+        // A repetition may exceed the concurrency limit, so these checks still apply beyond that limit.
         permit => check(context, client, lookup, request).and(permit),
     };
     let is_forwarded = lookup.is_ok_and(|(route, _)| route.is_forwarded());

@@ -41,8 +41,8 @@ const MIN_UNIX_SECONDS: f64 = 1e8;
 const CLOCK_SKEW_SECONDS: f64 = 30.0;
 /// The page of an earlier engine must return within this time after the counters fell.
 const RETURNS_WITHIN: Duration = Duration::from_secs(15);
-/// Minimum number of tokens that the earlier engine had processed. A restarted engine is assumed to need process as many
-/// within [`RETURNS_WITHIN`].
+/// Minimum number of tokens that the earlier engine had processed. A restarted engine is assumed to need longer
+/// than [`RETURNS_WITHIN`] for as many.
 const MIN_RETURNED_TOKENS: f64 = 2_000.0;
 /// For this time after the last return of an earlier page, falling counters mean another engine, not a restart.
 const ALTERNATES_FOR: Duration = Duration::from_mins(10);
