@@ -169,8 +169,8 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
     }
 }
 
-/// Returns the names of the engine metrics that the last scraped page of a backend has, and the names of those
-/// that it lacks.
+/// Returns the names of the engine metrics that the last scraped page of a backend has, and the names of the
+/// metrics that it lacks.
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {

@@ -162,8 +162,8 @@ impl Admin {
         });
     }
 
-    /// Returns the number of requests for a model: those that wait in this gateway, plus those in the backends.
-    /// `None`: neither the configuration nor a backend names the model.
+    /// Returns the number of requests for a model: the requests that wait in this gateway, plus the requests in
+    /// the backends. `None`: neither the configuration nor a backend names the model.
     pub(super) fn model_requests(&self, model: &str) -> Option<u64> {
         let ProxyState {
             pool, admission, ..
@@ -208,8 +208,7 @@ fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     })
 }
 
-/// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: there are no
-/// recent panics.
+/// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: no recent panics.
 pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
     let texts = panics
         .iter()

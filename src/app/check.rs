@@ -259,7 +259,7 @@ impl ConfigCheck {
         })
     }
 
-    /// Returns all errors: first those in the checked file, by line, and then those in other files.
+    /// Returns all errors. Errors in the checked file come first, by line, and then errors in other files.
     fn errors(&self) -> Vec<&ConfigError> {
         let line_and_column = |error: &&ConfigError| match error.location() {
             Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {

@@ -133,8 +133,8 @@ pub struct RequestExtras {
     pub splits: Arc<ModelSplits>,
 }
 
-/// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
-/// each option.
+/// Returns the rows of all metrics, in the order of the metrics reference: first the core, and then each
+/// option.
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     let options = [
         TASK_ROWS,

@@ -60,7 +60,7 @@ macro_rules! define_config {
                 vec![$((stringify!($key), <$section as ConfigSection<Self>>::RELOAD),)+]
             }
 
-            /// All secrets except those of discovered backends.
+            /// All secrets except the secrets of discovered backends.
             pub fn secrets(&self) -> Vec<ListedSecret<'_>> {
                 let mut list = SecretList::default();
                 $(<$section as ConfigSection<Self>>::list_secrets(&self.$key, &mut list);)+
@@ -173,7 +173,7 @@ define_config! {
 }
 
 impl Config {
-    /// The secrets that a reload reads again, except those of discovered backends.
+    /// The secrets that a reload reads again, except the secrets of discovered backends.
     pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
         let listed = self
             .secrets()

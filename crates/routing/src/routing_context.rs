@@ -1,5 +1,5 @@
 //! One routing decision: a policy, its input, and the predicted TTFT of each candidate. The TTFT is predicted
-//! under every policy, including those that do not use it.
+//! under every policy, even if the policy does not use it.
 
 use super::kv_aware::{CostTerms, FleetLoad};
 use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};

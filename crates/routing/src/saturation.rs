@@ -12,21 +12,22 @@
 //! batch   = max(256, 2 × running)
 //! ```
 //!
-//! - A full backend stays a candidate while any other is not full: it may have the prefix of the prompt in its
-//!   cache, and the policy weighs that against its queue. Without this rule, the requests with a popular prefix
-//!   leave the backend that has it, evict what the other backends have cached, and fill these, too.
-//! - `sent_since` is the number of requests sent since the last report, less those that ended.
-//! - An engine without waiting requests does not report how many more it could run. `batch` is the number
-//!   of requests that it is assumed to run at once.
-//! - The limits are the least ones of the objectives of the model, also for requests with another objective or
-//!   none: such a request would delay the others. At 110 % of the capacity, the two rules gain 7 and 9 points of
-//!   goodput in the tournament of `lab`.
-//! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
-//!   stay full.
-//! - An idle backend is never full, whatever KV cache usage it reports.
-//! - An engine at a standstill may not count as full, because its metrics do not change. While all others
-//!   are full, requests wait in the admission queue and are not sent to this engine.
-//! - `max_in_flight` is a limit of each backend: a backend at the limit is no candidate.
+//! - A full backend stays a candidate while any other is not full. It may have the prefix of the prompt in its
+//!   cache, and the policy weighs this prefix against its queue. Without this rule, the requests with a popular
+//!   prefix leave the backend that has it, evict the caches of the other backends, and fill these too.
+//! - `sent_since` is the number of requests sent since the last report, minus the number of requests that
+//!   ended.
+//! - An engine without waiting requests does not report how many more it could run. `batch` is the number of
+//!   requests that it is assumed to run at once.
+//! - The limits are the lowest ones among the objectives of the model. They also apply to requests with another
+//!   objective or none, because such a request would delay the others. At 110 % of the capacity, the two rules
+//!   gain 7 and 9 points of goodput in the tournament of `lab`.
+//! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not stay
+//!   full.
+//! - An idle backend is never full, regardless of its reported KV cache usage.
+//! - An engine at a standstill may not count as full, because its metrics do not change. While all others are
+//!   full, requests wait in the admission queue and are not sent to this engine.
+//! - `max_in_flight` is a limit of each backend. A backend at the limit is no candidate.
 
 use super::{Candidate, PolicyKind, ReportedLoad, shares};
 
@@ -110,8 +111,8 @@ impl SaturationThresholds {
         if candidates.iter().all(|candidate| self.is_full(candidate)) {
             candidates.clear();
         }
-        // Round robin, random choices and shares ignore queues, so without this a slow backend would get its
-        // share however long its queue is.
+        // Round robin, random choices and shares ignore queues. Without this exclusion, a slow backend would
+        // get its share even with a long queue.
         let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random)
             || !shares::are_equal(candidates);
         candidates.retain(|candidate| {

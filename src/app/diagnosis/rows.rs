@@ -15,7 +15,7 @@ const CAUSE: MetricLabel = MetricLabel::variable(
     || "the cause as of the begin of the verdict".to_owned(),
 );
 
-/// What an operator can do.
+/// The remedy for an operator.
 const REMEDY: MetricLabel = MetricLabel::variable(
     "remedy",
     |_| vec![String::new()],

@@ -18,7 +18,7 @@ use tokenweir_routing::PolicyKind;
 pub struct ServeArgs {
     /// The configuration file. `None`: the gateway runs without a file.
     pub config: Option<PathBuf>,
-    /// Values of flags and environment variables, which override those of the file.
+    /// Values of flags and environment variables. They override the values of the file.
     pub overrides: Overrides,
 }
 

@@ -79,7 +79,7 @@ impl BackendConfig {
         }
     }
 
-    /// The id of the backend: its configured name, or else the host, port and prefix of its URL.
+    /// The id of the backend: its configured name or, without one, the host, port and prefix of its URL.
     pub fn id(&self) -> BackendId {
         self.name
             .as_deref()

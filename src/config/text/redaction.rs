@@ -1,7 +1,7 @@
 //! Redaction of excerpts and quotes in configuration errors: values of secret keys, parts of URLs, and the
 //! words of a keys file.
 
-/// What an excerpt hides, besides the values of secret keys.
+/// The parts that an excerpt hides, besides the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
     /// Nothing further.

@@ -238,8 +238,8 @@ impl Backend {
         (candidate.overdue - tolerated).max(0.0)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `known`: what the options know of the prompt.
-    /// `None`: the options are not asked. `now`: nanoseconds as [`clock::nanos`] returns.
+    /// The load and cost estimates of the backend for a prompt. `known`: the facts that options have about the
+    /// prompt. `None`: the options are not asked. `now`: nanoseconds as [`clock::nanos`] returns.
     ///
     /// If the estimates cannot be computed, the gateway forgets its observations of the backend and tries
     /// again, because unusable numbers of one backend must not end requests that other backends can serve.

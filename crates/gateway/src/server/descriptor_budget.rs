@@ -8,8 +8,8 @@ use tokenweir_net::file_descriptors::max_probe_descriptors;
 /// internal use they are at most the limit, unless the limit is very low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorBudget {
-    /// Maximum number of descriptors for client connections and backend connections, the latter for requests
-    /// and health checks. `None`: no limit.
+    /// Maximum number of descriptors for client connections and backend connections. Health checks use backend
+    /// connections too. `None`: no limit.
     pub traffic: Option<usize>,
     /// Maximum number of descriptors for connections to the admin listener.
     pub admin: usize,
@@ -51,8 +51,7 @@ pub fn raise_file_limit() -> Option<usize> {
 }
 
 impl DescriptorBudget {
-    /// The budget for this file descriptor limit. `None`: the limit is unknown, or there is no
-    /// limit.
+    /// The budget for this file descriptor limit. `None`: unknown or unlimited.
     pub fn from_limit(limit: Option<usize>) -> Self {
         let Some(limit) = limit else {
             return Self {

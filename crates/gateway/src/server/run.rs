@@ -43,7 +43,7 @@ pub enum DrainOutcome {
     Whole,
     /// Some client connections were open at the deadline of the drain, and were aborted.
     DeadlineExceeded,
-    /// This essential task ended. The gateway was drained before it stopped.
+    /// The server stopped because this essential task ended. The gateway was drained first.
     TaskFailed(BackgroundTask),
 }
 

@@ -170,7 +170,7 @@ pub struct BackendStatusSnapshot {
     pub asleep: Option<bool>,
     /// The inference server, such as vLLM, whose metric names the backend uses. `None`: not known.
     pub dialect: Option<&'static str>,
-    /// Names of the engine metrics that the backend reports and of those that it does not report.
+    /// Names of the engine metrics that the backend reports, and of the metrics that it lacks.
     pub metrics: BackendMetricAvailability,
     /// Why the model list of the backend is missing or incomplete, and a remedy. `None`: the list is complete.
     pub models_error: Option<String>,
@@ -198,7 +198,7 @@ pub struct BackendEstimates {
     pub prefill_tokens_per_second: f64,
     /// Predicted time to first output of a prompt whose tokens are all cached, in seconds.
     pub prefill_base_seconds: f64,
-    /// Predicted prompt tokens that the engine must compute before those of a new request.
+    /// Predicted prompt tokens that the engine must compute before the tokens of a new request.
     pub prefill_backlog_tokens: f64,
     /// Recent mean time to first output in seconds. `None`: the backend has had no output yet.
     pub ttft_seconds: Option<f64>,
@@ -212,7 +212,7 @@ pub struct BackendEstimates {
     pub prefix_index_bytes: usize,
 }
 
-/// The available and the missing engine metrics of a backend. The names are those of
+/// The available and the missing engine metrics of a backend, named as in
 /// [`ENGINE_METRICS`](tokenweir_engine::engine_metrics::ENGINE_METRICS).
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendMetricAvailability {

@@ -55,7 +55,7 @@ pub struct DecisionLogEntry {
     cached_tokens: Option<u64>,
     /// Requests that the gateway derived from this one before an attempt, such as prefill legs.
     pub attempts_apart: Box<[Attempt]>,
-    /// Whether a backend other than that of the last attempt has computed the prompt.
+    /// Whether another backend than the one of the last attempt has computed the prompt.
     pub has_remote_prompt: bool,
     /// The notes that options wrote into the record.
     pub notes: RecordNotes,
@@ -83,7 +83,7 @@ impl DecisionLog {
         }
     }
 
-    /// All fields of an entry as JSON, including those of options.
+    /// All fields of an entry as JSON, including the fields of options.
     pub fn detail(&self, entry: &DecisionLogEntry) -> Value {
         let mut detail = entry.detail();
         for add_part in self.parts {

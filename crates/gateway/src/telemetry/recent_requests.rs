@@ -73,7 +73,7 @@ pub struct RequestGroups {
 /// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
 /// counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
-/// Maximum length of the list of the last requests and of the list of the last slow requests.
+/// Maximum length of each of two lists: the last requests, and the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
 
 // === impl RecentRequests ===

@@ -47,12 +47,12 @@ pub struct ApiKey {
     pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone. `None`: the key has no limits of its own.
     usage_limiter: Option<Arc<UsageLimiter>>,
-    /// The rights that differ from those of the tenant, for a key that stands for a token. `None`: a key of the
-    /// key file.
+    /// For a key that stands for a token: the rights that the token has instead of the tenant's. `None`: a key
+    /// of the key file.
     token: Option<Box<TokenRights>>,
 }
 
-/// The rights of a token that differ from those of its tenant.
+/// The rights that a token has instead of its tenant's.
 #[derive(Debug)]
 struct TokenRights {
     tier: Option<Tier>,
@@ -70,7 +70,7 @@ pub struct Tenant {
     pub permissions: Permissions,
     /// How another backend continues streams of the tenant. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
-    /// Caps on each request. `None`: there are none.
+    /// Caps on each request. `None`: no caps.
     pub caps: Option<RequestCaps>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: Arc<UsageLimiter>,
@@ -214,7 +214,7 @@ impl ApiKeys {
             .filter(|key| key.has_digest(&digest))
     }
 
-    /// The key that stands for a token. `None`: there is no tenant of this name.
+    /// The key that stands for a token. `None`: no tenant has this name.
     pub fn key_of_token(&self, grant: &TokenGrant) -> Option<Arc<ApiKey>> {
         let (name, tenant) = self.tenants.get_key_value(&grant.tenant)?;
         let caller = ClientIdentity {

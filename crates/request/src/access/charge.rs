@@ -1,5 +1,5 @@
-//! The tokens for which a tenant and a key are charged after a request: the usage that the engine reported, or
-//! else an estimate.
+//! The tokens for which a tenant and a key are charged after a request: the usage that the engine reported or,
+//! without a report, an estimate.
 
 use crate::record::{Outcome, RequestRecord};
 use tokenweir_protocol::openai::Api;
@@ -12,7 +12,7 @@ const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCharge {
-    /// Prompt tokens, including those found in the prefix cache.
+    /// Prompt tokens, including cached ones.
     pub input: u64,
     /// Output tokens.
     pub output: u64,

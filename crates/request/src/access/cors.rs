@@ -111,7 +111,7 @@ impl Cors {
         Some(response)
     }
 
-    /// Sets the CORS headers of a response, and removes those that the backend set. `origin`: the `Origin`
+    /// Sets the CORS headers of a response, and removes the CORS headers of the backend. `origin`: the `Origin`
     /// header of the request, if any.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         remove_headers_where(headers, |name| name.as_str().starts_with("access-control-"));

@@ -50,7 +50,7 @@ named_enum! {
         Api = "api",
         /// The request asks for several choices.
         Choices = "choices",
-        /// The request asks for log probabilities, and those of two streams cannot be joined.
+        /// The request asks for log probabilities, which cannot be joined from two streams.
         Logprobs = "logprobs",
         /// The request has stop strings, so the engine holds text back.
         StopStrings = "stop_strings",

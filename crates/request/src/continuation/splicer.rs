@@ -93,7 +93,7 @@ struct ContinuedStream {
     has_text: bool,
 }
 
-/// What the splicer does with an event.
+/// The handling of an event by the splicer.
 enum Action {
     Keep,
     Drop,

@@ -31,7 +31,7 @@ const JSON_TYPES: [&str; 2] = ["application/json", "application/problem+json"];
 pub(super) enum BodyStart {
     /// No byte has arrived. Any byte is an answer.
     NotArrived,
-    /// Only white space has arrived. The media type of the body is that of a text, or missing. `can_be_plain`:
+    /// Only white space has arrived. The media type of the body is a text type, or missing. `can_be_plain`:
     /// whether text other than JSON can be an answer. `can_be_empty`: whether an empty text can.
     Text {
         can_be_plain: bool,

@@ -58,7 +58,7 @@ type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;
 // === impl PrefetchedBody ===
 
 impl<B: Body> PrefetchedBody<B> {
-    /// A body of which nothing has been read.
+    /// A body that has not been read yet.
     pub fn new(rest: B) -> Self {
         Self {
             frames: VecDeque::new(),

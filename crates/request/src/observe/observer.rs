@@ -24,7 +24,7 @@ pub struct ResponseObserver {
     observed: Box<ObservedResponse>,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
-    /// End of the last write stall. `None`: there was no write stall.
+    /// End of the last write stall. `None`: no write stall so far.
     write_stalled_until: Option<Instant>,
     /// Sum of the write stalls since the last output.
     recent_write_stall: Duration,

@@ -60,7 +60,7 @@ pub(super) enum Replaced<B: Body> {
 }
 
 impl<B: Body, T> Replacement<B, T> {
-    /// A stage that replaces the body by those that `source` finds.
+    /// A stage that replaces the body by the bodies that `source` finds.
     pub(super) fn new(source: Box<dyn Continue<B, T> + Send>) -> Self {
         Self { source, held: None }
     }

@@ -67,7 +67,7 @@ pub struct RequestRecord {
     pub not_retried: Option<FailoverDenialReason>,
     /// Requests that the gateway derived from this one before an attempt, such as prefill legs, in order.
     pub attempts_apart: Vec<Attempt>,
-    /// Whether a backend other than that of the last attempt has computed the prompt.
+    /// Whether another backend than the one of the last attempt has computed the prompt.
     pub has_remote_prompt: bool,
     /// The notes of options.
     pub notes: RecordNotes,
@@ -418,8 +418,7 @@ impl RequestRecord {
         reason.as_str()
     }
 
-    /// The candidate that the policy picked, with its values at the decision. `None`: there was no
-    /// decision.
+    /// The candidate that the policy picked, with its values at the decision. `None`: no decision.
     pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
         Some(self.decision.as_ref()?.selected())
     }

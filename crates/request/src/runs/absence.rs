@@ -9,9 +9,9 @@ use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLim
 #[derive(Debug)]
 pub(super) struct Absence {
     limits: MemoryLimits,
-    /// Counts the run among those of its party, and among all.
+    /// Counts the run in two sums: the runs of its party, and all runs.
     of_party: Charge,
-    /// Counts the run among those of its client's network.
+    /// Counts the run in the sum for its client's network.
     of_network: Charge,
     is_taken: bool,
 }

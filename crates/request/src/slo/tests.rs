@@ -27,8 +27,8 @@ fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> Object
     objective(definition).judge(&record)
 }
 
-/// Changes the record to that of a client that disconnected `millis` milliseconds after the request
-/// head was read, before any output.
+/// Changes the record: the client disconnected `millis` milliseconds after the request head was read, before
+/// any output.
 fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
     record.outcome = Outcome::Cancelled;
     record.end = Termination::ClientDisconnected;

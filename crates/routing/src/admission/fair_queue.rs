@@ -16,7 +16,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// The queued requests of one class. The keys `K` order the requests of a tenant.
 #[derive(Debug)]
 pub(super) struct FairQueue<K> {
-    /// Greatest virtual start of the granted requests, in tokens.
+    /// Maximum virtual start of the granted requests, in tokens.
     virtual_time: u64,
     /// Tenants by id. A tenant without requests remains while its virtual start is in the future.
     tenants: BTreeMap<u64, TenantQueue<K>>,

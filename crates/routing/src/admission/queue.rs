@@ -364,12 +364,14 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// The request that `newcomer` may displace. If a backend can serve the group of `newcomer`, the candidates
-    /// are first the requests that no backend can serve and whose class is not higher: the newest one of the
-    /// lowest class is displaced. If there is none, the candidate is the last request of the tenant with the
-    /// most requests in the lowest class that has requests. `newcomer` may displace this candidate if its class
-    /// is higher, or if the class is equal and its tenant has fewer requests, including `newcomer`. `None`:
-    /// `newcomer` may displace no request.
+    /// The request that `newcomer` may displace. `None`: it may displace none. The first rule that yields a
+    /// request decides:
+    ///
+    /// - If a backend can serve the group of `newcomer`: the newest request of the lowest class that no backend
+    ///   can serve, unless its class is higher.
+    /// - The last request of the tenant with the most requests in the lowest class that has requests.
+    ///   `newcomer` must have a higher class, or an equal class and a tenant with fewer requests, including
+    ///   `newcomer`.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         if !self.is_without_backend(&newcomer.group)
             && let Some(id) = self.last_without_backend(newcomer.class)

@@ -159,7 +159,7 @@ impl LearnedEstimates {
     /// Records that the engine refused a prompt because it has at least `tokens` tokens. This only raises the
     /// estimated tokens per byte. `tokens` is a lower bound, so without other observations it gets little
     /// weight, and the first reported usage replaces it. For prompts of this length or longer it remains the
-    /// [least number of tokens](Self::least_tokens).
+    /// [minimum number of tokens](Self::least_tokens).
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
         self.length_refusals

@@ -8,7 +8,7 @@ use tokenweir_protocol::atomic::{AtomicF64, AtomicInstant};
 pub(super) struct LengthRefusals {
     /// Bytes of the shortest refused prompt. Infinity: no prompt was refused.
     bytes: AtomicF64,
-    /// Least number of tokens per byte of the refused prompts.
+    /// Minimum number of tokens per byte of the refused prompts.
     tokens_per_byte: AtomicF64,
     /// Time of the last refusal. `None`: no prompt was refused.
     refused_at: AtomicInstant,

@@ -20,8 +20,8 @@ pub struct PrefillCost {
     pub per_token: f64,
 }
 
-/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x),
-/// and the line that was last fitted.
+/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x), and
+/// the last fitted line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: PrefillCost,
@@ -78,7 +78,7 @@ impl PrefillCost {
     }
 
     /// This line, lowered so that it passes through the point (`tokens`, `seconds`) below the line. The base is
-    /// lowered first, because a wait that was mistaken for prefill is in the base: it does not grow with the
+    /// lowered first. It contains waits that were mistaken for prefill, because waits do not grow with the
     /// tokens.
     fn lowered_through(&self, tokens: f64, seconds: f64) -> Self {
         let per_token = limit_slope(self.per_token.min(seconds / tokens));
@@ -138,7 +138,7 @@ fn limit_slope(seconds_per_token: f64) -> f64 {
 }
 
 impl LinearFit {
-    /// Mean `x` of the observations. 0: there are no observations.
+    /// Mean `x` of the observations. 0: no observations.
     pub(super) fn mean_x(&self) -> f64 {
         if self.weight > 0.0 {
             self.x / self.weight

@@ -1,10 +1,10 @@
 //! Estimates the present load of one backend from its last report and from the requests of this gateway.
 //! [`LoadEstimator::candidate`] reads a few dozen atomics and takes no lock.
 //!
-//! A report describes the time of its scrape. Requests that this gateway has sent since are added, and those
-//! that have ended since are subtracted. With the age of the report, the estimate moves gradually from the
-//! report to local load and the mean of external load: `certainty = horizon ÷ (horizon + age)`. There is no
-//! threshold on the age, so choices do not change abruptly.
+//! A report describes the time of its scrape. The estimate adds the requests that this gateway has sent since,
+//! and subtracts its requests that have ended since. With the age of the report, the estimate moves gradually
+//! from the report to local load and the mean of external load: `certainty = horizon ÷ (horizon + age)`. There
+//! is no threshold on the age, so choices do not change abruptly.
 
 mod cached_prompt;
 mod delays;

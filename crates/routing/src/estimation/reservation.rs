@@ -45,7 +45,7 @@ pub struct Reservation {
     /// Start of the output. For a non-streaming request, whose first output is not observed, the time of
     /// sending. `None`: no output is known yet.
     pub(super) began: Option<Instant>,
-    /// Identifies the request among those without output. `None`: it is not among them.
+    /// Identifies the request in the list of requests without output. `None`: the list does not contain it.
     pub(super) ticket: Option<PendingOutputId>,
     /// Whether the request may wait for a sequence slot. When it was sent, the engine had never been seen to
     /// run more requests at once than it then had.

@@ -21,10 +21,10 @@
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
 //!   gets fewer requests. While no output confirms it, an estimate moves towards the estimates of the
 //!   other candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
-//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly,
-//!   and a prefill there delays more outputs. `crowding` counts waiting requests as well: requests of a
-//!   burst that have just been sent slow down the next steps. It is relative to the fleet, so prefill does
-//!   not outweigh the queue where all backends have many requests.
+//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly, and
+//!   a prefill there delays more outputs. `crowding` also counts waiting requests, because the requests of a
+//!   burst that have just been sent slow down the next steps. It is relative to the mean of all candidates, so
+//!   prefill does not outweigh the queue where all backends have many requests.
 //! - `waiting` (2.0, 9.3 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
 //! - `k` (eviction 0.3, 8.4 s): a prompt that is computed evicts other blocks, the more the fuller the cache
 //!   is. Without this term, small and empty caches stay overloaded (`overload_tests.rs` in `lab`).
@@ -106,7 +106,7 @@ pub struct CostTerms {
     pub ttft: f64,
 }
 
-/// The choice of the candidate with the least cost, and its reason.
+/// The choice of the candidate with the lowest cost, and its reason.
 pub(crate) fn pick(
     settings: &KvAwareSettings,
     candidates: &[Candidate],

@@ -98,8 +98,8 @@ impl Decision {
         self.candidates.iter().enumerate().map(cost).collect()
     }
 
-    /// Returns the indices of the candidates whose cost ties with the least cost, within the
-    /// tolerance of predictions.
+    /// Returns the indexes of the candidates whose cost ties with the lowest cost, within the tolerance of
+    /// predictions.
     fn ties(costs: &[f64]) -> Vec<usize> {
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         (0..costs.len())

@@ -47,8 +47,7 @@ impl Decision<'_> {
             .then_some("session_too_busy")
     }
 
-    /// Returns a reason that compares the cost and the predicted TTFT of the choice with those of the other
-    /// candidates.
+    /// Returns a reason that compares the choice with the other candidates by cost and predicted TTFT.
     fn fact(&self, chosen: usize) -> &'static str {
         if ties(self.costs()) > 1 {
             return "tie";

@@ -28,8 +28,8 @@ pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usiz
 /// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
 ///
 /// Among such candidates, the one that has been idle longest wins. So idle backends share the requests evenly,
-/// and every pooled connection is used now and then. Candidates that have been idle equally long take turns by
-/// `turn`.
+/// and every pooled connection is used from time to time. Candidates that have been idle equally long take
+/// turns by `turn`.
 pub(super) fn longest_idle(
     candidates: &[Candidate],
     costs: impl Iterator<Item = f64> + Clone,

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Prompt blocks that were sent to one backend, for an estimate of which are in its prefix cache.
+/// Prompt blocks that were sent to one backend. They serve to estimate the contents of its prefix cache.
 #[derive(Debug)]
 pub struct PrefixTable {
     /// The sets of slots. Their number is a power of two.

@@ -93,11 +93,12 @@ named_enum! {
     }
 }
 
-/// Longest ejection.
+/// Maximum duration of an ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which an overloaded or paused backend gets no requests, unless the backend states another time.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
-/// Maximum time for which an overloaded or paused backend can keep requests away, whatever it states.
+/// Maximum time for which an overloaded or paused backend can keep requests away, even if it states a longer
+/// time.
 const MAX_REST: Duration = Duration::from_mins(1);
 /// Time for which a backend counts as [serving](CircuitBreaker::is_serving) after a success.
 const SERVING_TIME: Duration = Duration::from_secs(5);

@@ -90,8 +90,8 @@ impl HealthCheckSupervisor {
     }
 
     /// Replaces the backends of the pool. First starts the health checkers of the added backends, and waits at
-    /// most `timeout` for their first checks. Last, stops the health checker of each removed backend when the
-    /// last request of the backend has ended: until then, the requests must learn if the backend dies.
+    /// most `timeout` for their first checks. Stops the health checker of each removed backend when its last
+    /// request has ended, because until then the requests must learn if the backend dies.
     pub async fn update_backends(
         &mut self,
         backends: Vec<Backend>,

@@ -20,7 +20,7 @@ pub(super) struct EngineIdentity {
     returned_at: Option<Instant>,
 }
 
-/// What a metrics page shows about the process that wrote it.
+/// The origin of a metrics page, as the page shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageOrigin {
     /// The process of the previous page.
@@ -86,8 +86,8 @@ impl EngineIdentity {
         PageOrigin::OtherEngine
     }
 
-    /// Handles a page whose counters have not fallen. If the counters jump to those of the lost page, the page
-    /// belongs to an earlier engine.
+    /// Handles a page whose counters have not fallen. If the counters jump to the values of the lost page, the
+    /// page belongs to an earlier engine.
     fn observe_growth(
         &mut self,
         page: &EngineLoad,

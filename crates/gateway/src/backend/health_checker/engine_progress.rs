@@ -23,8 +23,8 @@ pub(super) struct EngineProgress {
 struct Standstill {
     /// The engine's counters of prompt tokens and of generation tokens.
     token_counts: TokenCounts,
-    /// A hash of the other values of the engine. `None`: not computed, because the token counts differ from
-    /// those of the previous page.
+    /// A hash of the other values of the engine. `None`: not computed, because the token counts have changed
+    /// since the previous page.
     values: Option<u64>,
     /// Time at which the first scrape of the standstill started.
     first_scrape_at: Instant,
@@ -34,8 +34,8 @@ struct Standstill {
 
 impl EngineProgress {
     /// Records the load of a successful scrape that started at `scraped_at`. `values`: a hash of the values of
-    /// the engine, present if its token counts equal those of the previous page. `has_output`: whether a
-    /// response had output since the last scrape.
+    /// the engine, present if the token counts have not changed since the previous page. `has_output`: whether
+    /// a response had output since the last scrape.
     pub(super) fn record_load(
         &mut self,
         load: &EngineLoad,

@@ -64,13 +64,16 @@ impl PoolSnapshot {
     }
 
     /// Keeps the backends of `up` that can serve the request. The gateway's knowledge of them can be wrong, so
-    /// the choice has these steps: the backends that seem able; or those that may be able, whose refusal then
-    /// decides; or none, if an unavailable backend may be able, for which the request waits; or those that come
-    /// nearest, whose error the client gets.
+    /// the first of these rules that applies decides:
     ///
-    /// Two cases keep only backends that seem able: a sample of the route, because others may exist outside of
-    /// the sample, and a search after a failed attempt with a learned length, whose response is more useful to
-    /// the client.
+    /// - Backends that seem able are kept.
+    /// - Backends that may be able are kept. The client gets the refusal of a backend that is not.
+    /// - If an unavailable backend may be able, none is kept, and the request waits for that backend.
+    /// - The backends that come nearest are kept. The client gets their error.
+    ///
+    /// Two cases keep only backends that seem able. In a sample of the route, other backends may exist outside
+    /// of the sample. After a failed attempt with a learned length, the response to that attempt is more useful
+    /// to the client.
     fn retain_able(
         &self,
         up: &mut Vec<usize>,
@@ -237,8 +240,8 @@ impl PoolSnapshot {
     }
 }
 
-/// Keeps the backends with the longest context, if that context is longer than the one of the backend that
-/// refused the request.
+/// Keeps the backends with the longest context, if it is longer than the context of the backend that refused
+/// the request.
 fn retain_longer(
     up: &mut Vec<usize>,
     route: &ModelRoute,
@@ -289,7 +292,7 @@ impl RequestNeeds<'_> {
             && self.length.as_ref().is_none_or(fits)
     }
 
-    /// Whether the context of the backend is longer than that of the backend that refused the request.
+    /// Whether the backend has a longer context than the backend that refused the request.
     fn exceeds_refused(&self, position: usize) -> bool {
         let refused = self.requirements.longer_than;
         refused.is_none() || self.lengths.at(position) > refused

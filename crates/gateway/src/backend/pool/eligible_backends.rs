@@ -86,7 +86,7 @@ pub(super) struct EligibleBackends {
     pub(super) most_cached: f64,
     /// Whether all backends that could serve the request are full. False if there are none.
     pub(super) are_full: bool,
-    /// Number of untried backends that are up, including those that their circuit breakers exclude.
+    /// Number of untried backends that are up. Backends that circuit breakers exclude count too.
     pub(super) up_count: usize,
     /// Number of backends with an open circuit breaker: ejected backends, and backends that reported overload a
     /// moment ago.

@@ -198,7 +198,7 @@ impl BackendPool {
         })
     }
 
-    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
     pub fn expected_work(
         &self,
         requirements: BackendRequirements<'_>,

@@ -1,4 +1,4 @@
-//! Tests of which backend the pool offers for a request.
+//! Tests of the offers of the pool for requests.
 
 use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, requirements};
 use super::*;

@@ -47,8 +47,8 @@ pub(super) struct PoolSnapshot {
     pub(super) has_unsuitable: bool,
 }
 
-/// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
-/// output) of a request.
+/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
+/// of a request.
 const MAX_COMPARED_CACHES: usize = 64;
 
 /// The backend that the policy picked for a request. It is not leased yet.
@@ -173,7 +173,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
     pub(super) fn expected_work(
         &self,
         requirements: &BackendRequirements<'_>,

@@ -267,7 +267,7 @@ impl RouteTable {
 }
 
 /// The route of requests without a model name, to each of `count` backends. A backend uses the first model in
-/// its list. The label is that of unknown models if the first models of the backends differ.
+/// its list. If the first models of the backends differ, the label is the one for unknown models.
 fn default_route(
     groups: &[BackendGroup<'_>],
     count: usize,

@@ -114,7 +114,7 @@ impl AdmissionController {
         names.zip(lock(&self.queue).waiting()).collect()
     }
 
-    /// The time at which the request that has waited longest entered the queue. `None`: no request waits.
+    /// The time at which the oldest waiting request entered the queue. `None`: no request waits.
     pub fn oldest_waiting(&self) -> Option<Instant> {
         lock(&self.queue).oldest()
     }

@@ -242,8 +242,8 @@ fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     chunks.collect::<Vec<&[u8]>>().concat()
 }
 
-/// The minimum number of prompt tokens stated by an error response about the prompt length, as in `contains at
-/// least 2049 input tokens`. `None`: the response states no number.
+/// The minimum number of prompt tokens that an error response about the prompt length states, as in `contains
+/// at least 2049 input tokens`. `None`: no number stated.
 pub(crate) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
     let body = buffered(prefetched);
     let end = memmem::find(&body, b" input tokens")?;

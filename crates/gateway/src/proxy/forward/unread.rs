@@ -27,7 +27,7 @@ use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::RequestRecord;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout of the
-/// whole request. Chunks of the body are forwarded as they arrive, and only as fast as the backend reads them.
+/// whole request. Each chunk of the body is forwarded on arrival, but only as fast as the backend reads.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,

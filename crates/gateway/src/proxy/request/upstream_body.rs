@@ -32,8 +32,8 @@ pub struct UpstreamBody {
     /// The edit that requests continuous usage (a token count in every event). `None`: the body cannot request
     /// it, or the client does not request usage at the end of the stream only.
     continuous_usage_edit: Option<Splice>,
-    /// A number from 0 to 1. The gateway requests continuous usage if the number is below both the share of the
-    /// backend and that of the model. 1: the body cannot request usage.
+    /// A number from 0 to 1. The gateway requests continuous usage if the number is below both the backend's
+    /// share and the model's share. 1: the body cannot request usage.
     usage_sampling_value: f64,
     /// The model's upper limit of the share of streams with continuous usage, from 0 to 1.
     max_continuous_usage: f64,

@@ -39,7 +39,7 @@ const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// stay open.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a complete request body, from the end of the request head. Requests of operators have no body,
-/// and those of KEDA have a small one.
+/// and requests of KEDA have a small one.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of open requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;

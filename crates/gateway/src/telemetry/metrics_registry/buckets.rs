@@ -141,7 +141,7 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
         LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
         LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
         // If the number of tokens per event is unknown, an objective on inter-token latency uses the times
-        // between events. So the limit is also a bound of the histogram of those times.
+        // between events. So the histogram of these times gets the limit as a bound too.
         LatencyMeasure::ItlP50
         | LatencyMeasure::ItlP95
         | LatencyMeasure::ItlP99

@@ -1,6 +1,5 @@
-//! Writes the metrics page as messages of Protocol Buffers. The messages are those of
-//! `io.prometheus.client` (`metrics.proto` of the repository `prometheus/client_model`), without the fields
-//! that the gateway does not use.
+//! Writes the metrics page as Protocol Buffers messages of the package `io.prometheus.client` (`metrics.proto`
+//! of the repository `prometheus/client_model`). Fields that the gateway does not use are left out.
 
 use super::exemplar::Exemplar;
 use super::prometheus::{INITIAL_PAGE_CAPACITY_BYTES, Prometheus};

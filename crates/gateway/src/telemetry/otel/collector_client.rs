@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 /// Maximum length of a response body of the collector, in bytes. A longer body is an error.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Longest wait for a connection to the collector.
+/// Maximum wait for a connection to the collector.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the TLS settings of connections to a collector: the client certificate of the gateway,
@@ -44,7 +44,7 @@ pub(super) struct OtlpHttpSender {
 }
 
 impl OtlpHttpSender {
-    /// Creates a sender that uses `runtime`. `timeout` is the longest wait for a complete response.
+    /// Creates a sender that uses `runtime`. `timeout`: the maximum wait for a complete response.
     pub(super) fn new(outbound: &Arc<OutboundTls>, runtime: Handle, timeout: Duration) -> Self {
         let client = Client::builder(TokioExecutor::new()).build(connector(outbound));
         Self {

@@ -45,8 +45,8 @@ pub struct SpanCounts {
     pub failed: u64,
     /// Spans that were not exported because their trace is not sampled.
     pub filtered: u64,
-    /// Lost spans: those whose export failed, and those that did not fit into the queue. Only the status
-    /// snapshot sets this count. Elsewhere it is 0.
+    /// Lost spans: their export failed, or they did not fit into the queue. Only the status snapshot sets this
+    /// count. Elsewhere it is 0.
     pub lost: u64,
     /// Why the last failed export failed. `None`: no export has failed.
     pub last_failure: Option<&'static str>,

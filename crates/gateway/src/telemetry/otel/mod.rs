@@ -30,7 +30,7 @@ use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
-/// Longest wait of [`SpanSink::shutdown`] for the collector.
+/// Maximum wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The sink that builds the spans of finished requests and queues them for export. Clones share one

@@ -15,7 +15,7 @@ pub struct FinishedRequest {
     pub facts: RequestFacts,
     /// Instant at which the request ended, on the monotonic clock.
     pub ended: Option<Instant>,
-    /// The backend of the last attempt. `None`: there was no attempt.
+    /// The backend of the last attempt. `None`: no attempt.
     pub backend: Option<BackendId>,
     /// Number of output tokens. `None`: not known.
     pub output_tokens: Option<u64>,

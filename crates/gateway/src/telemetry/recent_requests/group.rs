@@ -139,7 +139,7 @@ impl Group {
     }
 
     /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
-    /// those with the most work keep their counts.
+    /// the clients with the most work keep their counts.
     pub(super) fn work(&self) -> u64 {
         self.requests + self.prompt_tokens + self.output_tokens + self.open_streams
     }

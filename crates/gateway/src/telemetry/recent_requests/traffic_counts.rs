@@ -25,8 +25,8 @@ pub(super) enum ClientKey {
     Address(IpAddr),
 }
 
-/// Maximum number of clients with counts. A further client replaces the client with the least [`Group::work`],
-/// unless its own work is even less.
+/// Maximum number of clients with counts. A further client replaces the client with the lowest [`Group::work`],
+/// unless its own work is lower still.
 pub(super) const MAX_CLIENTS: usize = 256;
 /// Minimum number of harmed requests for which a common property is named.
 const MIN_HARMED: u64 = 5;

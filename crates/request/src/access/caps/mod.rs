@@ -72,7 +72,7 @@ const CHAT_LIMITS: &[&str] = &["max_tokens", "max_completion_tokens"];
 /// The fields with which an API states its limit of output tokens.
 struct OutputLimit {
     holder: Holder,
-    /// The names of the field, of which the gateway sets the first.
+    /// The names of the field. The gateway sets the first of them.
     names: &'static [&'static str],
     /// Whether engines apply a small default limit if the field is absent. If the field is `null`, engines have
     /// no limit.

@@ -36,7 +36,7 @@ pub(super) struct StatedSizes {
     pub(super) max_tokens: Vec<StatedSize>,
     /// The greatest numbers of choices, by field.
     pub(super) choices: Vec<StatedSize>,
-    /// Number of prompts in a list of prompts, else 1.
+    /// Number of prompts in a list of prompts. 1 for a single prompt.
     pub(super) prompts: u64,
     /// The positions of the fields that the gateway sets.
     places: Vec<FieldPlace>,

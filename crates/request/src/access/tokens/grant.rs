@@ -29,8 +29,8 @@ pub struct TokenGrant {
     pub subject: KeyDigest,
     /// Tier of the requests. `None`: the tier of the tenant.
     pub tier: Option<Tier>,
-    /// Models that the token names. A request may use those that the tenant may use too. `None`: all models of
-    /// the tenant.
+    /// Models that the token names. A request may use the models that both the token and the tenant allow.
+    /// `None`: all models of the tenant.
     pub models: Option<Vec<String>>,
     /// Limits of all tokens of the subject together. The limits of the tenant also apply.
     pub limits: UsageLimits,

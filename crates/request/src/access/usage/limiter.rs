@@ -77,7 +77,7 @@ pub(in crate::access) fn count(
     let key_has_quotas = limiters.key.is_some_and(|key| key.has_quotas);
     let has_quotas = limiters.group.has_quotas || key_has_quotas;
     let unix_millis = if has_quotas { clock::unix_millis() } else { 0 };
-    // Locking the usage of the tenant always before that of the key prevents a deadlock.
+    // The usage of the tenant is always locked before the usage of the key, which prevents a deadlock.
     let mut group = limiters.group.lock();
     let mut key = limiters.key.map(UsageLimiter::lock);
     let mut exceeded: Option<ExceededLimit> = None;

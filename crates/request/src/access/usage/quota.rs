@@ -345,7 +345,7 @@ impl Quota {
         self.part_of(self.remaining(), gateways)
     }
 
-    /// The part of a free amount that this gateway claims: its usage in some seconds, and at least a share that
+    /// The part of a free amount that this gateway claims: its usage in some seconds, but at least a share that
     /// lets its usage grow.
     fn part_of(&self, free: u64, gateways: u64) -> u64 {
         let share = free / (FREE_DIVISOR * gateways.max(1));

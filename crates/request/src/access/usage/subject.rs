@@ -38,7 +38,7 @@ pub(in crate::access) enum CountedAs {
     Repetition,
 }
 
-/// A limit because of which a request is refused.
+/// A limit that makes the gateway refuse a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExceededLimit {
     pub(super) kind: RateLimitKind,
@@ -61,7 +61,7 @@ impl SubjectUsage {
         }
     }
 
-    /// Replaces the quotas by those of new limits. A quota with the same unit and period keeps its usage.
+    /// Replaces the quotas by the quotas of new limits. A quota with the same unit and period keeps its usage.
     pub(super) fn set_quotas(&self, quotas: Vec<Quota>) {
         let mut meter = lock(&self.meter);
         let previous = std::mem::take(&mut meter.quotas);

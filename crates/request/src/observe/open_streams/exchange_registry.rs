@@ -112,8 +112,8 @@ impl ExchangeRegistry {
         })
     }
 
-    /// Replaces the settings. The new stall limits apply to all exchanges immediately. Otherwise, open
-    /// exchanges keep the settings of their start.
+    /// Replaces the settings. The new stall limits apply to all exchanges immediately. For all other settings,
+    /// open exchanges keep the values of their start.
     pub fn change(&self, settings: ObservationSettings) {
         self.settings.store(Arc::new(settings));
     }
@@ -123,7 +123,7 @@ impl ExchangeRegistry {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The start of the exchange that has been open longest. `None`: no exchange is open.
+    /// The start of the oldest open exchange. `None`: no exchange is open.
     pub fn oldest(&self) -> Option<Instant> {
         self.open_requests.oldest()
     }
@@ -212,8 +212,7 @@ impl ExchangeRegistry {
             .count()
     }
 
-    /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
-    /// been open longest.
+    /// The state of the streams at `now`: totals over all streams, and the `max_oldest` oldest streams.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
         let activities = self.streams.values();
         let slow = self.settings.load().slow;

@@ -34,7 +34,7 @@ impl OpenRequests {
         slots.free.push(slot);
     }
 
-    /// The start of the request that has been open longest. `None`: no request is open.
+    /// The start of the oldest open request. `None`: no request is open.
     pub(super) fn oldest(&self) -> Option<Instant> {
         lock(&self.0).started.iter().flatten().min().copied()
     }

@@ -19,7 +19,7 @@ pub struct StreamActivity {
     pub(super) backend: Arc<dyn BackendMonitor>,
     pub(super) terms: StreamPolicy,
     pub(super) subject: StreamInfo,
-    /// Tokens so far. Events count with the token count that they report, or else as one token.
+    /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     tokens: AtomicU64,
     /// Whether all output so far is reasoning.
     is_reasoning: AtomicBool,

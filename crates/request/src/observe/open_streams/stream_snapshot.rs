@@ -55,7 +55,7 @@ pub struct OpenStream {
     pub subject: StreamInfo,
     /// The phase of the stream.
     pub phase: StreamPhase,
-    /// Tokens so far. Events count with the token count that they report, or else as one token.
+    /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     pub tokens: u64,
     /// Time since the last output. `None`: no output has arrived yet, or the last event has
     /// arrived.
@@ -77,7 +77,7 @@ pub struct OpenStreamsSnapshot {
     /// Number of streams that have had only reasoning for longer than
     /// [`SlowLimits::first_answer`](crate::record::SlowLimits::first_answer).
     pub late_answers: usize,
-    /// The streams that have been open longest, in the order in which their response heads arrived.
+    /// The oldest open streams, in the order in which their response heads arrived.
     pub oldest: Vec<OpenStream>,
 }
 

@@ -95,7 +95,7 @@ pub(in crate::observe) struct EventParts {
 }
 
 /// Maximum length of a held block, in bytes. Events with token ids or logprobs can be longer, but the gateway
-/// requests no continuous usage if the request asks for those.
+/// requests no continuous usage for requests with these options.
 pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
 /// The bytes of an inserted `system_fingerprint` member before its value.
 const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;

@@ -268,8 +268,8 @@ fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Durati
     if is_early { front_end } else { Duration::ZERO }
 }
 
-/// Number of prompt tokens that the engine had to compute: the engine's count, or else the prediction. `None`:
-/// unknown.
+/// Number of prompt tokens that the engine had to compute: the engine's count or, without one, the prediction.
+/// `None`: unknown.
 fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     let usage = &record.observed.usage;
     if let Some(input) = usage.input

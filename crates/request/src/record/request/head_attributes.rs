@@ -10,7 +10,8 @@ use http::{HeaderMap, Request, Version};
 pub struct RequestHeadAttributes {
     /// HTTP version, such as `1.1`; empty if the attributes were not collected.
     pub version: &'static str,
-    /// The requested host and port: `x-forwarded-host`, else the authority, else `host`.
+    /// The requested host and port, from the first of these that exists: `x-forwarded-host`, the authority,
+    /// `host`.
     pub host: Option<Box<str>>,
     /// The `user-agent` header.
     pub user_agent: Option<Box<str>>,

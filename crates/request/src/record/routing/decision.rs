@@ -13,7 +13,7 @@ use tokenweir_routing::{Candidate, PolicyChoice, RoutingContext};
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingDecision {
     /// The input of the policy. If there were more than [`RoutingDecision::MAX_RECORDED_CANDIDATES`]
-    /// candidates, the context contains the selected one and those of the lowest cost.
+    /// candidates, the context contains the selected one and the cheapest others.
     routing_context: RoutingContext,
     /// The choice of the policy. Its index is an index into the recorded candidates.
     selection: PolicyChoice,

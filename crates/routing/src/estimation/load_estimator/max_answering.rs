@@ -22,7 +22,8 @@ const MIN_CONFIRMATIONS: u32 = 3;
 // === impl MaxAnswering ===
 
 impl MaxAnswering {
-    /// Records the first output of a stream. `load`: the load that counts this stream among those with output.
+    /// Records the first output of a stream. `load`: the load, in which this stream already counts as one with
+    /// output.
     pub(super) fn on_first_output(&self, load: &LocalLoad) {
         let answering = load.answering();
         let max = self.max.load(Ordering::Relaxed);

@@ -47,7 +47,7 @@ const MAX_TRACKED_MODELS: usize = 64;
 
 impl TailSampler {
     /// Returns why the trace of a finished request is sampled, from the request's result and latencies. Also
-    /// adds the latencies to those of the model. `None`: tail sampling does not select the trace.
+    /// adds its latencies to the statistics of the model. `None`: tail sampling does not select the trace.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
         let is_shed = record
@@ -73,8 +73,9 @@ impl TailSampler {
         failure_reason.or_else(slow)
     }
 
-    /// Adds the latencies of a complete response to those of its model. Returns the sample reason if a
-    /// latency exceeds the p99 of the model, and `None` otherwise. The lock is held only for a few additions.
+    /// Adds the latencies of a complete response to the statistics of its model. Returns the sample reason if a
+    /// latency exceeds the p99 of the model, and `None` if none does. The lock is held only for a few
+    /// additions.
     fn update_latencies(&self, record: &RequestRecord) -> Option<SampleReason> {
         let now = record.timings.ended?;
         if record.outcome != Outcome::Ok || record.api.is_none() {
@@ -317,7 +318,7 @@ mod tests {
         );
     }
 
-    /// The test samples 100,000 requests, of which 1 % fail and 2 % are slow.
+    /// The test samples 100,000 requests: 1 % fail and 2 % are slow.
     #[test]
     fn a_ratio_of_the_others_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;

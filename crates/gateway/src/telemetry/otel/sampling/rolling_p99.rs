@@ -36,7 +36,7 @@ const VALUES_PER_UPDATE: u32 = 32;
 // === impl RollingP99 ===
 
 impl RollingP99 {
-    /// Records a value measured at `now`. Returns whether the value's bucket is above that of the p99 of
+    /// Records a value measured at `now`. Returns whether the value is in a higher bucket than the p99 of
     /// earlier values. With a constant distribution of values, this is true for at most 1 % of them.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);

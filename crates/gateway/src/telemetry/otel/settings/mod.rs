@@ -49,7 +49,7 @@ pub struct TracingSettings {
     pub limits: SpanLimits,
     /// The sizes of the export queue and of the exported batches.
     pub batch: SpanBatchSettings,
-    /// Longest duration of one export.
+    /// Maximum duration of one export.
     pub timeout: Duration,
     /// Whether requests to the collector are compressed with gzip.
     pub is_gzip: bool,
@@ -354,7 +354,7 @@ impl OtelEnvironment<'_> {
     }
 
     /// Returns the limits of spans from the environment variables. The variables for span attributes override
-    /// those for the attributes of all signals.
+    /// the variables for the attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
             let Some((name, value)) = self.first(names) else {

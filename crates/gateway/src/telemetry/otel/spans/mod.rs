@@ -336,8 +336,8 @@ fn is_server_error(record: &RequestRecord) -> bool {
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
-/// Returns the attribute `error.type` of the server span: the error type of the request, or else
-/// the HTTP status of the response.
+/// Returns the attribute `error.type` of the server span: the error type of the request or, without one, the
+/// HTTP status of the response.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),
