@@ -23,7 +23,6 @@ use tokenweir_protocol::units;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainQuery {
-    /// The name of the backend.
     backend: String,
     /// Why the backend is drained. `None`: the operator gave no reason.
     reason: Option<String>,

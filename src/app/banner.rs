@@ -21,10 +21,8 @@ const MAX_LISTED_MODELS: usize = 20;
 
 /// The addresses and settings that the start banner shows in addition to the state of the backends.
 pub(crate) struct StartSummary {
-    /// The address of the client listener.
     #[cfg(feature = "tools")]
     pub(crate) listen: SocketAddr,
-    /// The address of the admin listener.
     #[cfg(feature = "tools")]
     pub(crate) admin: SocketAddr,
     client_url: String,

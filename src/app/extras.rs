@@ -290,7 +290,6 @@ impl RequestExtras {
 // === impl Extras ===
 
 impl Extras {
-    /// Starts the options.
     pub(super) fn start(
         config: &Config,
         proxy: &ProxyContext,
@@ -385,7 +384,6 @@ impl DiagnosisHooks for Extras {
 }
 
 impl SecretSettings {
-    /// Reads the secret files.
     pub(super) fn read(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
         let host = host_name();
         let gateway = format!("{host}:{}", config.admin.port());

@@ -28,7 +28,6 @@ use tokenweir_protocol::clock;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {
-    /// The active configuration.
     pub(super) loaded: LoadedConfig,
     /// The values of flags and environment variables, which do not change.
     pub(super) overrides: Overrides,
@@ -42,7 +41,6 @@ pub(super) struct Reloader {
     pub(super) state: Arc<ServerState>,
     /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
-    /// The options of the gateway.
     pub(super) extras: Arc<Extras>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,

@@ -30,7 +30,6 @@ struct PendingBatch<T> {
     items: Vec<T>,
     /// Sum of the sizes of `items`, as the producers stated them.
     total_size: usize,
-    /// Whether the queue was closed.
     is_closed: bool,
 }
 

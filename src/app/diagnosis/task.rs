@@ -88,7 +88,6 @@ const RULES_ABOUT_WORK: [&str; 6] = [
 ];
 
 impl DiagnosisTask {
-    /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::DIAGNOSIS, move || self.clone().run())
     }

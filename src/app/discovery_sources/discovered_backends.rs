@@ -12,7 +12,7 @@ pub(super) struct DiscoveredBackends {
     backends: Mutex<Option<Vec<BackendConfig>>>,
     /// Why the source cannot be read now. `None`: the source can be read.
     problem: Mutex<Option<String>>,
-    /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
+    /// Signals each new result to [`DiscoverySources`](super::DiscoverySources).
     change_sender: watch::Sender<()>,
 }
 

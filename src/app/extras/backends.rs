@@ -115,7 +115,6 @@ impl BackendOptions {
         })
     }
 
-    /// Applies the settings of a reload.
     pub(super) fn configure(&self, config: &Config) {
         self.sleep.configure(config.sleep);
     }

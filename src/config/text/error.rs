@@ -131,7 +131,6 @@ impl ConfigError {
         self
     }
 
-    /// Sets the help text.
     pub(crate) fn with_help(mut self, help: Option<&str>) -> Self {
         self.0.help = help.map(replace_control_chars);
         self
@@ -187,7 +186,6 @@ impl ConfigError {
         self.0.kind == ProblemKind::UnreadableFile
     }
 
-    /// The kind of the problem.
     pub(crate) fn kind(&self) -> ProblemKind {
         self.0.kind
     }

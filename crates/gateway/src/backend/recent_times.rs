@@ -43,7 +43,7 @@ const MEAN_WINDOW: Duration = Duration::from_secs(10);
 // === impl RollingGapHistogram ===
 
 impl RollingGapHistogram {
-    /// Counts one gap.
+    /// Counts one gap in the current window.
     pub(super) fn observe(&self, gap: Duration) {
         let window = &self.windows[self.current_window.load(Ordering::Relaxed) & 1];
         if let Some(count) = window.get(GAP_BUCKET_BOUNDS.bucket_index(gap.as_secs_f64())) {

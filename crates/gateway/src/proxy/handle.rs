@@ -83,7 +83,6 @@ fn begin_early(
     })
 }
 
-/// Answers a request with an error.
 fn refuse(
     exchange: Exchange,
     error: &GatewayError,

@@ -68,7 +68,7 @@ pub trait RequestOption: Debug + Send + Sync {
 
 /// A request that an option has taken over.
 pub trait TakenRequest: Send {
-    /// Responds to the request.
+    /// Writes the response to the request.
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,

@@ -20,7 +20,6 @@ pub(super) struct AcceptLoop {
     listener: TcpListener,
     handler: Arc<ConnectionHandler>,
     limiter: Arc<ConnectionLimiter>,
-    /// One task for each open connection.
     connections: JoinSet<()>,
     /// `true`: the gateway shuts down, and all connections must close.
     shutdown: watch::Sender<bool>,

@@ -43,7 +43,6 @@ pub struct StreamSplicer {
     /// Events that are held back. The client gets them only if the stream is not continued.
     held: BytesMut,
     layout: Layout,
-    /// The edits of the current event.
     edits: Vec<Edit>,
     /// Why the current backend cannot complete the stream, according to its events. `None`: the events show no
     /// fault.

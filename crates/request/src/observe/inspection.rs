@@ -62,7 +62,7 @@ fn begins_like_response(start: &[u8]) -> bool {
 }
 
 impl BodyStart {
-    /// The state after these further bytes.
+    /// The state after further bytes of the body.
     pub(super) fn after(self, bytes: &[u8]) -> Self {
         match self {
             Self::NotArrived if !bytes.is_empty() => Self::Answer,

@@ -65,7 +65,6 @@ impl<B: Body, T> Replacement<B, T> {
         Self { source, held: None }
     }
 
-    /// Whether an end is held.
     pub(super) fn is_holding(&self) -> bool {
         self.held.is_some()
     }

@@ -33,7 +33,6 @@ impl DecayingRate {
         }
     }
 
-    /// Records an event.
     pub(super) fn add(&mut self, now: Instant) {
         self.weight = self.weight_at(now) + 1.0;
         self.updated_at = now;

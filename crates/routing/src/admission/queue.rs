@@ -442,7 +442,6 @@ impl<T> AdmissionQueue<T> {
         QueuedRequestId(id)
     }
 
-    /// Removes a request.
     fn remove(
         &mut self,
         QueuedRequestId(id): QueuedRequestId,

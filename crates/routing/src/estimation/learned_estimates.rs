@@ -84,7 +84,6 @@ impl Default for LearnedEstimates {
 }
 
 impl LearnedEstimates {
-    /// Forgets all observations.
     pub(super) fn forget(&self) {
         let initial = Self::default();
         for (value, initial) in self.values().into_iter().zip(initial.values()) {
@@ -94,7 +93,6 @@ impl LearnedEstimates {
         *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    /// Returns all numbers.
     fn values(&self) -> [&AtomicF64; 12] {
         [
             &self.prefill_base,

@@ -45,7 +45,6 @@ impl PrefixHints {
         Self { slots }
     }
 
-    /// Size of the index in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<AtomicU64>()
     }

@@ -44,7 +44,6 @@ impl RecentOutcomes {
         }
     }
 
-    /// Counts the outcome of a request.
     pub(super) fn record(&mut self, is_failure: bool, now: Instant) {
         let age = now.saturating_duration_since(self.began);
         if age >= WINDOW_LENGTH {
@@ -59,7 +58,6 @@ impl RecentOutcomes {
         self.windows[0].successes += u32::from(!is_failure);
     }
 
-    /// Forgets all outcomes.
     pub(super) fn clear(&mut self) {
         self.windows = [OutcomeWindow::default(); WINDOW_COUNT];
     }

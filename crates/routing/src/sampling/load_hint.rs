@@ -101,7 +101,6 @@ impl LoadHintTable {
         )
     }
 
-    /// Size of the table in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }

@@ -51,7 +51,6 @@ pub(super) struct Silence {
     unanswered: u32,
     /// When the first of these probes was sent. `None`: the last probe got a usable answer.
     since: Option<Instant>,
-    /// Whether the backend is down.
     is_down: bool,
 }
 
@@ -125,7 +124,7 @@ impl Silence {
         self.is_down = true;
     }
 
-    /// Records a sign of life.
+    /// Records a sign of life, which ends the silence.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

@@ -62,7 +62,7 @@ pub trait CheckStep: Send {
     /// Forgets facts that may change with the next start of the server. Not called while the step runs.
     fn reset(&mut self) {}
 
-    /// Prepares a scrape of the backend.
+    /// Called before a scrape of the backend.
     fn before_scrape(&mut self, _backend: &Backend) {}
 
     /// Reads a metrics page, whose values are in `load`. `None`: the backend answered with an error.

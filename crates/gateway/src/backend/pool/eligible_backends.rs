@@ -73,7 +73,6 @@ pub(super) struct BackendSearch<'a> {
     pub(super) allows_suspected: bool,
     /// The part of the request that the lease is for.
     pub(super) part: RequestPart,
-    /// The time of the search.
     pub(super) now: Instant,
 }
 

@@ -74,7 +74,6 @@ impl BackendPool {
         !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
 
-    /// Number of backends in the pool.
     pub(super) fn backend_count(&self) -> usize {
         self.snapshot().backends.len()
     }

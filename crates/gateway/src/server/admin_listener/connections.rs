@@ -11,7 +11,6 @@ use tokio::task::{AbortHandle, JoinSet};
 /// The open connections of the admin listener.
 #[derive(Default)]
 pub(super) struct AdminConnections {
-    /// One task for each open connection.
     tasks: JoinSet<()>,
     /// The open connections, from the oldest to the newest.
     connections: Vec<AdminConnection>,

@@ -32,7 +32,6 @@ use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
-/// Timeout of the TLS handshake.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a complete request head, from the start of the connection or from the end of the previous
 /// response. It exceeds the usual interval of Prometheus scrapes and of live page updates, so their connections

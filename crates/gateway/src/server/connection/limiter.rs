@@ -206,7 +206,6 @@ impl ConnectionLimiter {
         );
     }
 
-    /// Counts a failed TLS handshake.
     pub(super) fn record_handshake_failure(&self) {
         lock(&self.counts).failed_handshakes += 1;
     }

@@ -25,7 +25,6 @@ use tokenweir_request::observe::ResponseAbortHandle;
 /// The values shared by the requests of one client connection.
 pub(super) struct ConnectionContext {
     pub(super) state: Arc<ServerState>,
-    /// IP address of the client.
     pub(super) ip: IpAddr,
     pub(super) permit: ConnectionPermit,
     /// Aborts all responses of the connection.

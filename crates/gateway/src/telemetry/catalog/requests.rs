@@ -101,7 +101,6 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations
 })
 .of_request(|record| Some(record.api.map_or("none", Api::operation)));
-/// The cause of a slow request.
 const SLOW_CAUSE: MetricLabel = MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())
     .of_request(|record| record.slow.map(SlowCause::as_str));
 /// The label with the class of a request in the admission queue.

@@ -6,7 +6,7 @@ use super::traffic_counts::{ClientKey, MAX_CLIENTS, TrafficCounts};
 use hashbrown::HashMap;
 use tokenweir_request::significance::is_share_above;
 
-/// The usual numbers of each client.
+/// For each client, the usual numbers of requests and disconnects.
 #[derive(Debug, Default)]
 pub(super) struct ClientPasts(HashMap<ClientKey, ClientPast>);
 

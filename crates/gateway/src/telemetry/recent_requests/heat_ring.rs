@@ -25,9 +25,8 @@ type Counts = [u32; BOUNDS.len() + 1];
 const BOUNDS: [f64; 15] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0,
 ];
-/// Length of a minute.
 const MINUTE: Duration = Duration::from_mins(1);
-/// Number of minutes in the ring.
+/// Number of minutes in the ring: one hour.
 const MINUTES: u64 = 60;
 
 // === impl HeatRing ===

@@ -21,13 +21,11 @@ pub(super) struct RequestStatsWindow {
     /// Numbers of requests, of responses with a 4xx status and of output tokens. The other fields, including
     /// `slow`, are not set.
     pub(super) counts: LastMinute,
-    /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
     /// Number of refused requests, by the reason.
     refused: HashMap<&'static str, u64>,
     /// Number of requests that the gateway answered with another 4xx, by the reason.
     rejected: HashMap<&'static str, u64>,
-    /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,

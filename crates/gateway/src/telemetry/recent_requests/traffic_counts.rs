@@ -36,7 +36,6 @@ const MAX_LOG_PROBABILITY: f64 = -7.0;
 // === impl TrafficCounts ===
 
 impl TrafficCounts {
-    /// Counts an ended request.
     pub(super) fn record(&mut self, record: &RequestRecord) {
         let counts = Group::of_record(record);
         self.all.add(&counts);
@@ -45,7 +44,6 @@ impl TrafficCounts {
         GroupKey::visit(record, |key| self.group(key).add(&counts));
     }
 
-    /// Counts an open stream.
     pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
         let counts = Group::of_stream(stream);
         self.add_client(

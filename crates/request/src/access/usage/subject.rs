@@ -104,7 +104,6 @@ impl SubjectUsage {
         lock(&self.meter).open_requests
     }
 
-    /// Counts an open request as ended.
     pub(super) fn end_request(&self) {
         let mut meter = lock(&self.meter);
         meter.open_requests = meter.open_requests.saturating_sub(1);

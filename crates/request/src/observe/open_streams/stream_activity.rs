@@ -169,7 +169,6 @@ impl StreamActivity {
         self.is_reasoning.load(Ordering::Relaxed) && self.last_output_at.get().is_some()
     }
 
-    /// Number of tokens so far.
     pub(super) fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Relaxed)
     }

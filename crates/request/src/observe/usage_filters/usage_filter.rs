@@ -49,7 +49,6 @@ pub(super) struct UsageFilter {
     /// Whether the usage event that the client requested has passed, or the client receives usage anyway. From
     /// then on, all bytes are forwarded.
     is_done: bool,
-    /// Whether the usage event was removed.
     is_removed: bool,
     /// Whether the usage of an event could not be removed. The client then received usage that it did not
     /// request.

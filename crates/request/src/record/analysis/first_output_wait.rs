@@ -17,7 +17,6 @@ pub(super) struct FirstOutputWait {
     pub(super) front_end: Duration,
     /// Time in the queue of the engine.
     pub(super) queue: Duration,
-    /// Time of the prefill.
     pub(super) prefill: Duration,
     /// Time that no other part explains: an engine or host without progress, the network on the way back to the
     /// gateway, or a cause that the backend does not report.

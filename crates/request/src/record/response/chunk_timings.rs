@@ -12,7 +12,6 @@ pub struct ChunkTimings {
     sampled: u8,
     /// Binary logarithm of the stride.
     stride_log2: u8,
-    /// Number of chunks.
     chunks: u32,
     /// The longest gaps, longest first.
     gaps: [ChunkGap; GAPS],

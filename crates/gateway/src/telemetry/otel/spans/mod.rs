@@ -274,7 +274,6 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 }
 
-/// The attributes of the server span.
 fn server_attributes(record: &RequestRecord) -> SpanAttributes {
     let has_head = record.timings.headers.is_some();
     let has_error_type = is_server_error(record) || record.refusal.is_some();
