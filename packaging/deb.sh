@@ -23,7 +23,7 @@ chmod 755 "$root"
 # The paths that Debian prescribes: /usr/lib for units, /usr/bin for programs, vendor-completions for zsh.
 install -D --mode 755 --strip "$binary" "$root/usr/bin/tokenweir"
 install -D --mode 644 packaging/deb/tokenweir.yaml "$root/etc/tokenweir/tokenweir.yaml"
-install -D --mode 644 config/tokenweir.yaml "$root/usr/share/doc/tokenweir/examples/tokenweir.yaml"
+cat config/tokenweir.yaml extras/*/tokenweir.yaml | install -D --mode 644 /dev/stdin "$root/usr/share/doc/tokenweir/examples/tokenweir.yaml"
 install -D --mode 644 config/production.yaml "$root/usr/share/doc/tokenweir/examples/production.yaml"
 for unit in packaging/systemd/*.service; do
   install -D --mode 644 "$unit" "$root/usr/lib/systemd/system/$(basename "$unit")"

@@ -1,6 +1,6 @@
-//! Command-line parsing and dispatch. Every flag has an environment variable: `--drain-timeout` of
-//! `serve` is `TOKENWEIR_DRAIN_TIMEOUT`. The variable of a flag of another command contains the
-//! name of the command, as in `TOKENWEIR_SIM_LISTEN`.
+//! Command-line parsing and dispatch. Every flag has an environment variable: `--drain-timeout` of `serve` is
+//! `TOKENWEIR_DRAIN_TIMEOUT`. For other commands, the name of the command is part of the variable, as in
+//! `TOKENWEIR_SIM_LISTEN`.
 
 #[cfg(feature = "tools")]
 use crate::commands::block_on;
@@ -80,8 +80,8 @@ pub enum ToolCommand {
     Generate(generate::args::GenerateArgs),
 }
 
-/// The commands of the separate program `tokenweir-lab`. A user who types such a command after
-/// `tokenweir` gets the name of that program as a tip.
+/// The commands of the separate program `tokenweir-lab`. Typed after `tokenweir`, they cause a tip that names
+/// that program.
 const LAB_COMMANDS: [&str; 4] = ["bench", "replay", "tournament", "tune"];
 
 /// Parses the command line of the gateway with [`parse_as`].
@@ -89,8 +89,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap:
     parse_as::<Cli>(arguments).map_err(name_lab_program)
 }
 
-/// Parses the command line and the environment variables of this process. `--help` and `--version`
-/// are returned as errors too. An error contains the text to print and the exit code.
+/// Parses the command line and the environment variables of this process. `--help` and `--version` are returned
+/// as errors too. An error contains the text to print and the exit code.
 pub fn parse_as<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<C, clap::Error> {
@@ -100,8 +100,8 @@ pub fn parse_as<C: Parser>(
     cli.map_err(|error| name_env_variable(error, &arguments))
 }
 
-/// Replaces the forms of other programs by the flags of this one: `help COMMAND` by `COMMAND --help`, and
-/// `version` and `-v` by `--version`.
+/// Replaces common forms of other programs by the flags of this one: `help COMMAND` becomes `COMMAND --help`,
+/// and `version` and `-v` become `--version`.
 fn with_flags(mut arguments: Vec<OsString>) -> Vec<OsString> {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("help") => {
@@ -157,8 +157,8 @@ pub(crate) fn command() -> clap::Command {
     definition::<Cli>()
 }
 
-/// Builds the clap definition of a command line. Each flag has the environment variable with the name of
-/// [`flag_variable_name`]. Manual pages show the names of the variables and hide their values.
+/// Builds the clap definition of a command line. Each flag has the environment variable that
+/// [`flag_variable_name`] names. Manual pages show the names of the variables and hide their values.
 fn definition<C: CommandFactory>() -> clap::Command {
     C::command().mut_subcommands(|command| {
         let name = command.get_name().to_owned();
@@ -172,8 +172,8 @@ fn definition<C: CommandFactory>() -> clap::Command {
     })
 }
 
-/// Like [`definition`], but the help of a command does not name the environment variable of each flag.
-/// Instead, one sentence states how the name of a variable follows from the name of its flag.
+/// Like [`definition`], but with shorter help: instead of each flag's environment variable, one sentence states
+/// how the name of a variable follows from its flag.
 fn command_with_short_help<C: CommandFactory>() -> clap::Command {
     definition::<C>().mut_subcommands(|command| {
         let named = |flag: &clap::Arg| {
@@ -197,8 +197,8 @@ fn command_with_short_help<C: CommandFactory>() -> clap::Command {
     })
 }
 
-/// Adds a tip to an error about an invalid value, if the value came from an environment variable:
-/// the name of the variable. Clap reports such a value as the value of the flag.
+/// For an error about an invalid value from an environment variable, adds a tip that names the variable. Clap
+/// reports such a value as the value of the flag.
 fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if !matches!(
         error.kind(),
@@ -224,8 +224,7 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     error
 }
 
-/// If the error is about a command of the program `tokenweir-lab`, adds the name of that program as a
-/// tip.
+/// For an error about a command of the program `tokenweir-lab`, adds a tip that names that program.
 fn name_lab_program(mut error: clap::Error) -> clap::Error {
     let invalid = error.get(ContextKind::InvalidSubcommand);
     let Some(ContextValue::String(command)) = invalid else {
@@ -266,7 +265,7 @@ mod tests {
             .get_arguments()
             .map(|flag| (flag.get_long().unwrap(), flag))
         {
-            // `serve` makes the names of the sources of its values from the ids.
+            // `serve` derives the names of the sources of its values from the ids.
             assert_eq!(flag.get_id().as_str().replace('_', "-"), long);
             let variable = format!("TOKENWEIR_{}", long.replace('-', "_").to_uppercase());
             assert_eq!(flag.get_env().unwrap(), variable.as_str());

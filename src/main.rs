@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// mimalloc takes less time than the allocator of the C library, and returns freed memory to the kernel.
+/// mimalloc is faster than the allocator of the C library, and returns freed memory to the kernel.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -228,7 +228,7 @@ fn a_decision_allocates_at_most_one_table() {
 #[test]
 fn the_decision_log_has_bounded_memory() {
     LazyLock::force(&NAMES);
-    let decision_log = DecisionLog::new(1_024, &[]);
+    let decision_log = DecisionLog::new(1_024, Vec::new());
     let mut record = record(Instant::now());
     let allocations = measure(|| {
         for _ in 0..3_000 {

@@ -52,8 +52,6 @@ enum Plan {
     Malformed,
 }
 
-// === impl Clients ===
-
 impl Clients {
     pub(crate) fn start(to: SocketAddr, most: usize) -> Self {
         let is_over = AtomicBool::new(false);
@@ -216,8 +214,6 @@ pub(crate) async fn knows_both_models(gateway: SocketAddr) -> bool {
     stream.read_to_string(&mut page).await.unwrap();
     page.contains("\"sim-model\"") && page.contains("\"faulty\"")
 }
-
-// === impl Sent ===
 
 impl Sent {
     pub(crate) fn all(&self) -> usize {

@@ -22,8 +22,6 @@ pub enum Tree {
     Object(Vec<(String, Tree)>),
 }
 
-// === impl Tree ===
-
 impl Tree {
     /// Parses a whole document. `None` if it is not JSON.
     pub fn read(document: &[u8]) -> Option<Self> {

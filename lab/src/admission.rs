@@ -1,7 +1,7 @@
 //! Admission control of the simulated gateways, as a configuration of the gateway states it.
 
 use std::time::Duration;
-use tokenweir::config::AdmissionConfig;
+use tokenweir::config::Config;
 use tokenweir_replay::results::LatencyObjectives;
 use tokenweir_replay::simulation::SimulatedAdmission;
 use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
@@ -9,10 +9,10 @@ use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
 /// Admission control of the simulated gateways. `objectives`: those of the simulation, as `slos` would state
 /// them. `None`: the configuration disables admission control.
 pub(crate) fn simulated(
-    config: &AdmissionConfig,
+    config: &Config,
     objectives: LatencyObjectives,
 ) -> Option<SimulatedAdmission> {
-    if !config.enabled {
+    if !config.admission.enabled {
         return None;
     }
     let limits = LatencyLimits {
@@ -22,10 +22,11 @@ pub(crate) fn simulated(
     Some(SimulatedAdmission {
         thresholds: SaturationThresholds {
             limits,
-            ..config.marks()
+            ..config.admission.marks()
         },
-        max_wait: config.max_wait,
+        max_wait: config.admission.max_wait,
         objective: Some(Duration::from_secs_f64(objectives.ttft)),
         has_tenants: true,
+        has_sessions: config.sessions.enabled,
     })
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use tokenweir_request::access::{KeyDigest, bearer};
 use tokenweir_settings::Environment;
 
-/// The path prefix of the calls of KEDA, the Kubernetes autoscaler, to its external scaler. The name of
-/// the called method follows.
+/// The path prefix of the calls of KEDA, the Kubernetes autoscaler, to its external scaler. The name of the
+/// called method follows the prefix.
 pub(super) const SCALER_PATH: &str = "/externalscaler.ExternalScaler/";
 
 /// The token of the admin listener, and the host names that are trusted without a token.
@@ -24,10 +24,10 @@ pub(super) const SCALER_PATH: &str = "/externalscaler.ExternalScaler/";
 pub struct AdminAuthorizer {
     /// The digest of the token. `None`: no token is required.
     pub token_digest: Option<KeyDigest>,
-    /// Whether `/metrics` and the scaler of KEDA need no token.
+    /// Whether `/metrics` and the scaler for KEDA need no token.
     pub has_unauthenticated_metrics: bool,
-    /// Whether the admin listener can be reached from other machines and has no token. It then only
-    /// answers requests that change nothing.
+    /// Whether the admin listener only answers requests that change nothing, because other machines can reach
+    /// it and it has no token.
     pub is_read_only: bool,
     /// Host names that are trusted without a token, in addition to `localhost` and IP addresses.
     pub hosts: Vec<String>,
@@ -52,8 +52,8 @@ impl AdminAuthorizer {
     /// Whether a request to the admin listener has the required token, or its path needs no token.
     fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
         let is_public = match path {
-            // The page is public. Its script asks for the token and sends it with each request.
-            // Alerts link to the runbooks, which are part of the documentation.
+            // The page is public, because its script asks for the token and sends it with each request. Alerts
+            // link to the runbooks, which are part of the documentation.
             "/" | RUNBOOKS_PATH => true,
             path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
             path if is_metrics_path(path) => self.has_unauthenticated_metrics,
@@ -65,14 +65,13 @@ impl AdminAuthorizer {
         is_public || self.token_digest.as_ref().is_none_or(has_token)
     }
 
-    /// Returns why a request is rejected although its token is correct or not required. `None`: the
-    /// request is accepted.
+    /// Returns why a request is rejected although its token is correct or not required. `None`: the request is
+    /// accepted.
     ///
-    /// A web page can make its own host name resolve to the gateway (DNS rebinding). The browser
-    /// then sends the page's requests to the gateway as requests to the page's own origin, and lets
-    /// the page read the responses. The `Host` header of such requests is the page's host. Without
-    /// a token, the gateway therefore accepts only requests for hosts that no foreign page can
-    /// have.
+    /// A web page can make its own host name resolve to the gateway (DNS rebinding). The browser then sends the
+    /// page's requests to the gateway as requests to the page's own origin, and lets the page read the
+    /// responses. The `Host` header of such requests is the page's host. So without a token, the gateway
+    /// accepts only requests for hosts that no foreign page can have.
     fn rejection_reason(
         &self,
         method: &Method,
@@ -80,12 +79,12 @@ impl AdminAuthorizer {
         headers: &HeaderMap,
     ) -> Option<&'static str> {
         let host = request_host(uri, headers);
-        // A client that sends no Host is not a browser.
+        // A client without a Host header is no browser.
         let is_trusted = self.token_digest.is_some()
             || host
                 .as_deref()
                 .is_none_or(|host| self.is_trusted_host(host));
-        // KEDA sends its calls to the scaler as POST. They change nothing.
+        // KEDA uses POST for its calls to the scaler, which change nothing.
         if *method == Method::POST && !uri.path().starts_with(SCALER_PATH) {
             if self.is_read_only {
                 return Some(READ_ONLY_MESSAGE);
@@ -98,8 +97,8 @@ impl AdminAuthorizer {
         (!is_trusted && !is_for_any_host).then_some(UNTRUSTED_HOST_MESSAGE)
     }
 
-    /// Whether a host is an IP address, `localhost` or a name of `access.admin_hosts`. No foreign
-    /// web page can have such a host.
+    /// Whether a host is an IP address, `localhost` or a name in `access.admin_hosts`. No foreign web page can
+    /// have such a host.
     fn is_trusted_host(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else {
             return false;
@@ -130,8 +129,8 @@ fn is_probe_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// Whether a path is `/metrics` or a method of KEDA's external scaler. Both need the same access: KEDA
-/// sends no token, and the scaler returns fewer numbers than `/metrics`.
+/// Whether a path is `/metrics` or a method of KEDA's external scaler. Both need the same access, because KEDA
+/// sends no token and the scaler returns fewer numbers than `/metrics`.
 fn is_metrics_path(path: &str) -> bool {
     path == "/metrics" || path.starts_with(SCALER_PATH)
 }
@@ -143,12 +142,12 @@ fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
         .get(HOST)
         .and_then(|value| value.to_str().ok())
         .map(str::to_owned);
-    // HTTP/2 has the authority in the URI.
+    // In HTTP/2, the URI contains the authority.
     host.or_else(|| uri.authority().map(ToString::to_string))
 }
 
-/// Whether a POST request comes from a program without an `Origin` header, or from a page whose
-/// origin is the trusted host of the request.
+/// Whether a POST request has no `Origin` header, so that it comes from a program, or has the trusted host of
+/// the request as its origin.
 fn is_same_origin(host: Option<&str>, headers: &HeaderMap, is_trusted: bool) -> bool {
     let Some(origin) = headers.get(ORIGIN) else {
         return true;

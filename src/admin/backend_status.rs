@@ -1,4 +1,4 @@
-//! The status of backends, as the admin listener shows it.
+//! The status of backends as the admin listener returns it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -16,9 +16,8 @@ use tokenweir_gateway::status::{
 };
 use tokenweir_routing::resilience::Availability;
 
-/// Returns the status of each backend of the pool, and of each removed backend that still has open
-/// requests. If a backend of the pool has the name of a removed backend, the open requests of the
-/// removed backend are added to its status.
+/// Returns the status of each backend of the pool, and of each removed backend with open requests. If a backend
+/// of the pool has the name of a removed one, the status includes the open requests of the removed one.
 pub(super) fn backend_statuses(
     pool: &BackendPool,
     readiness: &Readiness,
@@ -131,8 +130,7 @@ pub(crate) fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
     }
 }
 
-/// Returns the values that the gateway estimates for a backend at `now`, from its responses and
-/// scrapes.
+/// Returns the estimates that the gateway has learned for a backend from its responses and scrapes, at `now`.
 fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
     let estimator = &backend.load.estimator;
     let learned = estimator.learned();
@@ -171,8 +169,8 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
     }
 }
 
-/// Returns the names of the engine metrics that the last scraped page of a backend has, and of
-/// those that it lacks.
+/// Returns the names of the engine metrics that the last scraped page of a backend has, and the names of the
+/// metrics that it lacks.
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {

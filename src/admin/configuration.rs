@@ -13,26 +13,24 @@ pub struct ActiveConfiguration {
     /// The JSON document of `/config`.
     view: ArcSwap<Value>,
     reloads: Mutex<ConfigReloadStatus>,
-    /// Why the last reload failed. `None`: it did not fail.
+    /// Why the last reload failed. `None`: the last reload succeeded.
     reload_problem: ArcSwapOption<String>,
     /// Why a discovery file cannot be used. `None`: all discovery files can be used.
     discovery_problem: ArcSwapOption<String>,
     reload_requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration. The requester waits for the result: a summary of the
-/// changes, or the problem.
+/// A request to reload the configuration. The channel returns the result: a summary of the changes, or the
+/// problem.
 #[derive(Debug)]
 pub struct ReloadRequest(oneshot::Sender<Result<String, String>>);
 
 /// The receiver of reload requests. Reload requests fail after it is dropped.
 pub type ReloadRequests = mpsc::Receiver<ReloadRequest>;
 
-/// Capacity of the channel of reload requests. Each request causes its own reload. While the
-/// channel is full, further requests wait.
+/// Capacity of the channel of reload requests. Each request causes a reload of its own. While the channel is
+/// full, further requests wait.
 const MAX_PENDING_RELOADS: usize = 16;
-
-// === impl ActiveConfiguration ===
 
 impl ActiveConfiguration {
     /// Creates the state at the start of the gateway, at `now`. `view` is the JSON document of
@@ -102,11 +100,9 @@ impl ActiveConfiguration {
     }
 }
 
-// === impl ReloadRequest ===
-
 impl ReloadRequest {
-    /// Sends the result of the reload to the handler of the admin request. The result is discarded if the client of the
-    /// admin listener has disconnected.
+    /// Sends the result of the reload to the handler of the admin request. If the client of the admin listener
+    /// has disconnected, the result is discarded.
     pub fn respond(self, result: Result<String, String>) {
         let _ = self.0.send(result);
     }

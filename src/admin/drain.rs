@@ -23,15 +23,13 @@ use tokenweir_protocol::units;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainQuery {
-    /// The name of the backend.
     backend: String,
     /// Why the backend is drained. `None`: the operator gave no reason.
     reason: Option<String>,
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::OptionalDuration")]
     duration: Option<Duration>,
-    /// Whether other backends continue the open streams of the backend. Streams that cannot be continued
-    /// stay.
+    /// Whether other backends take over the open streams of the backend. Streams that cannot be continued stay.
     #[serde(default)]
     migrate: bool,
 }
@@ -88,8 +86,8 @@ pub(super) async fn set_drained<const IS_DRAINED: bool>(
     }
 }
 
-/// Checks the content type and the query of a drain or undrain request. Returns the query. Fails with
-/// the status and the text of the error response.
+/// Checks the content type and the query of a drain or undrain request. Returns the query. The error is the
+/// status and the text of the error response.
 fn check_request(
     headers: &HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,

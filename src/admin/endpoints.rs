@@ -25,8 +25,8 @@ use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
 use tokenweir_protocol::clock;
 
-/// The document of `/status`: the fields of the status snapshot, and the version, the policy, the
-/// API keys and the models of the gateway.
+/// The document of `/status`: the fields of the status snapshot, plus the version, the policy, the API keys and
+/// the models of the gateway.
 #[derive(Serialize)]
 struct StatusPage<'a> {
     version: &'static str,
@@ -65,7 +65,7 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
             let disabled = "metrics are disabled: set metrics.level\n";
             return (StatusCode::NOT_FOUND, disabled).into_response();
         }
-        // The thread panicked, or the process ends.
+        // The thread panicked, or the process is ending.
         Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
     let types = [
@@ -76,8 +76,8 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
     (types, coding, page).into_response()
 }
 
-/// Joins all values of a request header that is a list, such as `Accept`, with commas. Values that
-/// are not visible ASCII are left out.
+/// Joins all values of a list header, such as `Accept`, with commas. Leaves out values that are not visible
+/// ASCII.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     let values = headers
         .get_all(name)

@@ -1,6 +1,5 @@
-//! HTTP API of the admin listener: metrics, probes, backend status, open streams, routing
-//! decisions, diagnosis, the active configuration, reload and drain, a live page for browsers, and the
-//! external scaler of KEDA.
+//! HTTP API of the admin listener: metrics, probes, backend status, open streams, routing decisions, diagnosis,
+//! the active configuration, reload and drain, a live page for browsers, and the external scaler for KEDA.
 
 mod authorizer;
 mod backend_status;

@@ -15,8 +15,8 @@ const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// The list of endpoints: part of the response for an unknown path, and the response for `/` to
-/// clients that do not accept HTML.
+/// The list of endpoints: a part of the response for an unknown path, and the response for `/` to clients that
+/// do not accept HTML.
 pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
                              /config /decisions /history /runbooks, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
@@ -24,7 +24,7 @@ pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /
 /// Path prefix of the files of the live page.
 pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 
-/// Responds with the live page if the client accepts `text/html`, else with the list of endpoints.
+/// Responds with the live page if the client accepts `text/html`. Other clients get the list of endpoints.
 pub(super) async fn get_index(headers: HeaderMap) -> Response {
     let accepted = headers
         .get_all(ACCEPT)
@@ -73,7 +73,7 @@ fn asset_response(content_type: &'static str, text: &'static str) -> Response {
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
         (REFERRER_POLICY, "no-referrer"),
-        // Browsers must check for a new page, because an update of the program changes the page.
+        // Browsers must revalidate the page, because an update of the program changes it.
         (CACHE_CONTROL, "no-cache"),
         (VARY, "accept"),
     ];

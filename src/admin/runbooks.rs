@@ -1,6 +1,6 @@
-//! `GET /runbooks`: the runbooks of the alerts and the descriptions of the verdicts as a page. Alerts
-//! and the live page link to it, so operators need no access to the documentation. The page contains no
-//! data of the gateway, so it needs no token.
+//! `GET /runbooks`: a page with the runbooks of the alerts and the descriptions of the verdicts. Alerts and the
+//! live page link to it, so operators need no access to the documentation. The page contains no data of the
+//! gateway, so it needs no token.
 
 use super::page::static_html;
 use axum::response::Response;
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// section for each alert and each verdict.
 const PAGE: &str = include_str!("../../docs/operate/diagnose.md");
 
-/// The path of the page of runbooks on the admin listener.
+/// The path of the runbooks page on the admin listener.
 pub(super) const RUNBOOKS_PATH: &str = "/runbooks";
 
 pub(super) async fn get_runbooks() -> Response {
@@ -57,8 +57,7 @@ fn render_sections(page: &mut String, title: &str, sections: &[&str]) {
     }
 }
 
-/// Converts a Markdown paragraph to HTML: text between backticks becomes code, and asterisks are
-/// removed.
+/// Converts a Markdown paragraph to HTML. Text between backticks becomes code, and asterisks are removed.
 fn with_code(text: &str) -> String {
     let parts = text
         .split('`')

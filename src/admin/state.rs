@@ -1,4 +1,4 @@
-//! The parts of the gateway that the admin listener reads or changes.
+//! The parts of the gateway to which the admin listener has access.
 
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::backend_statuses;
@@ -26,17 +26,17 @@ use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 
-/// Number of complete windows of 5 s, in addition to the current window, whose ended requests are
-/// compared with the panics. Together they cover the last 10 to 15 s.
+/// Number of complete windows of 5 s, in addition to the current one, whose ended requests are compared with
+/// the panics. Together the windows cover the last 10 to 15 s.
 const REQUEST_WINDOWS: u64 = 2;
 
 /// Time for which a panic can make the gateway unready.
 const PANIC_WINDOW: Duration = Duration::from_secs(15);
-/// Number of requests that must end with a panic before the gateway is not ready. A request that causes
-/// a panic, and a few retries of it, must not make the gateway unready for all other requests.
+/// Number of panics that must end requests before the gateway is not ready. A request that causes a panic, and
+/// a few retries of it, must not make the gateway unready for all others.
 const MIN_PANICS: usize = 5;
 
-/// The parts of the gateway that the admin listener reads or changes.
+/// The parts of the gateway to which the admin listener has access.
 pub struct Admin {
     /// Authorizes requests to the admin listener.
     pub authorizer: AdminAuthorizer,
@@ -46,8 +46,8 @@ pub struct Admin {
     pub decisions: Arc<DecisionLog>,
     /// Statistics and lists of the requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
-    /// Functions that write the state of other parts into the status snapshot: listeners, certificates,
-    /// sinks and options.
+    /// Functions that write the state of further parts into the status snapshot: listeners, certificates, sinks
+    /// and options.
     pub status_sources: Vec<StatusSource>,
     /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
@@ -60,7 +60,7 @@ pub struct Admin {
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
     /// The background tasks whose panics are counted.
-    pub tasks: &'static [BackgroundTask],
+    pub tasks: Vec<BackgroundTask>,
 }
 
 /// The latest diagnosis: the verdicts about the backends and the gateway.
@@ -71,9 +71,7 @@ pub struct LatestDiagnosis {
     pub diagnosis: Arc<Diagnosis>,
 }
 
-impl StatusBlock for LatestDiagnosis {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for LatestDiagnosis {}
 
 impl Admin {
     /// Seconds since the metrics page was last read. `None`: never.
@@ -83,8 +81,8 @@ impl Admin {
             .map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
-    /// Returns the state of the gateway at `now`. Buffered records are counted first, so that every
-    /// request that ended before the call is included, here and in the metrics.
+    /// Returns the state of the gateway at `now`. Dispatches buffered records first, so that the state and the
+    /// metrics include every request that ended before the call.
     pub fn status_snapshot(&self, now: Instant) -> StatusSnapshot {
         let ProxyState {
             pool,
@@ -132,7 +130,7 @@ impl Admin {
         status
     }
 
-    /// Sets what clients of the last minute got, and the state that follows from it.
+    /// Sets the results that clients got in the last minute, and the state that follows from them.
     fn judge_requests(&self, status: &mut StatusSnapshot, diagnosis: &Diagnosis, now: Instant) {
         let OpenStreamsSnapshot {
             late_outputs,
@@ -162,7 +160,7 @@ impl Admin {
         });
     }
 
-    /// Returns the number of requests for a model: those that wait in this gateway, and those in
+    /// Returns the number of requests for a model: the requests that wait in this gateway, plus the requests in
     /// the backends. `None`: neither the configuration nor a backend names the model.
     pub(super) fn model_requests(&self, model: &str) -> Option<u64> {
         let ProxyState {
@@ -177,9 +175,8 @@ impl Admin {
         Some(waiting as u64 + pool.model_requests(model))
     }
 
-    /// Returns why the gateway cannot serve requests. If no backend is available, the text lists
-    /// the states of all backends. Otherwise it lists the panics that end most requests. `None`:
-    /// requests can be served.
+    /// Returns why the gateway cannot serve requests. If no backend is available, the text lists the states of
+    /// all backends. If panics end most requests, it lists the panics. `None`: requests can be served.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
         if !readiness.is_ready {
             return Some(readiness.summary());
@@ -197,7 +194,7 @@ impl Admin {
     /// Returns the number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(&self, now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW)
-            .map(|since| supervise::panics_since(since, self.tasks))
+            .map(|since| supervise::panics_since(since, &self.tasks))
             .unwrap_or_default()
     }
 }
@@ -209,8 +206,7 @@ fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     })
 }
 
-/// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: there are no
-/// recent panics.
+/// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: no recent panics.
 pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
     let texts = panics
         .iter()
@@ -218,7 +214,7 @@ pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether panics ended at least [`MIN_PANICS`] requests, and at least half of the recent `requests`.
+/// Whether panics ended at least [`MIN_PANICS`] requests, and at least half of the recent ones (`requests`).
 fn is_panicking(panics: &[(BackgroundTask, usize)], requests: u64) -> bool {
     let of_requests = panics
         .iter()
@@ -247,9 +243,8 @@ fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
         .collect()
 }
 
-/// Returns the number of waiting requests for each value of the `model` label. A model whose time
-/// series exist before its first request is listed with 0 if no request waits, so that a scaler can
-/// read its value.
+/// Returns the number of waiting requests for each value of the `model` label. Models whose time series exist
+/// before their first request are listed even with 0, so that a scaler can read the value.
 fn model_queues(
     pool: &BackendPool,
     admission: &AdmissionController,

@@ -1,6 +1,5 @@
-//! `GET /streams`: the JSON document that the live page and `tokenweir top` show. It contains the
-//! backends, the open streams and the requests that ended recently, and is built anew for each request
-//! to this path.
+//! `GET /streams`: the JSON document for the live page and `tokenweir top`. It contains the backends, the open
+//! streams and the requests that ended recently. Each request to this path builds it anew.
 
 use super::response::without_caching;
 use super::state::{Admin, LatestDiagnosis};
@@ -28,8 +27,8 @@ pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
-    // The totals of ended requests are read before the open streams. So the tokens of a stream that ends
-    // between the two reads are missing for a moment, and are never counted twice.
+    // Reading the totals of ended requests before the open streams has this effect: the tokens of a stream that
+    // ends in between are missing for a moment, but are never counted twice.
     let status = admin.status_snapshot(now);
     let totals = admin.recent_requests.totals();
     let last_minute = admin.recent_requests.last_minute(now);
@@ -84,8 +83,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     }
 }
 
-/// Builds the entries of the backends in the document of `/streams`. The share of a backend is its
-/// part of the requests of all backends that ended in the last minute or are in flight.
+/// Builds the entries of the backends in the document of `/streams`. The share of a backend is its part of the
+/// requests of all backends. Requests that ended in the last minute or are in flight count.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
     last_minute: &LastMinute,
@@ -121,7 +120,7 @@ fn backend_documents(
             failed_share: share_of_attempts(failed_attempts),
             client_error_share: share_of_attempts(client_errors.values().sum()),
             client_errors,
-            // `set_conditions` sets the condition later, from the entries of all backends.
+            // `set_conditions` sets the condition later, when the entries of all backends exist.
             ..BackendSummary::default()
         };
         backend.blocks.summarize(&mut summary);

@@ -8,6 +8,7 @@ use super::extras::{self, BackendOptions, Extras, RequestExtras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
+use super::process::starts::ProcessStarts;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
@@ -34,18 +35,19 @@ pub(crate) struct Application {
     /// The addresses and settings that the start banner shows.
     pub(crate) summary: StartSummary,
     server: Server,
-    /// The background workers of the telemetry sinks.
+    /// The background workers of the sinks.
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
     extras: Arc<Extras>,
+    starts: Arc<ProcessStarts>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
-    /// A task ends when its `SupervisedTask` is dropped.
+    /// Dropping a `SupervisedTask` ends its task.
     _background_tasks: Vec<SupervisedTask>,
 }
 
-/// How long the start waits for the first results of discovery, and after that for the first
-/// scrapes, so that the banner can show the state of the backends.
+/// Maximum wait at the start for the first results of discovery, and then for the first scrapes. The results
+/// let the banner show the state of the backends.
 const FIRST_SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Application {
@@ -77,16 +79,18 @@ impl Application {
             ..
         } = path;
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
+        let starts = Arc::new(ProcessStarts::begin(loaded, clock::wall_time()));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
-            extras: extras.clone(),
+            hooks: extras.diagnosis_hooks(),
             request_counters: pipeline.request_counters,
+            starts: starts.clone(),
         };
         let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
         let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
         let descriptors = listeners.descriptors;
-        // Listening is the last step. No later step can fail, so every connection that the kernel
-        // accepts from here on is served.
+        // Listening is the last step. Since no later step can fail, every connection that the kernel accepts
+        // from here on is served.
         let server = listeners.serve(proxy, admin.clone())?;
         let reloader = Reloader {
             loaded: loaded.clone(),
@@ -107,17 +111,18 @@ impl Application {
             workers: pipeline.workers,
             reloader,
             extras,
+            starts,
             _background_tasks: background_tasks,
         })
     }
 
-    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics.
-    /// The error names a required task of the gateway that ended before the shutdown.
+    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and metrics. The
+    /// error names a required task that ended before the shutdown.
     pub(crate) async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), BackgroundTask> {
-        // The mutex keeps the reloader and its state if a reload panics and the task is restarted.
+        // If a reload panics and the task is restarted, the mutex preserves the reloader and its state.
         let reloader = Arc::new(Mutex::new(self.reloader));
         let reloading = supervise::spawn(BackgroundTask::RELOAD, move || {
             let reloader = reloader.clone();
@@ -129,8 +134,8 @@ impl Application {
             systemd::notify_stopping();
         };
         systemd::notify_ready();
-        // The server runs in a task on a worker thread. On the thread of `block_on`, each new or
-        // closed connection would wake two threads instead of one.
+        // The server runs in a task on a worker thread, because on the thread of `block_on` each new or closed
+        // connection would wake two threads instead of one.
         let drain_outcome = tokio::spawn(self.server.run(shutdown)).await;
         let drain_outcome = drain_outcome.unwrap_or_else(|_| {
             supervise::record_panic(BackgroundTask::LISTENER);
@@ -141,6 +146,7 @@ impl Application {
         reloading.stop().await;
         self.extras.shutdown().await;
         self.workers.shutdown().await;
+        self.starts.end();
         match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),
             DrainOutcome::DeadlineExceeded => {
@@ -158,7 +164,7 @@ impl Application {
     }
 }
 
-/// The parts that a request passes, after the first checks of the backends.
+/// The parts on the path of a request, after the first checks of the backends.
 struct RequestPath {
     sources: DiscoverySources,
     secret_files: SecretFiles,
@@ -181,7 +187,7 @@ impl RequestPath {
         let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let request = RequestExtras::of(config);
+        let request = RequestExtras::of(config, &options);
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &request, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
@@ -234,11 +240,11 @@ impl RequestPath {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
-            tasks: extras::BACKGROUND_TASKS,
+            tasks: extras::background_tasks(),
         }))
     }
 
-    /// Lets the credentials reload the certificates of the connections to backends and to the collector.
+    /// Makes the credentials reload the certificates of the connections to backends and to the collector.
     fn register_outbound(&self, credentials: &Credentials) {
         credentials.register_outbound(TlsPeer::Backend, self.proxy.backend_client.outbound_tls());
         for outbound in self.pipeline.workers.outbound_tls() {
@@ -255,7 +261,7 @@ fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
     ))
 }
 
-/// Starts discovery, and builds the pool of the backends and the client for requests to them.
+/// Starts discovery, and builds the pool of the backends and the client for requests to the backends.
 async fn build_pool(
     config: &Config,
     options: &BackendOptions,

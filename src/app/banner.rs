@@ -21,10 +21,8 @@ const MAX_LISTED_MODELS: usize = 20;
 
 /// The addresses and settings that the start banner shows in addition to the state of the backends.
 pub(crate) struct StartSummary {
-    /// The address of the client listener.
     #[cfg(feature = "tools")]
     pub(crate) listen: SocketAddr,
-    /// The address of the admin listener.
     #[cfg(feature = "tools")]
     pub(crate) admin: SocketAddr,
     client_url: String,
@@ -35,7 +33,7 @@ pub(crate) struct StartSummary {
     max_connections: usize,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
-    /// Where options write requests.
+    /// The destinations to which options write requests.
     outputs: OutputTargets,
     pool: Arc<BackendPool>,
 }
@@ -77,7 +75,7 @@ pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
     }
 }
 
-/// Logs the content of the banner as fields: one line for the gateway, and one for each backend.
+/// Logs the content of the banner as fields, with one line for the gateway and one line for each backend.
 fn log_fields(summary: &StartSummary) {
     let max_connections = summary.max_connections;
     tracing::info!(
@@ -181,11 +179,11 @@ fn list_models(models: &[String]) -> String {
     }
 }
 
-/// Renders the banner line of one backend: its name, URL and health, and then its models or the
-/// reason of a failure.
+/// Renders the banner line of one backend: its name, URL and health, and then its models or the reason of a
+/// failure.
 fn describe_backend(status: &BackendStatusSnapshot) -> String {
     let BackendStatusSnapshot { backend, facts, .. } = status;
-    // A backend without a configured name has its address as its name.
+    // Without a configured name, the name of a backend is its address.
     let has_name = !facts.url.ends_with(&format!("//{backend}"));
     let name = has_name.then(|| backend.clone());
     let mut parts: Vec<String> = name

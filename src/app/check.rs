@@ -1,5 +1,5 @@
-//! `tokenweir check`: finds the mistakes of a configuration file, and what would keep the gateway from
-//! starting with it on this machine.
+//! `tokenweir check`: finds the mistakes of a configuration file, and the reasons why the gateway would not
+//! start with it on this machine.
 
 use super::extras;
 use super::process::environment::ErrorChain;
@@ -25,9 +25,9 @@ pub struct ConfigCheck {
     mistakes: Vec<ConfigError>,
     /// The reasons why the gateway does not start on this machine.
     obstacles: Vec<ConfigError>,
-    /// Problems that are not errors, as texts for operators.
+    /// Texts for operators about problems that are no errors.
     notes: Vec<String>,
-    /// The configuration. `None`: the file has mistakes, or is no configuration.
+    /// The configuration. `None`: the file has mistakes, or contains no configuration.
     loaded: Option<LoadedConfig>,
 }
 
@@ -71,8 +71,7 @@ fn obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     found
 }
 
-/// Finds the reasons why the gateway does not start with a valid configuration on this machine,
-/// except secrets that cannot be read.
+/// Like `obstacles`, without secrets that cannot be read.
 pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     let config = &loaded.config;
     let at = |path: &str, error: &dyn std::error::Error| {
@@ -98,8 +97,8 @@ pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Ve
 /// Finds the files of keys, backends and TLS that cannot be used.
 fn input_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let config = &loaded.config;
-    // An error inside the named file keeps its location there. If the file cannot be read, the error
-    // gets the location of the key that names the file.
+    // An error inside the named file keeps its location there. If the file is unreadable, the error gets the
+    // location of the key that names the file.
     let in_file = |path: &str, error: ConfigError| {
         if error.is_unreadable() {
             loaded.error_at(path, &error.to_string())
@@ -151,7 +150,7 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Finds problems of a valid configuration that do not keep the gateway from starting.
+/// Finds problems of a valid configuration that do not prevent the start of the gateway.
 fn notes(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut notes = Vec::new();
@@ -177,11 +176,9 @@ fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-// === impl ConfigCheck ===
-
 impl ConfigCheck {
-    /// Stores the mistakes of a file, or a description of its content. Returns the value of the
-    /// file, without the entries that have mistakes. `None`: nothing of the file can be read.
+    /// Stores the mistakes of a file, or a description of its content. Returns the value of the file without
+    /// the entries that have mistakes. `None`: the file cannot be read at all.
     fn set<T>(
         &mut self,
         loaded: Result<T, Mistakes<T>>,
@@ -199,9 +196,9 @@ impl ConfigCheck {
         }
     }
 
-    /// Adds the obstacles and the notes about a configuration. If the file has mistakes, `loaded` lacks
-    /// the entries with the mistakes. Then only the obstacles at a position in this file are certain,
-    /// and all other obstacles are discarded.
+    /// Adds the obstacles and the notes about a configuration. If the file has mistakes, `loaded` lacks the
+    /// entries with mistakes. In that case only obstacles at a position in this file are certain, and all
+    /// others are discarded.
     fn add_findings(
         &mut self,
         loaded: Option<LoadedConfig>,
@@ -260,8 +257,7 @@ impl ConfigCheck {
         })
     }
 
-    /// Returns all errors: first those in the checked file, in the order of its lines, and then
-    /// those in other files.
+    /// Returns all errors. Errors in the checked file come first, by line, and then errors in other files.
     fn errors(&self) -> Vec<&ConfigError> {
         let line_and_column = |error: &&ConfigError| match error.location() {
             Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// Why the gateway cannot start or reload with a valid configuration: the error of one of its parts, which is
-/// shown with its causes.
+/// The error with which the gateway cannot start or reload, although the configuration is valid. It comes from
+/// one part of the gateway, and is shown with its causes.
 pub(crate) type ApplicationError = Box<dyn Error + Send + Sync>;
 
 /// The error of a part of the gateway, with a text that names the settings of the part.
@@ -14,8 +14,7 @@ struct PartError {
     source: ApplicationError,
 }
 
-/// Returns a function that adds a text about the settings of a part of the gateway to an error of
-/// this part.
+/// Returns a function that adds a text about the settings of a part of the gateway to the part's error.
 pub(super) fn in_part<E: Into<ApplicationError>>(
     problem: impl Into<String>,
 ) -> impl FnOnce(E) -> ApplicationError {

@@ -1,5 +1,5 @@
-//! Warnings about listeners that other machines can reach without a key or a token, about secrets that
-//! can be guessed, and about settings that contradict each other.
+//! Warnings about three kinds of risks: listeners that other machines can reach without a key or a token,
+//! secrets that can be guessed, and settings that contradict each other.
 
 use crate::config::{Contradiction, ListedSecret, LoadedConfig};
 use tokenweir_settings::Environment;
@@ -14,9 +14,8 @@ const GUESSED_SECRETS: [&str; 3] = [
 /// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret causes a warning.
 const MIN_SECRET_CHARS: usize = 16;
 
-/// Returns the warnings about a configuration. The gateway logs them at the start, and `tokenweir
-/// check` prints them. `env` returns the value of an environment variable. A secret that cannot be
-/// read causes no warning.
+/// Returns the warnings about a configuration. The gateway logs them at the start, and `tokenweir check` prints
+/// them. `env` returns the value of an environment variable. Unreadable secrets cause no warning.
 pub(super) fn warnings(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();

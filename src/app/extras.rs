@@ -1,37 +1,32 @@
-//! The options of the gateway. No other file names all of them: here they are started and reloaded, and here
-//! their metrics and their parts of the status are put together.
+//! The options of the gateway. Only this file names all of them. It starts and reloads them, and collects their
+//! metrics and their parts of the status.
 
 mod access;
+mod attached;
 mod backends;
+mod sinks;
 
-pub(super) use access::quota_scope;
 pub use backends::BackendOptions;
-pub(super) use backends::obstacle;
+pub(super) use backends::{obstacle, quota_scope};
+pub(super) use sinks::Sinks;
 
-use super::diagnosis::{self, DiagnosisHooks};
-use super::error::{ApplicationError, in_part};
+use super::diagnosis;
+use super::error::ApplicationError;
 use crate::config::Config;
 use access::AccessExtras;
+use attached::AttachedOptions;
 use continuation::{ContinuationSettings, ContinuationStreams};
-use gpu::{GpuFacet, GpuMonitor};
+use gpu::GpuMonitor;
 use model_split::ModelSplits;
-use payload_log::PayloadLog;
 use prefill_legs::PrefillLegs;
-use quality::QualityMonitor;
 use resume::Resumption;
 use sessions::SessionAdmission;
-use std::any::Any;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
 use tokenweir_api::StatusCheck;
-use tokenweir_diagnose::{Diagnosis, DiagnosisSample, GatewayConditions};
-use tokenweir_engine::address::BackendId;
-use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::proxy::ProxyContext;
 use tokenweir_gateway::proxy::extensions::Extensions;
-use tokenweir_gateway::proxy::option::RequestOptions;
-use tokenweir_gateway::proxy::{ProxyContext, TextSample, TextSampling};
+use tokenweir_gateway::proxy::option::{RequestOption, RequestOptions};
 use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::decision_log::DecisionPart;
@@ -39,13 +34,12 @@ use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::TextConsumer;
 use tokenweir_settings::Environment;
-use trace_capture::TraceCapture;
-use usage_log::UsageLog;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
+pub use tokenweir_canary as canary;
 pub use tokenweir_continuation as continuation;
 use tokenweir_discovery as discovery;
 pub use tokenweir_gpu as gpu;
@@ -65,12 +59,8 @@ pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_usage_log as usage_log;
 pub use tokenweir_webhooks as webhooks;
 
-/// The consumers of sampled prompts and responses.
-const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
-const QUALITY: TextConsumer = TextConsumer::new(1);
-
 /// What options add to an entry of the decision log.
-pub const DECISION_PARTS: &[DecisionPart] = &[
+const DECISION_PARTS: &[DecisionPart] = &[
     prefill_legs::add_to_decision,
     continuation::add_to_decision,
     resume::add_to_decision,
@@ -78,10 +68,10 @@ pub const DECISION_PARTS: &[DecisionPart] = &[
 ];
 
 /// The checks of the options by `tokenweir doctor`.
-pub const STATUS_CHECKS: &[StatusCheck] = &[webhooks::check, gpu::check];
+const STATUS_CHECKS: &[StatusCheck] = &[webhooks::check, gpu::check];
 
 /// The background tasks of the core and of options, in the order of metrics.
-pub const BACKGROUND_TASKS: &[BackgroundTask] = &[
+const BACKGROUND_TASKS: &[BackgroundTask] = &[
     BackgroundTask::LISTENER,
     BackgroundTask::CONNECTION,
     BackgroundTask::ADMIN_LISTENER,
@@ -117,14 +107,15 @@ const TASK_ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
     "tokenweir_task_panics_total",
     "Panics of background tasks. The log has the location.",
     &[MetricLabel::counted("task", |_| {
-        let tasks = BACKGROUND_TASKS.iter();
+        let tasks = background_tasks().into_iter();
         tasks.map(|task| (task.as_str(), task.panics())).collect()
     })],
 )];
 
 /// The options of the path of a request.
-#[derive(Default)]
 pub struct RequestExtras {
+    /// The options that one line attaches.
+    attached: Arc<AttachedOptions>,
     /// The continuation of streams at other backends.
     pub continuation: Arc<ContinuationStreams>,
     /// The requests to whose responses clients can return.
@@ -133,13 +124,29 @@ pub struct RequestExtras {
     pub splits: Arc<ModelSplits>,
 }
 
+/// What options add to an entry of the decision log.
+pub fn decision_parts() -> Vec<DecisionPart> {
+    let attached = attached::DECISION_PARTS.concat();
+    [DECISION_PARTS, &attached].concat()
+}
+
+/// The checks of the options by `tokenweir doctor`.
+pub fn status_checks() -> Vec<StatusCheck> {
+    let attached = attached::STATUS_CHECKS.concat();
+    [STATUS_CHECKS, &attached].concat()
+}
+
+/// The background tasks of the core and of options, in the order of metrics.
+pub fn background_tasks() -> Vec<BackgroundTask> {
+    let attached = attached::TASKS.concat();
+    [BACKGROUND_TASKS, &attached].concat()
+}
+
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
 /// each option.
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
-    let options = [
-        TASK_ROWS,
-        ranks::rows::ROWS,
-        sleep::rows::ROWS,
+    let first = [TASK_ROWS, ranks::rows::ROWS];
+    let later = [
         prefill_legs::rows::ROWS,
         continuation::rows::ROWS,
         resume::rows::ROWS,
@@ -158,7 +165,15 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         jwt::rows::ROWS,
         shared_limits::rows::ROWS,
     ];
-    catalog::rows().chain(options.into_iter().flatten())
+    let options = first.into_iter().flatten().chain(attached_rows());
+    catalog::rows()
+        .chain(options)
+        .chain(later.into_iter().flatten())
+}
+
+/// Returns the rows of the metrics of the options that one line attaches.
+pub fn attached_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
+    attached::ROWS.iter().copied().flatten()
 }
 
 /// Returns the number of pages that options scrape.
@@ -166,51 +181,33 @@ pub(super) fn scraped_pages(config: &Config) -> usize {
     config.gpu.exporters.len()
 }
 
-/// Where options write requests, as texts of the start banner. `None`: the option is off.
+/// The destinations to which options write requests, as texts for the start banner. `None`: the option is off.
 pub(super) struct OutputTargets {
     /// The file of the trace capture.
     pub(super) capture: Option<String>,
-    /// Where the payload log writes prompts and responses.
+    /// The destination of prompts and responses in the payload log.
     pub(super) payloads: Option<String>,
-    /// Where quality monitoring sends prompts and responses.
+    /// The destination of prompts and responses for quality monitoring.
     pub(super) quality: Option<String>,
 }
 
 /// The options that have a state.
 pub(crate) struct Extras {
-    /// The options that know the backends.
+    /// The options that work with backends.
     pub(super) backends: BackendOptions,
-    /// The options of the path of a request.
+    /// The options that handle requests.
     pub(super) request: RequestExtras,
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
     sessions: Arc<SessionAdmission>,
-    /// The options of the access of clients.
+    /// The options that control the access of clients.
     access: AccessExtras,
 }
 
-/// The settings of options that are read from files of secrets.
+/// The settings of options that come from secret files.
 pub(super) struct SecretSettings {
     webhooks: WebhookSettings,
 }
-
-/// The sinks that have been started, each with its counts and its worker.
-#[derive(Default)]
-pub(super) struct Sinks {
-    /// The sinks that get records in batches.
-    pub(super) batched: Vec<Arc<dyn Sink>>,
-    /// The sinks that get each record when its request ends.
-    pub(super) immediate: Vec<Arc<dyn Sink>>,
-    /// The guards of their workers.
-    pub(super) guards: Vec<Box<dyn Any + Send>>,
-    /// What a shutdown waits for.
-    pub(super) ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    pub(super) status_sources: Vec<StatusSource>,
-    /// The consumers of prompts and responses, each with its sample.
-    samples: Vec<TextSample>,
-}
-
-// === impl OutputTargets ===
 
 impl OutputTargets {
     /// Reads the targets from the configuration.
@@ -245,14 +242,22 @@ impl OutputTargets {
     }
 }
 
-// === impl RequestExtras ===
-
 impl RequestExtras {
     /// The options with the settings of a configuration.
-    pub fn of(config: &Config) -> Self {
-        let extras = Self::default();
+    pub fn of(config: &Config, backends: &BackendOptions) -> Self {
+        let extras = Self::new(backends);
         extras.configure(config);
         extras
+    }
+
+    /// The options before their settings are applied, and those that know the backends, too.
+    pub fn new(backends: &BackendOptions) -> Self {
+        Self {
+            attached: backends.attached.clone(),
+            continuation: Arc::default(),
+            resumption: Arc::default(),
+            splits: Arc::default(),
+        }
     }
 
     /// Applies the settings of a configuration to new requests.
@@ -268,29 +273,37 @@ impl RequestExtras {
 
     /// Attaches the options, in the order of their steps.
     pub fn attach(&self, extensions: &mut Extensions) {
-        extensions.add(Arc::new(RequestOptions(vec![
+        let mut options: Vec<Arc<dyn RequestOption>> = vec![
             self.resumption.clone(),
             Arc::new(PrefillLegs),
             self.continuation.clone(),
             self.splits.clone(),
-        ])));
+        ];
+        options.extend(self.attached.parts.requests.iter().cloned());
+        extensions.add(Arc::new(RequestOptions(options)));
         extensions.add(self.resumption.clone());
     }
 
     /// Functions that add the blocks of the options to a status.
-    pub fn status_sources(&self) -> [StatusSource; 3] {
-        [
+    pub fn status_sources(&self) -> Vec<StatusSource> {
+        let mut sources = vec![
             resume::rows::status_source(self.resumption.clone()),
             continuation::rows::status_source(self.continuation.clone()),
             model_split::rows::status_source(self.splits.clone()),
-        ]
+        ];
+        sources.extend(self.attached.parts.status_sources.iter().cloned());
+        sources
+    }
+
+    /// The sinks that get records in batches.
+    pub fn sinks(&self) -> Vec<Arc<dyn Sink>> {
+        let mut sinks: Vec<Arc<dyn Sink>> = vec![self.splits.clone()];
+        sinks.extend(self.attached.parts.sinks.iter().cloned());
+        sinks
     }
 }
 
-// === impl Extras ===
-
 impl Extras {
-    /// Starts the options.
     pub(super) fn start(
         config: &Config,
         proxy: &ProxyContext,
@@ -329,12 +342,12 @@ impl Extras {
             self.gpus.configure(&config.gpu, client);
         }
         self.sessions.configure(config.sessions);
-        // The content of a token file may have changed, although its path in the configuration has not.
+        // The content of a token file may have changed while its path has not.
         self.webhooks.configure(secrets.webhooks);
     }
 
-    /// Returns functions that add the blocks of options to a status, in the order of `/status`.
-    /// `sinks`: those of spans and of the sinks of options.
+    /// Returns functions that add the blocks of options to a status, in the order of `/status`. `sinks`: the
+    /// functions of the span export and of the options' sinks.
     pub(super) fn status_sources(&self, sinks: Vec<StatusSource>) -> Vec<StatusSource> {
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
@@ -348,44 +361,27 @@ impl Extras {
         sources
     }
 
+    /// What the options tell the diagnosis, and learn from it.
+    pub(super) fn diagnosis_hooks(&self) -> Vec<Arc<dyn DiagnosisHooks>> {
+        let mut hooks: Vec<Arc<dyn DiagnosisHooks>> = vec![
+            self.gpus.clone(),
+            self.request.splits.clone(),
+            self.webhooks.clone(),
+        ];
+        if let Some(exchange) = self.backends.exchange() {
+            hooks.push(exchange);
+        }
+        hooks.extend(self.request.attached.parts.diagnosis.iter().cloned());
+        hooks
+    }
+
     /// Stores what must outlast the process, after the last request.
     pub(super) async fn shutdown(&self) {
         self.access.shutdown().await;
     }
 }
 
-impl DiagnosisHooks for Extras {
-    /// Also tells each backend whether its GPUs lower their clock.
-    fn complete_samples(
-        &self,
-        backends: &[Arc<Backend>],
-        samples: &mut [(BackendId, DiagnosisSample)],
-        now: Instant,
-    ) {
-        let assignment = self.gpus.assign_to(backends, now);
-        let conditions = assignment.conditions();
-        for ((backend, (_, sample)), condition) in backends.iter().zip(samples).zip(conditions) {
-            let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
-            if let Some(gpus) = backend.facets.get::<GpuFacet>() {
-                gpus.is_throttled.set(is_throttled.unwrap_or(false));
-            }
-            sample.gpus = condition;
-        }
-    }
-
-    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant) {
-        gateway.versions_taken_out = self.request.splits.taken_out();
-        gateway.connected_gateways = self.backends.connected_gateways(now);
-    }
-
-    /// Passes the diagnosis to the webhooks.
-    fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
-        self.webhooks.update(diagnosis, now, wall_time);
-    }
-}
-
 impl SecretSettings {
-    /// Reads the files of secrets.
     pub(super) fn read(config: &Config, env: impl Environment) -> Result<Self, ApplicationError> {
         let host = host_name();
         let gateway = format!("{host}:{}", config.admin.port());
@@ -393,128 +389,5 @@ impl SecretSettings {
         Ok(Self {
             webhooks: WebhookSettings::new(&config.webhooks, gateway, runbooks, env)?,
         })
-    }
-}
-
-// === impl Sinks ===
-
-impl Sinks {
-    /// Starts the configured sinks of options.
-    pub(super) fn add_options(
-        &mut self,
-        config: &Config,
-        request: &RequestExtras,
-        env: impl Environment,
-    ) -> Result<(), ApplicationError> {
-        self.batched.push(request.splits.clone());
-        self.add_trace_capture(config)?;
-        self.add_payload_log(config)?;
-        self.add_quality(config)?;
-        self.add_usage_log(config, env)
-    }
-
-    /// Returns the sampling of prompts and responses. `None`: no text is sampled.
-    pub(super) fn text_sampling(&self, config: &Config) -> Option<TextSampling> {
-        if self.samples.is_empty() {
-            return None;
-        }
-        let max_text_bytes = config.log.payloads.excerpt_bytes();
-        Some(TextSampling {
-            samples: self.samples.clone(),
-            max_text_bytes,
-        })
-    }
-
-    /// Adds the trace capture. It starts only if a file is configured.
-    fn add_trace_capture(&mut self, config: &Config) -> Result<(), ApplicationError> {
-        let settings = &config.trace_capture;
-        let mut running = None;
-        if let Some(file) = &settings.file {
-            let problem = format!(
-                "cannot write the capture file {} (trace_capture.file)",
-                file.display()
-            );
-            let max_bytes = config.log.max_file_bytes as u64;
-            let started = TraceCapture::start(file, max_bytes, settings.sample);
-            let (capture, guard) = started.map_err(in_part(problem))?;
-            running = Some(self.add(capture, guard));
-        }
-        self.status_sources
-            .push(trace_capture::rows::status_source(running));
-        Ok(())
-    }
-
-    /// Adds the payload log. It starts only if it is enabled.
-    fn add_payload_log(&mut self, config: &Config) -> Result<(), ApplicationError> {
-        let settings = &config.log.payloads;
-        let max_bytes = config.log.max_file_bytes as u64;
-        let started = PayloadLog::start(settings, max_bytes, PAYLOAD_LOG);
-        let started = started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
-        let Some((payload_log, guard)) = started else {
-            return Ok(());
-        };
-        let payload_log = self.add(payload_log, guard);
-        self.status_sources
-            .push(payload_log::rows::status_source(payload_log));
-        let share = settings.sample;
-        self.samples.push(TextSample {
-            consumer: PAYLOAD_LOG,
-            share,
-            is_by_trace: false,
-        });
-        Ok(())
-    }
-
-    /// Adds quality monitoring. It starts only if it is enabled.
-    fn add_quality(&mut self, config: &Config) -> Result<(), ApplicationError> {
-        let settings = &config.quality;
-        let max_bytes = config.log.max_file_bytes as u64;
-        let redaction = config.log.payloads.redaction();
-        let started = QualityMonitor::start(settings, &redaction, max_bytes, QUALITY);
-        let started = started.map_err(in_part("cannot start the quality samples (quality)"))?;
-        let mut running = None;
-        if let Some((quality, guard)) = started {
-            if guard.is_some() {
-                let share = settings.share();
-                self.samples.push(TextSample {
-                    consumer: QUALITY,
-                    share,
-                    is_by_trace: true,
-                });
-            }
-            running = Some(self.add(quality, guard));
-        }
-        self.status_sources
-            .push(quality::rows::status_source(running));
-        Ok(())
-    }
-
-    /// Adds the usage log. It starts only if a file is configured.
-    fn add_usage_log(
-        &mut self,
-        config: &Config,
-        env: impl Environment,
-    ) -> Result<(), ApplicationError> {
-        let mut running = None;
-        if let Some(settings) = config.usage_log.settings(&host_name(), env)? {
-            let file = settings.file.display();
-            let problem = format!("cannot write the usage log {file} (usage_log.file)");
-            let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
-            let log = Arc::new(log);
-            self.immediate.push(log.clone());
-            self.ends.push(Box::pin(guard.shutdown()));
-            running = Some(log);
-        }
-        self.status_sources
-            .push(usage_log::rows::status_source(running));
-        Ok(())
-    }
-
-    /// Adds a sink and the guard of its worker. Returns the sink.
-    fn add<S: Sink + 'static>(&mut self, sink: S, guard: impl Any + Send) -> Arc<S> {
-        let sink = Arc::new(sink);
-        self.batched.push(sink.clone());
-        self.guards.push(Box::new(guard));
-        sink
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct KeysFileWatcher {
 }
 
 impl KeysFileWatcher {
-    /// Loads the file for the first time. An error prevents the start of the gateway, because
-    /// without keys every client could use the backends.
+    /// Loads the file for the first time. An error prevents the start of the gateway, because without keys
+    /// every client could use the backends.
     pub(crate) fn open(
         file: PathBuf,
         tiers: config::TiersConfig,
@@ -41,8 +41,8 @@ impl KeysFileWatcher {
         ))
     }
 
-    /// Reloads the file whenever it changes, until the future is dropped. While the file is invalid
-    /// or missing, the previous keys stay active.
+    /// Reloads the file after each change, until the future is dropped. While the file is invalid or missing,
+    /// the previous keys stay active.
     pub(crate) async fn watch(mut self, access: Arc<AccessControl>) {
         loop {
             self.watcher.changed().await;

@@ -15,9 +15,9 @@ use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.
 pub(super) struct BoundListeners {
-    /// The socket of the client listener. The socket is bound and does not listen yet.
+    /// The socket of the client listener, bound but not listening yet.
     pub(super) clients: BoundSocket,
-    /// The admin listener, which listens already.
+    /// The admin listener, already listening.
     pub(super) admin: TcpListener,
     /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,
@@ -26,8 +26,6 @@ pub(super) struct BoundListeners {
     pub(super) connection_limiter: Arc<ConnectionLimiter>,
     pub(super) tls: ServerTls,
 }
-
-// === impl BoundListeners ===
 
 impl BoundListeners {
     /// Binds the sockets of the client listener and the admin listener, derives their limits from
@@ -60,8 +58,8 @@ impl BoundListeners {
         })
     }
 
-    /// Returns the address of the admin listener. If the configured address has port 0, the
-    /// returned address has the port that the kernel chose.
+    /// Returns the address of the admin listener. For a configured port of 0, it contains the port that the
+    /// kernel chose.
     pub(super) fn admin_address(&self, configured: SocketAddr) -> SocketAddr {
         self.admin.local_addr().unwrap_or(configured)
     }

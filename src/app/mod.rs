@@ -1,8 +1,7 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
 //!
-//! `application` assembles the parts in order. `config` converts itself into settings, `listeners`
-//! binds the listeners, `telemetry_pipeline` starts the sinks, and
-//! `extras` the options.
+//! `application` assembles the parts in order. `config` converts itself into settings, `listeners` binds the
+//! listeners, `telemetry_pipeline` starts the sinks, and `extras` starts the options.
 
 pub(crate) mod application;
 pub(crate) mod banner;

@@ -1,6 +1,6 @@
-//! Reloads the configuration on SIGHUP, on `POST /-/reload` at the admin listener, or when its file
-//! changes. Also reads changed secret files again, and applies discovered backends. One task applies all
-//! changes in sequence, so that two changes never interleave. An invalid configuration changes nothing.
+//! Reloads the configuration on SIGHUP, on `POST /-/reload` at the admin listener, or when its file changes.
+//! Also applies changed secret files and discovered backends. One task applies all changes in sequence, so that
+//! two changes never interleave. An invalid configuration changes nothing.
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
@@ -28,7 +28,6 @@ use tokenweir_protocol::clock;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {
-    /// The active configuration.
     pub(super) loaded: LoadedConfig,
     /// The values of flags and environment variables, which do not change.
     pub(super) overrides: Overrides,
@@ -42,7 +41,6 @@ pub(super) struct Reloader {
     pub(super) state: Arc<ServerState>,
     /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
-    /// The options of the gateway.
     pub(super) extras: Arc<Extras>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
@@ -51,25 +49,23 @@ pub(super) struct Reloader {
 /// Waits for the triggers of a configuration reload: a change of the file, SIGHUP and requests to
 /// the admin listener.
 pub(super) struct ReloadTriggers {
-    /// Watches the configuration file. Watches nothing if the gateway was started without a file.
+    /// Watches the configuration file, if the gateway was started with one.
     file_watcher: FileWatcher,
     sighups: SighupListener,
     requests: ReloadRequests,
 }
 
-/// How long an update of the pool waits for the first health checks of new backends, and for the
-/// first results of new discovery sources, before it removes the old backends.
+/// How long an update of the pool waits for the first health checks of new backends and for the first results
+/// of new discovery sources. After that it removes the old backends.
 const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The response to a reload request if the gateway was started without a configuration file.
 const NO_FILE: &str = "the gateway was started without a configuration file: restart it with --config to enable reloads";
 
-// === impl ReloadTriggers ===
-
 impl ReloadTriggers {
-    /// Creates the triggers. From this call on, these events trigger a reload: a change of `file`
-    /// (while `reload.watch` is set), a SIGHUP, and a request of the admin listener in `requests`.
-    /// `file` is the configuration file. `None`: the gateway was started without a file, so a
-    /// triggered reload changes nothing. Must be called inside a Tokio runtime.
+    /// Creates the triggers. From this call on, these events trigger a reload: a change of `file` (while
+    /// `reload.watch` is set), a SIGHUP, and a request of the admin listener in `requests`. `file` is the
+    /// configuration file. `None`: the gateway was started without a file, so a triggered reload changes
+    /// nothing. Must be called inside a Tokio runtime.
     pub(super) fn new(file: Option<PathBuf>, requests: ReloadRequests) -> Self {
         let sighups = SighupListener::new();
         let mut file_watcher = FileWatcher::new(file);
@@ -92,8 +88,6 @@ impl ReloadTriggers {
     }
 }
 
-// === impl Reloader ===
-
 impl Reloader {
     /// Applies reloads, changed secrets and discovered backends until the future is dropped.
     pub(super) async fn run(&mut self) {
@@ -114,8 +108,8 @@ impl Reloader {
         }
     }
 
-    /// Applies the active configuration again, with the new content of the secret files. While a secret
-    /// file cannot be used, the previous secrets stay active.
+    /// Applies the active configuration again, with the new content of the secret files. While a secret file is
+    /// unusable, the previous secrets stay active.
     async fn on_secrets_changed(&mut self) {
         let config = self.loaded.config.clone();
         match self.apply(&config).await {
@@ -170,12 +164,11 @@ impl Reloader {
         }
     }
 
-    /// Reloads the configuration. Returns a summary of the changes, or the problem. Both are texts
-    /// for the response of the admin listener.
+    /// Reloads the configuration. Returns a summary of the changes, or the problem, as text for the response of
+    /// the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
         let Some(file) = self.loaded.file.clone() else {
-            // Without a file the configuration cannot have changed, so this does not count as a failed
-            // reload.
+            // Without a file the configuration cannot have changed, so this is no failed reload.
             tracing::warn!("{NO_FILE}");
             return Err(NO_FILE.to_owned());
         };
@@ -200,7 +193,7 @@ impl Reloader {
     }
 
     async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
-        // A change of the configuration file after this point triggers another reload.
+        // From this point on, a change of the configuration file triggers another reload.
         let watcher = &mut self.triggers.file_watcher;
         let overrides = self.overrides.clone();
         watcher.skip_current_within_limit().await;
@@ -222,9 +215,8 @@ impl Reloader {
         Ok(reloaded)
     }
 
-    /// Applies a configuration to the running gateway. All steps that can fail come first, so that
-    /// an error changes nothing. Returns the secret files whose content has changed, as texts for
-    /// operators.
+    /// Applies a configuration to the running gateway. All steps that can fail come first, so that an error
+    /// changes nothing. Returns the changed secret files, as texts for operators.
     async fn apply(&mut self, config: &Config) -> Result<Vec<String>, String> {
         let previous = &self.loaded.config;
         let mut sources = self.sources.reconfigured(previous, config);
@@ -275,7 +267,7 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// The client with the timeouts of a configuration. The health checks use it too.
+    /// The client with the timeouts of a configuration. Health checks use it too.
     fn reconfigured_client(&mut self, current: &HttpClient, config: &Config) -> HttpClient {
         let previous = &self.loaded.config;
         let mut client = current.clone();
@@ -290,8 +282,7 @@ impl Reloader {
         client
     }
 
-    /// Runs `reading`, which reads files of secrets and certificates, on a separate thread and with a
-    /// time limit.
+    /// Runs `reading`, which reads secret and certificate files, on a separate thread with a time limit.
     async fn read_files<T: Send + 'static>(
         &mut self,
         reading: impl FnOnce() -> Result<T, ApplicationError> + Send + 'static,
@@ -303,8 +294,7 @@ impl Reloader {
         read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
-    /// Replaces the backends of the pool. The streams of removed backends continue on other
-    /// backends if possible.
+    /// Replaces the backends of the pool. If possible, other backends continue the streams of removed backends.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState {
             overload_guard,

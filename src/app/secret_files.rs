@@ -1,5 +1,5 @@
-//! The files of the secrets that a reload reads again: API keys of backends and of discovery sources,
-//! and URLs and tokens of webhooks.
+//! The secret files that a reload reads again: API keys of backends and of discovery sources, and URLs and
+//! tokens of webhooks.
 
 use crate::config::{BackendConfig, Config, Secret, SecretValue};
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ pub(super) struct SecretFiles {
 }
 
 impl SecretFiles {
-    /// Reads the secret files that `config` and the backends `entries` name. Must be called before the
-    /// secrets are used, so that every later change of a file is noticed.
+    /// Reads the secret files named in `config` and in the backends `entries`. Must be called before the
+    /// secrets are used, so that no later change of a file is missed.
     pub(super) fn new(config: &Config, entries: &[BackendConfig]) -> Self {
         let listed = entries.iter().filter_map(|entry| entry.api_key.as_ref());
         let secrets = config.reloaded_secrets().chain(listed);
@@ -41,13 +41,12 @@ impl SecretFiles {
         self.watcher.changed().await;
     }
 
-    /// Makes [`Self::changed`] report a change later, because the files could not be read.
+    /// Makes [`Self::changed`] report a change again later, because the files could not be read.
     pub(super) fn retry_later(&mut self) {
         self.watcher.retry_later();
     }
 
-    /// Returns the secret files whose content differs from that in `previous`, as texts for
-    /// operators.
+    /// Returns the secret files whose content differs from `previous`, as texts for operators.
     pub(super) fn changes_since(&self, previous: &Self) -> impl Iterator<Item = String> {
         let is_changed = |file: &PathBuf, content: &Option<KeyDigest>| {
             previous

@@ -32,7 +32,7 @@ pub(super) struct TelemetryPipeline {
     /// The recent routing decisions.
     pub(super) decisions: Arc<DecisionLog>,
     pub(super) recent_requests: Arc<RecentRequests>,
-    /// Which backend stores which response of the Responses API, and for which tenant.
+    /// The backend and the tenant of each stored response of the Responses API.
     pub(super) stored_responses: Arc<StoredResponses>,
     /// Counters of first outputs and ended requests for each backend, which the diagnosis reads.
     pub(super) request_counters: Arc<BackendRequestCounters>,
@@ -43,20 +43,16 @@ pub(super) struct TelemetryPipeline {
 
 /// The background workers of the telemetry sinks.
 pub(super) struct TelemetryWorkers {
-    /// The guard of the dispatcher of record batches. The remaining records are flushed when the
-    /// guard is dropped.
+    /// The guard of the dispatcher of record batches. Dropping the guard flushes the remaining records.
     dispatcher: BatchDispatcherGuard,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces_endpoint: Option<String>,
     spans: Option<SpanSink>,
-    /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
-    /// flushed.
+    /// The guards of the sinks. Dropping the guard of a sink with a file flushes the file.
     _guards: Vec<Box<dyn Any + Send>>,
-    /// What the shutdown waits for.
+    /// Futures that the shutdown awaits.
     ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
-
-// === impl TelemetryPipeline ===
 
 impl TelemetryPipeline {
     /// Starts the configured sinks and workers.
@@ -72,7 +68,7 @@ impl TelemetryPipeline {
         let tracing = loaded.tracing_settings(&env)?;
         warn_of_metrics_exporter(&env);
         let size = config.routing.decision_log_size;
-        let decisions = Arc::new(DecisionLog::new(size, extras::DECISION_PARTS));
+        let decisions = Arc::new(DecisionLog::new(size, extras::decision_parts()));
         let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = Sinks::default();
@@ -83,17 +79,11 @@ impl TelemetryPipeline {
             access.clone(),
             stored_responses.clone(),
         ]);
-        let has_keys = config.access.keys_file.is_some();
-        let access_log = sinks.add_access_log(logs, has_keys);
-        let start_log = if config.log.access_start {
-            access_log
-        } else {
-            None
-        };
+        let start_log = sinks.add_access_log(logs, config);
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        sinks.add_options(config, request, &env)?;
+        sinks.add_options(config, request.sinks(), &env)?;
         let text_sampling = sinks.text_sampling(config);
         let metrics = build_metrics(config, tracing.style.semconv)?;
         let judge = AnswerJudge::new(config.slos.clone());
@@ -150,8 +140,6 @@ fn build_metrics(
     })))
 }
 
-// === impl TelemetryWorkers ===
-
 impl TelemetryWorkers {
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     pub(super) fn traces_endpoint(&self) -> Option<&str> {
@@ -175,11 +163,10 @@ impl TelemetryWorkers {
     }
 }
 
-// === impl Sinks ===
-
 impl Sinks {
-    /// Adds the access log and returns it. `None`: the access log is disabled.
-    fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
+    /// Adds the access log. Returns it if it has lines for the starts of requests.
+    fn add_access_log(&mut self, logs: &LogWriters, config: &Config) -> Option<Arc<AccessLog>> {
+        let has_keys = config.access.keys_file.is_some();
         let (access_log, writer) = logs.access_log(has_keys)?;
         let access_log = Arc::new(access_log);
         self.batched.push(access_log.clone());
@@ -191,7 +178,11 @@ impl Sinks {
                 dropped: writer.dropped(),
             });
         }));
-        Some(access_log)
+        if config.log.access_start {
+            Some(access_log)
+        } else {
+            None
+        }
     }
 
     /// Adds the span export and returns its sink. `None`: no endpoint is configured.

@@ -13,7 +13,7 @@ use tokenweir_doctor::gather::ServerClient;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
-/// Maximum length of an error text of the gateway that is shown, in characters.
+/// Maximum length of a shown error text of the gateway, in characters.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// A client for the admin listener of a gateway.
@@ -21,7 +21,7 @@ const MAX_MESSAGE_CHARS: usize = 2_000;
 pub(crate) struct AdminClient(ServerClient);
 
 impl AdminClient {
-    /// Creates a client. The token comes from `token_file`, or else from [`ADMIN_TOKEN_VARIABLE`].
+    /// Creates a client. The token comes from `token_file` or, if it is not set, from [`ADMIN_TOKEN_VARIABLE`].
     pub(crate) fn new(
         admin: &BackendAddress,
         token_file: Option<PathBuf>,
@@ -52,8 +52,8 @@ impl AdminClient {
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
     }
 
-    /// Drains a backend. Without a duration, the drain lasts until an operator ends it. If `is_migrated`
-    /// is true, the open streams of the backend continue on other backends.
+    /// Drains a backend. Without a duration, the drain lasts until an operator ends it. If `is_migrated` is
+    /// true, other backends continue the open streams of the backend.
     pub(crate) async fn drain(
         &self,
         backend: &str,
@@ -81,7 +81,7 @@ impl AdminClient {
     }
 }
 
-/// Builds the query of a drain request. A duration is given in milliseconds.
+/// Builds the query of a drain request. The duration is in milliseconds.
 fn drain_query(backend: &str, reason: Option<&str>, duration: Option<Duration>) -> String {
     let mut query = format!("backend={}", percent_encode(backend));
     if let Some(reason) = reason {

@@ -5,7 +5,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use std::process::ExitCode;
 use tokenweir_request::access::{KeyDigest, mint};
 
-/// Prints a new key and its hash. The key is not stored anywhere.
+/// Prints a new key and its hash. The key is stored nowhere.
 pub(crate) fn run() -> ExitCode {
     let mut random = [0; 32];
     if SystemRandom::new().fill(&mut random).is_err() {

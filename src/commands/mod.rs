@@ -39,13 +39,13 @@ pub use tokenweir_gateway::server::raise_file_limit;
 /// Environment variable of the admin token.
 pub const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
-/// Exit code if the command failed, as [`ExitCode::FAILURE`].
+/// Exit code of a failed command, equal to [`ExitCode::FAILURE`].
 pub(crate) const EXIT_FAILURE: u8 = 1;
 
 /// Exit code for an invalid configuration file: `EX_USAGE` of `sysexits.h`.
 pub const EXIT_USAGE: u8 = 64;
 
-/// Exit code if the state that a command asks for cannot be determined.
+/// Exit code if a command cannot determine the requested state.
 #[cfg(feature = "tools")]
 pub(crate) const EXIT_UNKNOWN: u8 = 3;
 
@@ -76,8 +76,8 @@ pub fn report_error(error: &dyn std::error::Error) -> ExitCode {
     report_problem(ErrorChain(error), EXIT_FAILURE)
 }
 
-/// Reads a secret and returns it as the value of an `Authorization` header. `None`: the secret is
-/// in an environment variable that is not set.
+/// Reads a secret and returns it as the value of an `Authorization` header. `None`: the secret's environment
+/// variable is not set.
 pub fn resolve_optional_secret(
     secret: &crate::config::Secret,
 ) -> Result<Option<http::HeaderValue>, crate::config::SecretError> {
@@ -89,9 +89,9 @@ pub fn resolve_optional_secret(
 
 /// Runs an asynchronous command on a new runtime, which is multi-threaded if there are several cores.
 pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
-    // One type for all commands: each type of a future builds the loops of both runtimes again.
+    // All commands share one type, because each future type would compile the loops of both runtimes again.
     let command: LocalBoxFuture<'_, ExitCode> = Box::pin(command);
-    // On one core, several threads would cost synchronization and gain nothing.
+    // On one core, several threads would only cost synchronization.
     let mut builder = match std::thread::available_parallelism() {
         Ok(cores) if cores.get() == 1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -102,8 +102,8 @@ pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-/// Prints a line to standard output. Errors are ignored: a reader that closed the pipe, such as
-/// `head`, needs no more lines.
+/// Prints a line to standard output. Ignores errors, because a reader that closed the pipe, such as `head`,
+/// needs no more lines.
 pub(crate) fn print_line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -5,7 +5,6 @@ use crate::app::process::signals;
 use std::process::ExitCode;
 use tokenweir_sim::Simulator;
 
-/// Runs `tokenweir sim`.
 pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode {
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,

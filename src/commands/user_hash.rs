@@ -1,4 +1,4 @@
-//! `tokenweir user-hash`: prints the hash of a user in access log and spans.
+//! `tokenweir user-hash`: prints the hash of a user as in the access log and spans.
 
 use super::{
     EXIT_FAILURE, print_line, report_config_error, report_error, report_problem, variable,

@@ -1,5 +1,5 @@
-//! Finds settings that are valid but contradict each other, so that one of them has no effect or harms
-//! requests. The gateway starts with such settings.
+//! Finds valid settings that contradict each other, so that one of them has no effect or harms requests. The
+//! gateway starts with such settings.
 
 use super::load::LoadedConfig;
 use super::root::Config;
@@ -9,12 +9,11 @@ use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
 
-/// vLLM closes a connection that is idle for this time, unless `VLLM_HTTP_TIMEOUT_KEEP_ALIVE` sets
-/// another time.
+/// Idle time after which vLLM closes a connection, unless `VLLM_HTTP_TIMEOUT_KEEP_ALIVE` sets another time.
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Minimum of `limits.keep_alive`. HTTP clients and load balancers reuse a connection that has been idle
-/// for up to this time or longer.
+/// Minimum of `limits.keep_alive`. HTTP clients and load balancers may reuse a connection that has been idle
+/// for this long.
 const MIN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// A setting that contradicts another setting.
@@ -74,7 +73,7 @@ fn own_addresses(config: &Config) -> Vec<Contradiction> {
     found
 }
 
-/// Finds backends whose URLs are two names of one address: their load would be counted twice.
+/// Finds backends whose URLs are two names of one address, so that their load would be counted twice.
 fn repeated_addresses(config: &Config) -> Vec<Contradiction> {
     let mut found = Vec::new();
     for (index, backend) in config.backends.iter().enumerate() {
@@ -91,7 +90,7 @@ fn repeated_addresses(config: &Config) -> Vec<Contradiction> {
     found
 }
 
-/// Finds a fleet without a backend that gets requests.
+/// Finds a pool without any backend that gets requests.
 fn weights(config: &Config) -> Option<Contradiction> {
     if config.backends.is_empty() || !config.discovery.is_empty() {
         return None;
@@ -132,7 +131,7 @@ fn duplicate_tiers(config: &Config) -> Vec<Contradiction> {
     found
 }
 
-/// A time after which the gateway ends something, with its key. `None`: it has no end.
+/// A timeout, with its configuration key. `None`: no timeout.
 struct TimeLimit {
     key: &'static str,
     time: Option<Duration>,
@@ -146,7 +145,7 @@ impl TimeLimit {
         }
     }
 
-    /// The contradiction if this time is longer than `end`, which ends the request.
+    /// The contradiction if this time is longer than `end`, which ends the request first.
     fn never_ends_before(&self, end: &Self) -> Option<Contradiction> {
         let time = self.time?;
         let earlier = end.time?;
@@ -163,8 +162,8 @@ impl TimeLimit {
     }
 }
 
-/// Finds timeouts that never apply, because another timeout ends the request earlier. Reports only
-/// timeouts that the operator set, not default timeouts.
+/// Finds timeouts that never apply, because another timeout ends the request earlier. Reports only timeouts
+/// that the operator set, no defaults.
 fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<Contradiction> {
     let timeouts = &config.timeouts;
     let connect = TimeLimit::new("timeouts.connect", timeouts.connect);
@@ -195,7 +194,7 @@ fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<C
     found
 }
 
-/// Finds limits for each client that never apply, because the limit for all clients is lower.
+/// Finds limits per client that never apply, because the limit for all clients is lower.
 fn ineffective_counts(config: &Config) -> Vec<Contradiction> {
     let limits = &config.limits;
     let mut found = Vec::new();
@@ -217,7 +216,7 @@ fn ineffective_counts(config: &Config) -> Vec<Contradiction> {
     found
 }
 
-/// Finds a delay of the drain that is longer than its timeout.
+/// Finds a drain delay that exceeds the drain timeout.
 fn ineffective_drain(config: &Config) -> Option<Contradiction> {
     let drain = &config.drain;
     if drain.delay <= drain.timeout {
@@ -231,8 +230,8 @@ fn ineffective_drain(config: &Config) -> Option<Contradiction> {
     Some(Contradiction::new("drain.delay", problem))
 }
 
-/// Finds idle timeouts that make requests fail, because the sender uses an idle connection that the
-/// receiver is just closing.
+/// Finds idle timeouts that make requests fail because the sender reuses a connection that the receiver is
+/// closing.
 fn idle_connections(config: &Config) -> Vec<Contradiction> {
     let mut found = Vec::new();
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {

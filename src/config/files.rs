@@ -20,7 +20,7 @@ use tokenweir_settings::{RuleViolation, violation_at};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CheckedFile {
     /// A configuration.
-    // With the files, certificates, keys and secrets that it names.
+    // The configuration, with the files, certificates, keys and secrets that it names.
     #[default]
     Config,
     /// The text of a configuration only. The files that the configuration names are not read,
@@ -33,20 +33,20 @@ pub enum CheckedFile {
     Backends,
 }
 
-/// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
+/// Loads and validates a keys file. `tiers` lists the tiers that its tenants may have.
 ///
-/// An error has a position in the file and shows no value of the file, because an operator may have written
-/// a key in place of its hash.
+/// An error has a position in the file but shows no value, because an operator may have written a key in place
+/// of its hash.
 ///
-/// The path may be that of a folder, whose files then are parts of one keys file.
+/// The path may be a folder, whose files are then the parts of one keys file.
 pub fn load_keys(path: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     let files =
         files_of(path).map_err(|error| ConfigError::unreadable(path, &error.to_string()))?;
-    // One after the other: the allocator would keep memory of each thread that parses.
+    // The parts are loaded sequentially, because the allocator would keep memory of each thread that parses.
     let parts = files.iter().map(|file| load_part(file, tiers));
     let parts = parts.collect::<Result<_, _>>()?;
     let merged = KeyFile::merged(parts).and_then(|keys| {
-        // Each part is valid, so that only values of different parts can contradict each other.
+        // Each part is valid, so only values of different parts can contradict each other.
         if files.len() > 1 {
             keys.check(&tiers.names)?;
         }
@@ -61,7 +61,7 @@ fn load_part(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     part.map_err(|mistake| mistake.error.with_redacted_line(&text))
 }
 
-/// Like [`load_keys`], but without a configuration, so tenants may have any tier. Returns all mistakes.
+/// Like [`load_keys`], but without a configuration, so that tenants may have any tier. Returns all mistakes.
 pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
@@ -104,7 +104,7 @@ pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<B
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
     let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)?;
     section::check(&backends).map_err(|RuleViolation { paths, problem }| {
-        // The rules give the paths that the values would have in a configuration, below `backends`.
+        // The rules return paths as in a configuration, below `backends`.
         let paths: Vec<String> = paths
             .iter()
             .map(|path| path.strip_prefix("backends.").unwrap_or(path).to_owned())
@@ -125,18 +125,17 @@ fn mistake(violation: RuleViolation, outline: &Outline, file: &Path, text: &str)
     Mistake { error, paths }
 }
 
-/// Fails if lines cannot be appended to a file. If the file does not exist, it is created and removed
-/// again.
+/// Fails if lines cannot be appended to a file. A missing file is created and removed again.
 pub fn check_appendable(file: &Path) -> io::Result<()> {
     let metadata = fs::metadata(file);
-    // Opening a pipe would block until a reader opens it.
+    // Opening a pipe would block until another process reads it.
     if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "not a regular file",
         ));
     }
-    // As the gateway creates it: if it cannot be removed, the gateway will write into this file.
+    // Creates the file as the gateway does. If the file cannot be removed, the gateway will write into it.
     fs::OpenOptions::new()
         .append(true)
         .create(true)
@@ -159,7 +158,7 @@ mod tests {
     use tokenweir_settings::Secret;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    /// Stands for a key that must not appear in an error text.
+    /// Represents a key that must not appear in an error text.
     const CANARY: &str = "canary-5e1f";
 
     fn keys_text() -> String {

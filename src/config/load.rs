@@ -23,11 +23,9 @@ pub struct LoadedConfig {
     pub file: Option<PathBuf>,
 }
 
-// === impl Config ===
-
 impl Config {
-    /// Reads a file, if there is one, applies the overrides and validates the result. A
-    /// configuration without backends is valid here: see [`LoadedConfig::require_backend`].
+    /// Reads a file, if given, applies the overrides and validates the result. A configuration without backends
+    /// is valid here: see [`LoadedConfig::require_backend`].
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<LoadedConfig, ConfigError> {
         let Some(file) = file else {
             let loaded = Self::parse("", Path::new(""), overrides)?;
@@ -39,7 +37,7 @@ impl Config {
         Self::parse(&file::read(file)?, file, overrides)
     }
 
-    /// Like [`Config::load`], but `text` is the content of `file`, which is not read.
+    /// Like [`Config::load`], but with `text` as the content of `file`, which is not read.
     pub fn parse(
         text: &str,
         file: &Path,
@@ -48,13 +46,13 @@ impl Config {
         Self::parse_for_paths(text, file, overrides).map_err(|mistake| mistake.error)
     }
 
-    /// Reads the values that `/config` of a gateway shows, without their sources. The rules are not checked. The
+    /// Reads the values that `/config` of a gateway shows, without their sources. Does not check the rules. The
     /// error is the problem of the first invalid value.
     pub fn from_view(values: &Value) -> Result<Self, String> {
         yaml::parse_json(values)
     }
 
-    /// Like [`Config::parse`]. The error has the paths of the values that together violate a rule.
+    /// Like [`Config::parse`]. The error contains the paths of the values that together violate a rule.
     pub(super) fn parse_for_paths(
         text: &str,
         file: &Path,
@@ -100,8 +98,6 @@ fn locate_violation(
     }
 }
 
-// === impl LoadedConfig ===
-
 impl LoadedConfig {
     /// Fails if the configuration has neither backends nor discovery sources.
     pub fn require_backend(&self) -> Result<(), ConfigError> {
@@ -117,7 +113,7 @@ impl LoadedConfig {
         Err(error.with_help(Some(help)))
     }
 
-    /// Fails if the configuration has a discovery source that this program was built without support for.
+    /// Fails if the configuration has a discovery source for which this program was built without support.
     pub fn require_support(&self) -> Result<(), ConfigError> {
         for (index, source) in self.config.discovery.iter().enumerate() {
             if let Some(target) = source.unsupported_target() {
@@ -136,8 +132,8 @@ impl LoadedConfig {
         locate_violation(&violation, &self.sources, "", file).without_excerpt()
     }
 
-    /// Like [`Self::error_at`]. The problem is that the file `missing` does not exist, and the help text
-    /// says where its relative path begins.
+    /// Like [`Self::error_at`], for a file `missing` that does not exist. The help text states the folder to
+    /// which the relative path refers.
     pub fn missing_file_at(&self, path: &str, problem: &str, missing: &Path) -> ConfigError {
         let error = self.error_at(path, problem);
         let folder = working_folder(missing);

@@ -1,4 +1,4 @@
-//! The first mistake of a text.
+//! The first mistake in a text.
 
 use super::text::error::ConfigError;
 

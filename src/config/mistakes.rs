@@ -1,6 +1,5 @@
-//! Finds all mistakes of a file. The parser and the rules stop at the first mistake. The entry with the
-//! mistake is then replaced by spaces, so that the positions of all other entries stay valid, and the text
-//! is parsed again.
+//! Finds all mistakes of a file. The parser and the rules stop at the first mistake. Then spaces replace the
+//! entry with the mistake, so that the positions of all other entries stay valid, and the text is parsed again.
 
 use super::load::LoadedConfig;
 use super::mistake::Mistake;
@@ -19,18 +18,18 @@ const MAX_REMOVALS: usize = 100;
 pub struct Mistakes<T> {
     /// The mistakes, in the order of their positions.
     pub errors: Vec<ConfigError>,
-    /// The value of the text without the entries that have mistakes. `None`: nothing can be read.
+    /// The value of the text without the entries that have mistakes. `None`: the text cannot be read at all.
     pub rest: Option<Box<T>>,
 }
 
 impl Config {
-    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may
-    /// follow from an earlier mistake is left out.
+    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. Mistakes that may follow
+    /// from an earlier one are left out.
     pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
         Self::parse_all(&file::read(file)?, file)
     }
 
-    /// Like [`Config::load_all`], but `text` is the content of `file`, which is not read.
+    /// Like [`Config::load_all`], but with `text` as the content of `file`, which is not read.
     pub fn parse_all(text: &str, file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
         find_all_in(text, |text| {
             Self::parse_for_paths(text, file, Overrides::default())
@@ -47,7 +46,7 @@ impl<T> From<ConfigError> for Mistakes<T> {
     }
 }
 
-/// Like [`find_all_in`] with the text of a file.
+/// Like [`find_all_in`], for the text of a file.
 pub(super) fn find_all<T>(
     file: &Path,
     parse: impl Fn(&str) -> Result<T, Mistake>,
@@ -55,8 +54,8 @@ pub(super) fn find_all<T>(
     find_all_in(&file::read(file)?, parse)
 }
 
-/// Parses a text again and again with `parse`, which returns the first mistake of a text. Each time it
-/// removes the entry with the mistake, until the remaining text has no mistake.
+/// Parses a text repeatedly with `parse`, which returns the first mistake. Removes the entry with this mistake
+/// each time, until the remaining text has no mistake.
 fn find_all_in<T>(
     text: &str,
     parse: impl Fn(&str) -> Result<T, Mistake>,
@@ -162,8 +161,8 @@ mod tests {
             .collect()
     }
 
-    /// The text has mistakes in YAML, in types and against rules, several of them in one mapping, and in both
-    /// YAML notations: block and flow.
+    /// The text has mistakes in YAML, in types and against rules. Several are in one mapping, and both YAML
+    /// notations (block and flow) have some.
     #[test]
     fn every_mistake_is_reported_in_line_order() {
         let text = "\

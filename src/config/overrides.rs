@@ -1,5 +1,5 @@
-//! Records the source of each value. Flags take precedence over environment variables, variables
-//! over the file, and the file over the defaults.
+//! Records the source of each value. Flags take precedence over environment variables, variables over the file,
+//! and the file over the defaults.
 
 use super::backends::section::BackendConfig;
 use super::backends::usage::UsageMode;
@@ -55,11 +55,9 @@ pub struct ConfigSources {
     overridden: Vec<(&'static str, ConfigSource)>,
 }
 
-// === impl Overrides ===
-
 impl Overrides {
-    /// Writes the overrides into a configuration that has the values of the file and the defaults.
-    /// `outline` has the values of the file. Returns the source of every value.
+    /// Writes the overrides into a configuration with the values of the file and the defaults. `outline`: the
+    /// values of the file. Returns the source of every value.
     pub(super) fn apply(self, config: &mut Config, outline: Outline) -> ConfigSources {
         let mut sources = ConfigSources {
             outline,
@@ -90,8 +88,6 @@ impl Overrides {
         sources
     }
 }
-
-// === impl ConfigSources ===
 
 impl ConfigSources {
     /// The source of the value at a path.

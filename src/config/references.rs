@@ -1,4 +1,4 @@
-//! What the rules of a section read from other sections.
+//! The values of other sections that the rules of a section read.
 
 use super::backends::section::BackendConfig;
 use super::root::Config;

@@ -1,5 +1,5 @@
-//! Merges a reloaded configuration with the active one: which values apply at once, which need a
-//! restart, and which keys have changed.
+//! Merges a reloaded configuration with the active one: which values apply at once, which need a restart, and
+//! which keys have changed.
 
 use super::load::LoadedConfig;
 use super::root::Config;
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 pub struct ReloadOutcome {
     /// The configuration to apply.
     pub loaded: LoadedConfig,
-    /// The keys whose new values apply at once.
+    /// The changed keys whose new values apply at once.
     pub changed: Vec<String>,
-    /// The keys that have changed and whose new values apply only after a restart.
+    /// The changed keys whose new values apply only after a restart.
     pub unapplied: Vec<String>,
 }
 
@@ -65,8 +65,8 @@ fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String
     }
 }
 
-/// Compares two lists whose entries have names. Adds the paths of changed, added and removed
-/// entries to `changed`, or the path of the list if only the order of the entries differs.
+/// Compares two lists whose entries have names. Adds the paths of changed, added and removed entries to
+/// `changed`. If only the order differs, adds the path of the list.
 fn compare_entries(
     path: &str,
     old_entries: &BTreeMap<&str, &Value>,
@@ -91,7 +91,7 @@ fn compare_entries(
     }
 }
 
-/// The entries of a list by name. `None`: some entry has no name.
+/// The entries of a list by name. `None`: an entry has no name.
 fn index_by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
     items
         .iter()
@@ -99,7 +99,7 @@ fn index_by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
         .collect()
 }
 
-/// The name of an entry of a list: its `name`, or else its `url` or `tier`.
+/// The name of a list entry: its `name` or, if missing, its `url` or `tier`.
 fn entry_name(item: &Value) -> Option<&str> {
     ["name", "url", "tier"]
         .iter()

@@ -8,11 +8,13 @@ use super::sections::telemetry::{log, metrics, slos, timeline, tracing};
 use super::sections::upstream::{
     admission, circuit_breaker, models, retry, routing, scrape, timeouts,
 };
+use crate::options::with_options;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_gpu as gpu;
 use tokenweir_jwt as jwt;
 use tokenweir_kv_event_routing as kv_events;
+use tokenweir_option::GatewayOption;
 use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_quality as quality;
 use tokenweir_sessions as sessions;
@@ -20,13 +22,21 @@ use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
 use tokenweir_shared_limits as shared_limits;
-use tokenweir_sleep as sleep;
 use tokenweir_trace_capture as trace_capture;
 use tokenweir_usage_log as usage_log;
 use tokenweir_webhooks as webhooks;
 
-/// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
+/// Defines [`Config`] from its sections. Each line has a key and its [`ConfigSection`].
 macro_rules! define_config {
+    (
+        { $($(#[$attribute:meta])+ $key:ident: $section:ty,)+ }
+        $($option_key:ident: $option:ty, $description:literal;)*
+    ) => {
+        define_config! {
+            $($(#[$attribute])+ $key: $section,)+
+            $(#[doc = $description] $option_key: <$option as GatewayOption>::Section,)*
+        }
+    };
     ($($(#[$attribute:meta])+ $key:ident: $section:ty,)+) => {
         /// The configuration. [`Config::load`] validates it.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,7 +58,7 @@ macro_rules! define_config {
                 Ok(())
             }
 
-            /// The configuration to use after a reload that found the configuration `new`.
+            /// The configuration to use after a reload that has read the configuration `new`.
             pub(super) fn reloaded(&self, new: &Self) -> Self {
                 Self {
                     $($key: <$section as ConfigSection<Self>>::reloaded(&self.$key, &new.$key),)+
@@ -60,7 +70,7 @@ macro_rules! define_config {
                 vec![$((stringify!($key), <$section as ConfigSection<Self>>::RELOAD),)+]
             }
 
-            /// All secrets, without those of discovered backends.
+            /// All secrets except the secrets of discovered backends.
             pub fn secrets(&self) -> Vec<ListedSecret<'_>> {
                 let mut list = SecretList::default();
                 $(<$section as ConfigSection<Self>>::list_secrets(&self.$key, &mut list);)+
@@ -77,7 +87,7 @@ macro_rules! define_config {
     };
 }
 
-define_config! {
+with_options! { define_config {
     /// Address of the client listener: an IP address and a port, or `localhost:8080`. `:8080`
     /// accepts clients from other machines, on all interfaces.
     listen: listeners::Listen,
@@ -119,8 +129,6 @@ define_config! {
     circuit_breaker: circuit_breaker::Section,
     /// Scrapes and health checks of backends.
     scrape: scrape::Section,
-    /// Sleep mode of vLLM: when engines are woken and put to sleep.
-    sleep: sleep::Section,
     /// KV events of backends: the contents of their prefix caches, for routing.
     kv_events: kv_events::Section,
     /// Exchange with other gateways before the same backends, for routing.
@@ -170,10 +178,10 @@ define_config! {
     trace_capture: trace_capture::Section,
     /// What each request used, in a file and pushed to a receiver.
     usage_log: usage_log::Section,
-}
+} }
 
 impl Config {
-    /// The secrets that a reload reads again, without those of discovered backends.
+    /// The secrets that a reload reads again, except the secrets of discovered backends.
     pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
         let listed = self
             .secrets()

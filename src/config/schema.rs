@@ -20,9 +20,9 @@ pub fn schema() -> Schema {
     schema
 }
 
-/// Makes a JSON Schema readable for the authors of configuration files. Schemars generated the
-/// schema from Rust types. Replaces Rust notation in descriptions, removes defaults of whole
-/// sections, and shortens defaults of type `f32`.
+/// Makes a JSON Schema, which Schemars generated from Rust types, readable for authors of configuration files.
+/// Replaces Rust notation in descriptions, removes defaults of whole sections, and shortens defaults of type
+/// `f32`.
 fn adapt_schema(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text
@@ -30,7 +30,7 @@ fn adapt_schema(schema: &mut Schema) {
             .replace("[`", "`")
             .replace("`]", "`");
     }
-    // If a key may be null and has no other default, its default is null.
+    // A key that may be null and has no other default has the default null.
     let is_null =
         |kind: &Value| kind == "null" || kind.get("type").is_some_and(|kind| kind == "null");
     let has_null = |key: &str| {
@@ -50,7 +50,7 @@ fn adapt_schema(schema: &mut Schema) {
     {
         schema.remove("default");
     }
-    // An `f32` converted to `f64` has additional digits: use the shortest form of the `f32`.
+    // An `f32` converted to `f64` has additional digits, so the shortest form of the `f32` replaces it.
     if schema.get("format").is_some_and(|format| format == "float") {
         let number = schema.get("default").and_then(Value::as_f64);
         let shortest = number.and_then(|number| (number as f32).to_string().parse::<f64>().ok());

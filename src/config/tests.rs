@@ -52,8 +52,8 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Texts of invalid configuration files, each with the problem and, on a second line, the help. The error
-/// text has carets below the part between `«` and `»`, and shows the rest of a line after `‹` as `…`.
+/// Texts of invalid configuration files, each with the problem and, on a second line, the help. In the error
+/// text, carets mark the part between `«` and `»`, and the rest of a line after `‹` is shown as `…`.
 const INVALID_VALUES: &[(&str, &str)] = &[
     (
         "listen: 127.0.0.1:8080\n«backend»:\n  - url: http://vllm-0:8000\n",
@@ -315,7 +315,7 @@ const ACCEPTED_SETTINGS: [&str; 3] = [
     "webhooks: [{ url: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]",
 ];
 
-/// Removes the marks from the text of a file. Returns this text, and the expected error text about the part
+/// Removes the marks from the text of a file. Returns the text, and the expected error text for the part
 /// between the marks. `problem`: the problem and, on a second line, the help.
 fn marked_error(marked: &str, problem: &str) -> (String, String) {
     let text = marked.replace(['«', '»', '‹'], "");

@@ -22,7 +22,7 @@ mod request_reader;
 
 use bytes::Bytes;
 use engine::{Asked, PROMPT};
-use http::{Request, Response};
+use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use network::World;
@@ -48,7 +48,7 @@ use tokenweir_gateway::proxy::extensions::Extension;
 use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request,
+    ProxyResponse, ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request,
 };
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
@@ -213,7 +213,7 @@ impl Gateway {
             telemetry,
             client,
         );
-        let extras = RequestExtras::of(&config);
+        let extras = RequestExtras::of(&config, &options);
         extras.attach(&mut context.state.extensions);
         let (context, mode) = (Arc::new(context), config.streams.continuation);
         Self {
@@ -329,7 +329,7 @@ async fn client(
             let Some(body) = &mut body else {
                 return Pin::new(&mut responding)
                     .poll(cx)
-                    .map(|response| Some(Step::Begun(Box::new(response))));
+                    .map(|response| Some(Step::Begun(response)));
             };
             let poll = Pin::new(&mut *body).poll_frame(cx);
             if poll.is_pending() {
@@ -369,7 +369,7 @@ async fn client(
 }
 
 enum Step {
-    Begun(Box<Response<ProxyResponseBody>>),
+    Begun(ProxyResponse),
     Frame(Bytes),
     Broken,
     End,

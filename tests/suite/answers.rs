@@ -12,6 +12,9 @@ use tokenweir_request::record::{FailoverDenialReason, Outcome};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 const RERANK: &str = "/v1/rerank";
+/// An event of chat and of completions with an empty text.
+const EMPTY_TEXT: &str =
+    r#"{"choices":[{"index":0,"text":"","delta":{"content":""},"finish_reason":null}]}"#;
 const FLAT_ERROR: &str = r#"{"object":"error","message":"x","code":500}"#;
 const INPUT: &str = r#"{"model":"tiny","input":"a","prompt":"a","messages":[]}"#;
 const INPUT_STREAM: &str = r#"{"model":"tiny","stream":true,"prompt":"a","input":"a"}"#;
@@ -86,6 +89,10 @@ impl Form {
                 stream,
                 "data: Internal Server Error\n\ndata: [DONE]\n\n".to_owned(),
             ));
+            none.push((
+                stream,
+                format!("data: {EMPTY_TEXT}\n\ndata: {EMPTY_TEXT}\n\ndata: [DONE]\n\n"),
+            ));
         } else {
             none.push((self.media_type, half));
         }
@@ -108,6 +115,12 @@ fn forms() -> Vec<Form> {
             INPUT,
             document,
             r#"{"choices":[{"index":0,"text":"Hi","finish_reason":"stop"}]}"#,
+        ),
+        Form::new(
+            "/v1/completions",
+            INPUT_STREAM,
+            stream,
+            "data: {\"choices\":[{\"index\":0,\"text\":\"Hi\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
         ),
         Form::new(
             "/v1/messages",

@@ -15,6 +15,16 @@ use tokenweir::config::{CheckedFile, Config, ConfigError, LoadedConfig, Override
 
 const REFERENCE: &str = include_str!("../../config/tokenweir.yaml");
 
+/// The reference file, with the sections that options keep in their folders.
+fn reference() -> String {
+    let options = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/extras")).unwrap();
+    let files = options.map(|folder| folder.unwrap().path().join("tokenweir.yaml"));
+    let sections = files.filter_map(|file| std::fs::read_to_string(file).ok());
+    std::iter::once(REFERENCE.to_owned())
+        .chain(sections)
+        .collect()
+}
+
 fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
@@ -418,7 +428,7 @@ fn the_command_serve_fails_without_a_configured_backend() {
 
 #[test]
 fn the_reference_file_has_every_default() {
-    let documented = parse(REFERENCE).unwrap();
+    let documented = parse(&reference()).unwrap();
     let backends = documented.config.backends.clone();
     assert_eq!(backends.len(), 1, "one example");
     assert_eq!(backends[0].url.to_string(), "http://127.0.0.1:8101");

@@ -12,6 +12,17 @@
 #[path = "support/waiting.rs"]
 mod waiting;
 
+/// A file of tests in the folder of an option.
+macro_rules! tests_of_option {
+    ($name:ident, $path:literal) => {
+        #[path = $path]
+        mod $name;
+    };
+}
+
+tests_of_option!(canary, "../../extras/canary/suite_tests.rs");
+tests_of_option!(sleep, "../../extras/sleep/suite_tests.rs");
+
 mod abusive_requests;
 mod access;
 mod admission;
@@ -85,7 +96,6 @@ mod server_dialects;
 mod sessions;
 mod shared_limits;
 mod simulated_backends;
-mod sleep;
 mod slow_clients;
 mod smuggling;
 mod stalls;

@@ -83,17 +83,26 @@ async fn drain_and_undrain_change_the_exit_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_code_shows_harm_to_clients() {
-    let headers = "content-type: application/json\r\nconnection: close\r\n";
-    for (backend, expected, words) in [
+    let json = "content-type: application/json\r\nconnection: close\r\n";
+    let page = "content-type: text/html\r\nconnection: close\r\n";
+    for (backend, headers, expected, words) in [
         (
             "500 Internal Server Error",
+            json,
             1,
             "  failing: 100 % of requests fail",
         ),
         (
             "400 Bad Request",
+            json,
             0,
             "  degraded: 100 % of requests are answered with 4xx by a backend (most: 400)",
+        ),
+        (
+            "404 Not Found",
+            page,
+            1,
+            "  degraded: 100 % of requests are answered with 404 by a proxy in front of the engines",
         ),
     ] {
         let (_fake, gateway) = gateway_answering(response(backend, headers, "{}")).await;

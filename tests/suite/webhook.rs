@@ -17,6 +17,7 @@ use tokenweir::app::extras::webhooks::{
 use tokenweir_diagnose::{Diagnosis, Verdict};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::receiver::Receiver;
+use tokenweir_option::DiagnosisHooks;
 use tokio::net::TcpListener;
 
 /// A webhook server that accepts messages, or responds to them with status 503.
@@ -98,7 +99,7 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
         ..Diagnosis::default()
     };
     for passed in [Duration::ZERO, BEGINS_AFTER] {
-        notifier.update(&diagnosis, start + passed, SystemTime::now());
+        notifier.on_diagnosis(&diagnosis, start + passed, SystemTime::now());
     }
 }
 
@@ -107,7 +108,7 @@ async fn begin_and_end_give_one_message_each() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
-    notifier.update(
+    notifier.on_diagnosis(
         &Diagnosis::default(),
         start + BEGINS_AFTER + ENDS_AFTER,
         SystemTime::now(),
@@ -165,7 +166,7 @@ async fn a_failed_message_delays_no_other_webhook() {
         "{status:?}"
     );
     failing.is_failing.store(false, Ordering::Relaxed);
-    notifier.update(
+    notifier.on_diagnosis(
         &Diagnosis::default(),
         start + BEGINS_AFTER + ENDS_AFTER,
         SystemTime::now(),

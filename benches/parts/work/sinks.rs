@@ -121,6 +121,8 @@ fn finished() -> RequestRecord {
         ended: timings.ended,
         status: Some(200),
         failure: None,
+        engine_error: None,
+        proxy: None,
     });
     record.status = Some(200);
     record.outcome = Outcome::Ok;

@@ -1,8 +1,8 @@
-//! What the clients of the last minute got.
+//! The answers that clients received in the last minute, by quality.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of the inference requests that ended in the last minute, by what their clients got.
+/// Counts of the inference requests that ended in the last minute, by the answers that their clients received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerCounts {
@@ -10,33 +10,33 @@ pub struct AnswerCounts {
     pub total: u64,
     /// Whole answers that are not empty, and in time for all objectives.
     pub good: u64,
-    /// The backend failed, or the gateway shut down.
+    /// Requests that failed because of a backend, or because the gateway shut down.
     pub failed: u64,
-    /// Complete responses with neither text nor a tool call.
+    /// Complete responses without text and without a tool call.
     pub empty: u64,
-    /// Complete responses whose text is replacement or control characters.
+    /// Complete responses whose text consists of replacement characters (U+FFFD) or control characters.
     pub damaged: u64,
-    /// Answers that ended for lack of tokens before the limit that the client asked for.
+    /// Answers that ended for lack of tokens, before the limit that the client requested.
     pub truncated: u64,
-    /// The client gave up after a wait of a second or more.
+    /// Requests whose client gave up after a wait of at least one second.
     pub client_timeout: u64,
-    /// 429 or 503.
+    /// Requests that were refused with 429 or 503.
     pub refused: u64,
-    /// Another status of 4xx.
+    /// Requests that were answered with another 4xx status.
     pub rejected: u64,
-    /// Good answers that missed an objective.
+    /// Whole answers that missed an objective for latency.
     pub late: u64,
-    /// Requests that clients ended without a wait. They are neither good nor bad.
+    /// Requests that their client ended without having waited. They count neither as good nor as bad.
     pub cancelled: u64,
 }
 
 impl AnswerCounts {
-    /// The share of good answers, from 0 to 1. `None`: there were no answers.
+    /// The share of good answers, from 0 to 1. `None`: `total` is 0.
     pub fn good_share(&self) -> Option<f64> {
         (self.total > 0).then(|| self.good as f64 / self.total as f64)
     }
 
-    /// The classes of bad answers that clients got, each with its number, the most frequent first.
+    /// The classes of bad answers with their numbers, the most frequent class first.
     pub fn bad(&self) -> Vec<(&'static str, u64)> {
         let mut bad = vec![
             ("failed", self.failed),
@@ -53,7 +53,7 @@ impl AnswerCounts {
         bad
     }
 
-    /// Adds other counts to these.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.total += other.total;
         self.good += other.good;

@@ -10,16 +10,16 @@ named_enum! {
     )]
     #[serde(rename_all = "snake_case")]
     pub enum BackendCondition {
-        /// Health checks fail.
+        /// The health checks of the backend fail.
         Down = "down",
-        /// The circuit breaker has ejected the backend. In panic mode it gets requests nevertheless.
+        /// The circuit breaker has ejected the backend. In panic mode, the backend gets requests anyway.
         Ejected = "ejected",
-        /// Attempts at the backend fail.
+        /// Many attempts at the backend fail.
         Failing = "failing",
         /// A verdict of the severity `critical` holds at the backend.
         Critical = "critical",
-        /// The backend is drained while requests are refused, or the drain has lasted so long that somebody
-        /// seems to have forgotten it.
+        /// The backend is drained, and requests are refused for lack of backends, or the drain has lasted
+        /// unusually long.
         DrainHarms = "drain_harms",
         /// The TTFT of the backend is far above the TTFT of the other backends.
         Slow = "slow",
@@ -31,7 +31,7 @@ named_enum! {
         Warning = "warning",
         /// The backend gets no requests, on purpose or because no health check has completed.
         Excluded = "excluded",
-        /// The backend gets requests, and nothing is known against it.
+        /// The backend gets requests, and no other condition applies.
         #[default]
         Ok = "ok",
     }

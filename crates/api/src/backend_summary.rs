@@ -12,43 +12,40 @@ use tokenweir_diagnose::DrainSummary;
 pub struct BackendSummary {
     /// Name of the backend.
     pub name: String,
-    /// The properties and the state of the backend that `GET /status` shows, too.
+    /// Properties and state of the backend. `GET /status` shows them too.
     #[serde(flatten)]
     pub facts: BackendFacts,
-    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
-    /// missing. `from_here`: complete since a moment after the start of the engine. `exact`: complete since
-    /// the start of the engine or since its cache was cleared. `None`: the gateway does not subscribe to KV
-    /// events of the backend.
+    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are missing.
+    /// `from_here`: complete since a moment after the start of the engine. `exact`: complete since the start of
+    /// the engine, or since its cache was cleared. `None`: the gateway does not subscribe to KV events of the
+    /// backend.
     pub kv_events: Option<String>,
-    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are open.
-    /// `None`: there were no requests.
+    /// Share of this backend, from 0 to 1, of all requests that ended in the last minute or are open. `None`:
+    /// there were no requests.
     pub share: Option<f64>,
-    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
-    /// stream ended.
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no stream ended.
     pub ttft_seconds: Option<f64>,
     /// Number of streams from which `ttft_seconds` is computed.
     pub ended_streams: u64,
-    /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
+    /// Number of failed attempts at the backend. Attempts count in the minute in which their request ends.
     pub failed_attempts: u64,
-    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
-    /// attempt.
+    /// `failed_attempts` as a share of all attempts at the backend, from 0 to 1. `None`: there was no attempt.
     pub failed_share: Option<f64>,
-    /// Number of attempts at the backend that were answered with a 4xx status, by status. Only the
-    /// requests that ended in the last minute count.
+    /// Number of attempts at the backend that were answered with a 4xx status, by status. Only requests that
+    /// ended in the last minute count.
     pub client_errors: BTreeMap<u16, u64>,
     /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
     /// there was no attempt.
     pub client_error_share: Option<f64>,
-    /// Whether an operator must look at the backend, and why in one word.
+    /// Whether an operator must look at the backend, and the reason in one word.
     pub condition: BackendCondition,
-    /// Why the backend has its condition, as text. `None`: the condition is `ok`, or `state` names the
-    /// cause.
+    /// The reason of the condition as text. `None`: the condition is `ok`, or `state` already names the cause.
     pub condition_reason: Option<String>,
     /// The GPUs of the backend. `None`: no GPU exporter reports them.
     pub gpus: Option<GpuSummary>,
 }
 
-/// The properties and the state of one backend that `GET /status` shows, too.
+/// Properties and state of one backend. `GET /status` shows them too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendFacts {
@@ -57,34 +54,31 @@ pub struct BackendFacts {
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
     /// `leaving` (removed from the pool, with open requests).
     pub health: String,
-    /// State of the circuit breaker: `closed` (the backend gets requests), `resting` (no requests
-    /// for a moment, because the backend reported that it is overloaded or paused), `open` or
-    /// `half_open`.
+    /// State of the circuit breaker: `closed` (the backend gets requests), `resting` (no requests for a short
+    /// time, because the backend reported overload or a pause), `open` or `half_open`.
     pub breaker: String,
     /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,
     /// `retired`, `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
     pub state: String,
-    /// Whether the backend gets new requests now. In panic mode an ejected backend does.
+    /// Whether the backend gets new requests now. In panic mode, this is true for an ejected backend too.
     pub up: bool,
-    /// Why the backend gets no new requests, if the cause is a failed health check or an engine in
-    /// sleep mode. `None`: the backend gets requests, or `state` alone names the cause.
+    /// Why the backend gets no new requests, if a health check failed or the engine sleeps. `None`: the backend
+    /// gets requests, or `state` alone names the cause.
     pub reason: Option<String>,
     /// Whether the backend is drained.
     pub drained: bool,
-    /// The drain of the backend: its initiator, its start, its reason and its end. `None`: the
-    /// backend is not drained.
+    /// The drain of the backend: who began it, when, why, and when it ends. `None`: the backend is not drained.
     pub drain: Option<DrainSummary>,
     /// Configured weight relative to the other backends; 0 while the backend is drained.
     pub weight: u32,
-    /// Version of the engine. `None`: not known.
+    /// Version of the engine. `None`: unknown.
     pub version: Option<String>,
-    /// Front end of vLLM: `python` or `rust`. `None`: not known, or another server.
+    /// Front end of vLLM: `python` or `rust`. `None`: unknown, or the server is not vLLM.
     pub front_end: Option<String>,
-    /// Greatest number of prompt and output tokens together, by base model. The map omits a model whose
-    /// maximum is not known.
+    /// Greatest sum of prompt and output tokens of a request, by base model. A model whose maximum is unknown
+    /// has no entry.
     pub max_model_len: BTreeMap<String, u32>,
-    /// What the backend does not serve although other backends do: API paths, or `media` if it accepts no
-    /// media in prompts.
+    /// What the backend does not serve although other backends do: API paths, or `media` for media in prompts.
     pub unserved: Vec<String>,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,
@@ -100,16 +94,16 @@ pub struct BackendFacts {
     pub in_flight: u32,
     /// Number of stalled streams of the backend.
     pub stalled: u32,
-    /// Seconds for which the oldest request without output has been overdue while nothing else had output. 0:
-    /// none is overdue.
+    /// Time in seconds since the oldest request without output became overdue, while no other request had
+    /// output either. 0: no request is overdue.
     pub overdue_seconds: f64,
-    /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
+    /// Age of the last scrape of the load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
 }
 
-/// All GPUs of one backend.
+/// The GPUs of one backend, as one summary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSummary {
@@ -117,14 +111,13 @@ pub struct GpuSummary {
     pub count: usize,
     /// Mean utilisation, from 0 to 1. `None`: not reported.
     pub utilization: Option<f64>,
-    /// Used share of the memory of all GPUs, from 0 to 1. `None`: not reported.
+    /// Used share of the memory of all GPUs together, from 0 to 1. `None`: not reported.
     pub memory_usage: Option<f64>,
     /// Temperature of the hottest GPU, in degrees Celsius. `None`: not reported.
     pub max_temperature_celsius: Option<f64>,
-    /// Whether a GPU lowers its clock because of a fault of cooling or of the power supply. `None`:
-    /// not reported.
+    /// Whether a GPU lowers its clock because its cooling or its power supply is faulty. `None`: not reported.
     pub is_throttled: Option<bool>,
-    /// Age of the oldest of the scraped metrics pages that report the GPUs, in seconds.
+    /// Age of the oldest scraped metrics page that reports these GPUs, in seconds.
     pub scrape_age_seconds: f64,
 }
 
@@ -137,7 +130,7 @@ impl Deref for BackendSummary {
 }
 
 impl BackendSummary {
-    /// The condition in one word, for a table or a count. The word for an excluded backend is its state, such
+    /// The condition in one word, for a table or a count. For an excluded backend, the word is its state, such
     /// as `asleep`.
     pub fn condition_word(&self) -> &str {
         match self.condition {

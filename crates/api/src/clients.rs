@@ -1,14 +1,14 @@
-//! The clients that cause the most work, by tenant and key, or by address where no keys are configured.
+//! The clients that cause the most work. A client is a tenant and key, or an address if no keys are configured.
 
 use serde::{Deserialize, Serialize};
 
-/// One client: its requests that ended in the last minute, and its open streams.
+/// One client, with its requests that ended in the last minute and its open streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientSummary {
     /// Name of the tenant. `None`: the client has no key.
     pub tenant: Option<String>,
-    /// Name of the key, which is not the key itself. `None`: the client has no key.
+    /// Name of the key, not the key itself. `None`: the client has no key.
     pub key: Option<String>,
     /// IP address. `None`: the client has a key.
     pub address: Option<String>,
@@ -20,20 +20,19 @@ pub struct ClientSummary {
     pub output_tokens: u64,
     /// Number of refused requests that ended in the last minute.
     pub refused: u64,
-    /// Number of requests that ended in the last minute with another status of 4xx.
+    /// Number of requests that ended in the last minute with another 4xx status.
     pub rejected: u64,
     /// Number of open streams.
     pub open_streams: u64,
-    /// The largest share, from 0 to 1, that this client has in one kind of work of all clients. `share_of`
-    /// names the kind.
+    /// The largest share, from 0 to 1, of this client in any kind of work. `share_of` names the kind.
     pub share: f64,
     /// The kind of work of `share`: `prompt tokens`, `open streams` or `requests`.
     pub share_of: String,
 }
 
-/// Maximum number of ranked clients.
+/// Maximum number of clients in the list.
 const MAX_RANKED: usize = 10;
-/// Least share of the work at which [`main_client`] names a client as the cause of the work.
+/// [`main_client`] names a client only from this share of the work on.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
 /// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
@@ -55,8 +54,8 @@ pub fn largest_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
     clients
 }
 
-/// Raises the share of each client that has a greater share in this kind of work. No share is raised if
-/// all clients together have less than `least`.
+/// Sets the share of each client whose share in this kind of work is greater than its stored share. If all
+/// clients together have less work than `least`, no share changes.
 fn raise_shares(
     clients: &mut [ClientSummary],
     kind: &str,
@@ -76,8 +75,8 @@ fn raise_shares(
     }
 }
 
-/// A sentence that names the client with the largest share of the work. `None`: there is only one
-/// client, or the largest share is small.
+/// A sentence that names the client with the largest share of the work. `None`: there is only one client, or
+/// its share is small.
 pub fn main_client(ranked: &[ClientSummary]) -> Option<String> {
     let [first, _, ..] = ranked else { return None };
     let when = if first.share_of == "open streams" {

@@ -1,6 +1,5 @@
-//! The conditions of all backends, each with its reason. The live page, `tokenweir top` and
-//! `tokenweir status` mark each backend with its condition, and list the backends with the most urgent
-//! condition first.
+//! The conditions of all backends and their reasons. The live page, `tokenweir top` and `tokenweir status` show
+//! the condition of each backend, and list the backends with the most urgent condition first.
 
 use super::backend_condition::BackendCondition;
 use super::backend_summary::BackendSummary;
@@ -8,20 +7,23 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use tokenweir_diagnose::{Verdict, VerdictSeverity, is_critical_harm};
 
-/// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
-/// depends on the length of single prompts.
+/// Minimum number of streams in the last minute for a comparison of TTFTs. With fewer streams, single long
+/// prompts determine the mean.
 const MIN_STREAMS: u64 = 5;
-/// The TTFT of a slow backend is at least this multiple of the median TTFT of the other backends, and at
-/// least this many seconds longer. Smaller differences can come from different prompts and cache contents.
+/// A backend is slow if its TTFT is at least this multiple of the median TTFT of the other backends, and
+/// exceeds the median by at least this number of seconds. Smaller differences can come from different prompts
+/// and cache contents.
 const SLOW_RATIO: f64 = 3.0;
 const SLOW_EXCESS_SECONDS: f64 = 0.5;
-/// A backend is at a standstill if its oldest request is overdue for at least this many seconds, and for this
-/// multiple of the usual TTFT.
+/// A backend is at a standstill if its oldest request is overdue by at least this number of seconds, and by at
+/// least this multiple of the usual TTFT.
 const OVERDUE_SECONDS: f64 = 3.0;
 const OVERDUE_RATIO: f64 = 10.0;
+/// A backend that refuses at least this share of its requests is at no standstill: it can need time to refuse.
+const REFUSING_SHARE: f64 = 0.2;
 
-/// Sets the condition of each backend and its reason, from the summaries of all backends and the
-/// verdicts that hold.
+/// Sets the condition and the reason of each backend, from the summaries of all backends and the active
+/// verdicts.
 pub fn set_conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) {
     let ttfts = TtftsByModel::of(backends);
     for backend in backends {
@@ -65,7 +67,7 @@ fn judge(
         let reason = failing_reason(backend, verdict);
         return (BackendCondition::Failing, Some(reason));
     }
-    // Rules about the state of a backend are skipped: the state itself has been evaluated above.
+    // Verdicts about the state of a backend are skipped, because `state` was evaluated above.
     let own = verdicts
         .iter()
         .filter(|verdict| verdict.backend == backend.name);
@@ -89,7 +91,7 @@ fn judge(
         let reason = format!("{} of its streams are stalled", backend.stalled);
         return (BackendCondition::Stalled, Some(reason));
     }
-    // A limit of the gateway itself ends requests: that shows nothing about the backend.
+    // If a limit of the gateway itself ends requests, their failures show nothing about the backend.
     let is_limited = verdicts
         .iter()
         .any(|verdict| verdict.verdict == "gateway_limit");
@@ -117,7 +119,8 @@ fn failing_reason(backend: &BackendSummary, verdict: &Verdict) -> String {
     }
 }
 
-/// Why a backend is failing although no verdict says so. `None`: few of its attempts fail.
+/// Why a backend is failing, judged by its attempts only and not by a verdict. `None`: few of its attempts
+/// fail.
 fn failed_attempts(backend: &BackendSummary) -> Option<String> {
     let share = backend.failed_share.filter(|share| *share > 0.0)?;
     let attempts = backend.failed_attempts as f64 / share;
@@ -196,7 +199,7 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// The condition that follows from the TTFTs. `None`: none does.
+    /// The condition that follows from the TTFTs. `None`: the TTFTs show nothing unusual.
     fn judge(&self, backend: &BackendSummary) -> Option<(BackendCondition, Option<String>)> {
         if let Some(reason) = self.standstill(backend) {
             return Some((BackendCondition::Stalled, Some(reason)));
@@ -205,28 +208,30 @@ impl TtftsByModel {
         Some((BackendCondition::Slow, Some(reason)))
     }
 
-    /// Why the backend seems to be at a standstill although other backends that list the same model first have
-    /// output. `None`: it has output, or no other backend has a TTFT.
+    /// Why the backend seems to be at a standstill. Other backends that list the model first must have output.
+    /// `None`: the backend has output, or no other backend has a TTFT.
     fn standstill(&self, backend: &BackendSummary) -> Option<String> {
         let overdue = backend.overdue_seconds;
         let model = backend.models.first().map_or("", String::as_str);
         let ttfts = self.0.get(model)?;
         let usual = *ttfts.get(ttfts.len().checked_sub(1)? / 2)?;
-        let is_found = overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_RATIO * usual;
+        let refuses = backend
+            .client_error_share
+            .is_some_and(|share| share >= REFUSING_SHARE);
+        let is_found = !refuses && overdue >= OVERDUE_SECONDS && overdue >= OVERDUE_RATIO * usual;
         is_found.then(|| {
             format!("a request has waited {overdue:.0} s too long for its first output; mean TTFT of the backends {usual:.2} s")
         })
     }
 
-    /// Why the backend is slow in comparison with the other backends that list the same model first.
-    /// `None`: the backend is not slow, or there is no TTFT to compare.
+    /// Why the backend is slow in comparison with other backends that list the model first. `None`: it is not
+    /// slow, or no other TTFT is known.
     fn excess(&self, backend: &BackendSummary) -> Option<String> {
         let own = comparable_ttft(backend)?;
         let model = backend.models.first().map_or("", String::as_str);
         let ttfts = self.0.get(model)?;
         let position = ttfts.partition_point(|ttft| ttft.total_cmp(&own) == Ordering::Less);
-        // The lower median of the other backends: if one of two other backends is slow, it does not raise the
-        // median.
+        // The lower median ensures that, of two other backends, a slow one does not raise the median.
         let middle = ttfts.len().checked_sub(2)? / 2;
         let median = *ttfts.get(if middle < position {
             middle
@@ -239,8 +244,9 @@ impl TtftsByModel {
     }
 }
 
-/// The mean TTFT of a backend that gets requests, if enough streams ended. The TTFT of a drained
-/// backend is left out: its streams ran before the drain, when the other backends had a different load.
+/// The mean TTFT of a backend that gets requests. `None`: too few streams ended, or the backend gets no
+/// requests. The streams of a drained backend ran before the drain, when the other backends had a different
+/// load.
 fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
     if !backend.up || backend.ended_streams < MIN_STREAMS {
         return None;
@@ -267,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A backend that gets no requests because of this state.
+    /// A backend that gets no requests because it has the state `state`.
     fn excluded(name: &str, ttft_seconds: f64, state: &str) -> BackendSummary {
         let facts = BackendFacts {
             state: state.into(),

@@ -1,5 +1,5 @@
-//! The state of the gateway in one word, with its reasons. The live page, `tokenweir top` and
-//! `/status` show this state, so they cannot disagree.
+//! The state of the gateway in one word, with its reasons. The live page, `tokenweir top` and `/status` show
+//! this state, so they always agree.
 
 use super::harm::{Harm, HarmLevel};
 use serde::Deserialize;
@@ -7,16 +7,16 @@ use tokenweir_diagnose::{Change, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The state of the gateway.
+    /// The state of the gateway in one word.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GatewayState {
         /// Every backend that should get requests gets them, and no client is harmed.
         Ready = "ready",
-        /// Requests are served, and much slower than usual.
+        /// Requests are served, but much more slowly than usual.
         Changed = "changed",
-        /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
-        /// or an operator must correct something in the gateway.
+        /// Requests are served, but a backend is unavailable, a verdict is active, a few clients are harmed, or
+        /// an operator must correct something in the gateway.
         Degraded = "degraded",
         /// Many requests are slow.
         Slow = "slow",
@@ -47,13 +47,13 @@ pub struct GatewayFacts<'a> {
     pub harm: Harm,
     /// The verdicts of the diagnosis, the most severe first.
     pub verdicts: &'a [Verdict],
-    /// What differs most from the last hour, if it makes requests slower. Empty: requests are not slower
-    /// than usual.
+    /// The changes since the last hour that make requests slower, the strongest first. Empty: requests are not
+    /// slower than usual.
     pub harmful_changes: &'a [Change],
 }
 
-/// The states of a backend that make the gateway degraded, each with its word in the reason. Backends that
-/// sleep or have weight 0 are not in this list: they were excluded on purpose, for any length of time.
+/// The states of a backend that make the gateway degraded, each with its word in the reason. An operator
+/// excluded a sleeping backend or a backend of weight 0 on purpose, so these states are missing.
 const UNAVAILABLE_STATES: [(&str, &str); 4] = [
     ("down", "down"),
     ("ejected", "ejected"),
@@ -70,14 +70,13 @@ impl GatewayState {
         }
     }
 
-    /// Whether the gateway serves its clients: few of them are harmed.
+    /// Whether the gateway serves its clients: few or none of them are harmed.
     pub const fn serves_clients(self) -> bool {
         matches!(self, Self::Ready | Self::Changed | Self::Degraded)
     }
 
-    /// Determines the state of the gateway from these values, and the reasons why it is not
-    /// `Ready`. Each verdict that asks for an action is a reason, so a gateway with such a verdict
-    /// is never `Ready`.
+    /// Determines the state of the gateway from these values, and the reasons of a state other than `Ready`.
+    /// Each verdict that asks for an action is a reason, so a gateway with such a verdict is never `Ready`.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());
@@ -112,14 +111,18 @@ impl GatewayState {
         let changes = facts.harmful_changes.iter();
         reasons.extend(changes.map(|change| change.words.clone()));
         let harm = &facts.harm;
-        let has_lost_model = facts.verdicts.iter().any(|verdict| {
-            verdict.verdict == "model_gone" && verdict.severity == VerdictSeverity::Critical
-        });
-        let state = if harm.is_failing() || has_lost_model {
+        let is_critical = |name: &str| {
+            let mut critical = facts
+                .verdicts
+                .iter()
+                .filter(|verdict| verdict.severity == VerdictSeverity::Critical);
+            critical.any(|verdict| verdict.verdict == name)
+        };
+        let state = if harm.is_failing() || is_critical("model_gone") {
             Self::Failing
         } else if harm.is_refusing() {
             Self::Refusing
-        } else if harm.slow_level == HarmLevel::Critical {
+        } else if harm.slow_level == HarmLevel::Critical || is_critical("slow_engine") {
             Self::Slow
         } else if has_reason {
             Self::Degraded
@@ -137,8 +140,8 @@ fn add_verdicts(verdicts: &[Verdict], reasons: &mut Vec<String>) {
     let mut actionable = verdicts
         .iter()
         .filter(|verdict| verdict.severity > VerdictSeverity::Info);
-    // Verdicts about the state of a backend or of the fleet and about refused requests are skipped:
-    // the states and the refusals are reasons themselves.
+    // Verdicts about refused requests and about the state of a backend or of all backends are skipped, because
+    // refusals and states already have reasons of their own.
     let further = actionable
         .clone()
         .filter(|verdict| verdict.scope == VerdictScope::Gateway || !verdict.is_about_state());
@@ -156,14 +159,14 @@ fn add_verdicts(verdicts: &[Verdict], reasons: &mut Vec<String>) {
     ));
     reasons.extend(counted(count(VerdictSeverity::Warning), "warning"));
     reasons.extend(others.into_iter().map(name));
-    // A verdict about the state of a backend ends a moment after the state itself. Until then, the
-    // verdict is the reason why the gateway is degraded.
+    // A verdict about the state of a backend ends shortly after the state itself. Until then, the verdict is
+    // the reason why the gateway is degraded.
     if reasons.is_empty() {
         reasons.extend(actionable.next().map(name));
     }
 }
 
-/// A number of verdicts as text. `None`: there are none.
+/// A number of verdicts as text. `None`: `count` is 0.
 fn counted(count: usize, word: &str) -> Option<String> {
     match count {
         0 => None,

@@ -1,15 +1,15 @@
-//! The harm to clients: the shares of requests that failed, were refused or were slow, and how bad each
-//! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
-//! code of `tokenweir status` follow from these levels.
+//! The harm to clients: the shares of requests that failed, were refused or were slow, and a level of severity
+//! for each share. The levels determine the state of the gateway, the colours of the live page and of
+//! `tokenweir top`, and the exit code of `tokenweir status`.
 
 use super::{LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use tokenweir_diagnose::is_critical_harm;
+use tokenweir_diagnose::{is_critical_harm, is_fault_of_servers};
 use tokenweir_protocol::named_enum;
 
-/// How severe the share of requests is that failed, were refused or were slow.
+/// The severity of a share of requests that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -20,8 +20,8 @@ pub enum HarmLevel {
     None,
     /// More than [`WARNING_SHARE`] of all requests were harmed.
     Warning,
-    /// At least five requests were harmed, and significantly more than 5 % of all requests: see
-    /// [`is_critical_harm`].
+    /// At least five requests were harmed, and significantly more than 5 % of all requests.
+    /// [`is_critical_harm`] defines it.
     Critical,
 }
 
@@ -31,19 +31,21 @@ named_enum! {
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",
-        /// The answer is empty.
+        /// The answer contains no text and no tool call.
         Empty = "empty",
-        /// The text of the answer is replacement or control characters.
+        /// The text of the answer consists of replacement or control characters.
         Damaged = "damaged",
+        /// The answer ended for lack of tokens, before the limit that the client requested.
+        Truncated = "truncated",
         /// The client gave up waiting.
         ClientTimeout = "client_timeout",
         /// The client disconnected while output was flowing.
         CutOff = "cut_off",
-        /// 429 or 503.
+        /// The request was refused with 429 or 503.
         Refused = "refused",
-        /// Another status of 4xx.
+        /// The request was answered with another 4xx status.
         Rejected = "rejected",
-        /// The request exceeded a limit of the section `slow`.
+        /// The request exceeded a limit of the configuration section `slow`.
         Slow = "slow",
         /// The answer missed an objective.
         Late = "late",
@@ -56,7 +58,7 @@ named_enum! {
 pub struct HarmShare {
     /// The share, from 0 to 1. `None`: there were no requests.
     pub share: Option<f64>,
-    /// How severe the share is.
+    /// The severity of the share.
     pub level: HarmLevel,
 }
 
@@ -66,15 +68,23 @@ pub struct HarmShare {
 pub struct Harm {
     /// The share of failed requests.
     pub failed: HarmShare,
-    /// The share of answers that are not good, and the highest level of their kinds. Truncated answers have
-    /// no level: their number is a fault only if it is unusual.
+    /// The share of answers that are not good, and the highest level of their kinds.
     pub answers: HarmShare,
+    /// The share of requests without a usable answer that is no fault of their clients: those that failed, were refused for
+    /// lack of capacity, got an empty, damaged or truncated answer, waited too long for their client, or were rejected by a
+    /// proxy in front of the engines, by the chat template or for `limits.body`. A critical level is exit code 1 of
+    /// `tokenweir status`.
+    pub unusable: HarmShare,
     /// The share of empty answers.
     pub empty: HarmShare,
-    /// The share of answers whose text is replacement or control characters.
+    /// The share of answers whose text consists of replacement or control characters.
     pub damaged: HarmShare,
-    /// The share of requests whose client disconnected while output was flowing, of the clients with keys that do so far
-    /// more often than usual. The level is never `critical`, because the cause is in front of the gateway.
+    /// The share of truncated answers. The level is at most `warning`, and `none` unless the share is significantly more
+    /// than 5 %: a few clients without a limit of their own reach the end of the context.
+    pub truncated: HarmShare,
+    /// The share of requests whose client disconnected while output was flowing. Only clients with keys count,
+    /// if they do this more often than usual. The level is at most `warning`, because the cause is in front of
+    /// the gateway.
     pub cut_off: HarmShare,
     /// The share of requests whose client gave up waiting.
     pub client_timeout: HarmShare,
@@ -82,31 +92,30 @@ pub struct Harm {
     pub refused: HarmShare,
     /// The share of requests that a backend refused with 429.
     pub refused_by_backends: HarmShare,
-    /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
-    /// gateway and of backends. The level is never `critical`, because the cause is a client or the
-    /// configuration of a backend. It counts the responses of backends, and those of the gateway if they
-    /// are significantly more than 5 %. Limits that the operator set (429) and incomplete requests (408)
-    /// have no level.
+    /// The 4xx responses that are not refusals. The share counts the responses of the gateway and of backends.
+    /// The level is at most `warning`, because the cause is a client or the configuration of a backend.
+    /// Responses of backends count for the level. Responses of the gateway count for the level only if they are
+    /// significantly more than 5 %, without those for limits that the operator set (429) and for incomplete
+    /// requests (408).
     pub client_errors: HarmShare,
-    /// The share of requests that exceeded a limit of the configuration section `slow`, including
-    /// the [`LateStreams`].
+    /// The share of requests that exceeded a limit of the configuration section `slow`. The [`LateStreams`]
+    /// count too.
     pub slow: HarmShare,
-    /// The share of requests that waited too long for their first output. They are a part of
-    /// `slow`.
+    /// The share of requests that waited too long for their first output, which is a part of `slow`.
     pub slow_first_output: HarmShare,
-    /// The share of requests in which the model reasoned too long before its first answer. They are
-    /// a part of `slow`.
+    /// The share of requests in which the model reasoned too long before its first answer, which is a part of
+    /// `slow`.
     pub slow_first_answer: HarmShare,
-    /// The share of requests that were slow after the first output. They are a part of `slow`.
+    /// The share of requests that were slow after the first output, which is a part of `slow`.
     pub slow_output: HarmShare,
-    /// The highest of the levels of `slow` and of the missed objectives.
+    /// The highest of the level of `slow` and the levels of the missed objectives.
     pub slow_level: HarmLevel,
-    /// The harm in words, the worst kind first.
+    /// The harm in words, the most severe kind first.
     pub reasons: Vec<String>,
 }
 
-/// Open streams that have waited longer than a limit of the configuration section `slow`. They have not
-/// ended, so the counts of [`LastMinute`] do not contain them.
+/// Open streams that have waited longer than a limit of the configuration section `slow`. [`LastMinute`] does
+/// not contain them, because they have not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LateStreams {
     /// Number of streams without output for longer than `slow.ttft`.
@@ -115,15 +124,48 @@ pub struct LateStreams {
     pub first_answer: usize,
 }
 
-/// If a greater share of requests than this failed, was refused or was slow, an operator should look.
+/// An operator should look if more than this share of requests failed, was refused or was slow.
 pub const WARNING_SHARE: f64 = 0.02;
-/// Statuses of the gateway that are no fault: the client did not send its whole request, or reached a limit
-/// that the operator set.
+/// 4xx statuses of the gateway that show no fault: the client did not send its whole request (408), or reached
+/// a limit that the operator set (429).
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
+/// The reason of requests to paths that no API has. Scanners send them, so they are no requests of clients.
+const SCANNED: &str = "not_found";
+const SCANNED_STATUS: u16 = 404;
+
+/// The reason of requests whose body exceeds `limits.body`. If many do, the limit is too low for the clients.
+const TOO_LARGE: &str = "body_too_large";
+
+/// Minimum number and share of repeats that are named.
+const MIN_REPEATS: u64 = 5;
+const REPEATED_SHARE: f64 = 0.1;
+
+impl LastMinute {
+    /// The share of requests that repeat one that the same client had ended. `None`: it is small.
+    pub fn repeated_share(&self) -> Option<f64> {
+        let share = self.repeats as f64 / self.requests.max(1) as f64;
+        (self.repeats >= MIN_REPEATS && share >= REPEATED_SHARE).then_some(share)
+    }
+
+    /// The same minute without the requests of scanners.
+    pub fn without_scans(&self) -> Self {
+        let mut minute = self.clone();
+        let scans = minute
+            .rejected_by_reason
+            .remove(SCANNED)
+            .unwrap_or_default();
+        minute.requests = minute.requests.saturating_sub(scans);
+        if let Some(count) = minute.gateway_client_errors.get_mut(&SCANNED_STATUS) {
+            *count = count.saturating_sub(scans);
+        }
+        minute
+    }
+}
 
 impl Harm {
     /// The harm of the last minute and of the open streams.
     pub fn of(minute: &LastMinute, late: LateStreams) -> Self {
+        let minute = &minute.without_scans();
         let LateStreams {
             first_output,
             first_answer,
@@ -141,6 +183,8 @@ impl Harm {
             failed: share(minute.failed),
             empty: share(minute.answers.empty),
             damaged: share(minute.answers.damaged),
+            truncated: share(minute.answers.truncated).warning_if_critical(),
+            unusable: share(unusable(minute)),
             cut_off: share(minute.unusual_cut_offs).at_most_warning(),
             client_timeout: share(minute.answers.client_timeout),
             refused: share(minute.refused),
@@ -154,7 +198,7 @@ impl Harm {
             slow_output: slow_share(minute.slow_output),
             ..Self::default()
         };
-        // A refused request is a decision of the gateway, so even one refused request causes a warning.
+        // The gateway refuses a request on purpose, so even one refused request causes a warning.
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
@@ -166,7 +210,7 @@ impl Harm {
         harm
     }
 
-    /// Sets what follows from the levels: the levels of slowness and of answers, and the reasons.
+    /// Sets the values that follow from the levels: the levels of slowness and of answers, and the reasons.
     fn judge_minute(&mut self, minute: &LastMinute) {
         let missed: Vec<&ObjectiveMinute> = minute
             .objectives
@@ -188,7 +232,7 @@ impl Harm {
             || self.refused_by_backends.level == HarmLevel::Critical
     }
 
-    /// Whether so many clients got no answer that requests count as failing.
+    /// Whether so many clients got no usable answer that requests count as failing.
     pub fn is_failing(&self) -> bool {
         let kinds = [self.failed, self.empty, self.damaged, self.client_timeout];
         kinds.iter().any(|kind| kind.level == HarmLevel::Critical)
@@ -199,6 +243,7 @@ impl Harm {
             self.failed,
             self.empty,
             self.damaged,
+            self.truncated,
             self.client_timeout,
             self.refused,
             self.client_errors,
@@ -211,11 +256,21 @@ impl Harm {
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
         let slow = format!("are slow{}", most(&minute.slow));
-        let by_backend = most(&minute.backend_client_errors);
-        let by_backend = format!("are answered with 4xx by a backend{by_backend}");
-        let leaves = "end because the client disconnects in the middle of the answer, which is unusual for it";
+        let errors = minute.backend_client_errors.values().sum();
+        let by_backend = match main_source(minute, errors) {
+            Some(source) => format!("are answered with {source}"),
+            None => format!(
+                "are answered with 4xx by a backend{}",
+                most(&minute.backend_client_errors)
+            ),
+        };
+        let failed = match main_source(minute, minute.failed) {
+            Some(source) => format!("fail (most: {source})"),
+            None => "fail".to_owned(),
+        };
+        let gives_up = gives_up(minute);
         let kinds = [
-            (self.failed, HarmKind::Failed, "fail"),
+            (self.failed, HarmKind::Failed, &*failed),
             (self.empty, HarmKind::Empty, "get an empty answer"),
             (
                 self.damaged,
@@ -223,11 +278,16 @@ impl Harm {
                 "get an answer of replacement or control characters",
             ),
             (
-                self.client_timeout,
-                HarmKind::ClientTimeout,
-                "end because the client gives up waiting",
+                self.truncated,
+                HarmKind::Truncated,
+                "end at a limit of tokens that the client did not set",
             ),
-            (self.cut_off, HarmKind::CutOff, leaves),
+            (self.client_timeout, HarmKind::ClientTimeout, &gives_up),
+            (
+                self.cut_off,
+                HarmKind::CutOff,
+                "end because the client disconnects in the middle of the answer, which is unusual for it",
+            ),
             (self.refused, HarmKind::Refused, "are refused"),
             (self.slow, HarmKind::Slow, &slow),
             (backend_errors(minute), HarmKind::Rejected, &by_backend),
@@ -250,17 +310,37 @@ impl Harm {
     }
 }
 
-/// A reason in words. `common`: what most of the harmed requests have in common.
+/// A reason in words. `common`: the property that most of the harmed requests have in common.
 fn reason(share: f64, words: &str, common: &str) -> String {
     format!("{:.0} % of requests {words}{common}", percent(share))
 }
 
-/// The most frequent of these, such as ` (most: engine queue)`. Empty: there are none.
+/// The most frequent key of `counts`, such as ` (most: engine queue)`. Empty: `counts` is empty.
 fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     let most = counts.iter().max_by_key(|(_, count)| **count);
     most.map_or_else(String::new, |(word, _)| {
         format!(" (most: {})", word.to_string().replace('_', " "))
     })
+}
+
+/// That clients gave up waiting, when, and whether they try again.
+fn gives_up(minute: &LastMinute) -> String {
+    let mut words = "end because the client gives up waiting".to_owned();
+    if let Some(seconds) = minute.give_up_seconds {
+        words = format!("{words}, each after {seconds:.1} s");
+    }
+    if let Some(share) = minute.repeated_share() {
+        let percent = percent(share);
+        words = format!("{words}; {percent:.0} % of all repeat such a request");
+    }
+    words
+}
+
+/// The status and origin of most error responses. `None`: fewer than 80 % of `errors` have the same.
+fn main_source(minute: &LastMinute, errors: u64) -> Option<&str> {
+    let sources = minute.error_sources.iter();
+    let (source, count) = sources.max_by_key(|(_, count)| **count)?;
+    (5 * count >= 4 * errors && *count <= errors).then_some(source)
 }
 
 /// The share of 4xx of the gateway and of backends. `judged`: those of the gateway that show a fault of clients.
@@ -276,6 +356,19 @@ fn client_errors(minute: &LastMinute, judged: &GatewayErrors) -> HarmShare {
         level: backend_errors(minute).level.max(level_of_gateway),
         ..HarmShare::of(of_gateway + of_backends, minute.requests)
     }
+}
+
+/// Number of requests without a usable answer that is no fault of their clients.
+fn unusable(minute: &LastMinute) -> u64 {
+    let answers = &minute.answers;
+    let sources = minute.error_sources.iter();
+    // Other statuses count as failures.
+    let rejected =
+        sources.filter(|(source, _)| source.starts_with('4') && is_fault_of_servers(source));
+    let rejected: u64 = rejected.map(|(_, count)| *count).sum();
+    let damaged = answers.empty + answers.damaged + answers.truncated;
+    let too_large = minute.rejected_by_reason.get(TOO_LARGE).unwrap_or(&0);
+    minute.failed + minute.refused + damaged + answers.client_timeout + rejected + too_large
 }
 
 /// The share of requests that a backend answered with 4xx.
@@ -295,7 +388,16 @@ impl HarmShare {
         Self { share, level }
     }
 
-    /// The same share, with the level `warning` instead of `critical`.
+    /// This share, with the level `warning` instead of `critical`, and none instead of `warning`.
+    fn warning_if_critical(self) -> Self {
+        let level = match self.level {
+            HarmLevel::Critical => HarmLevel::Warning,
+            HarmLevel::Warning | HarmLevel::None => HarmLevel::None,
+        };
+        Self { level, ..self }
+    }
+
+    /// This share, with a level of at most `warning`.
     fn at_most_warning(self) -> Self {
         Self {
             level: self.level.min(HarmLevel::Warning),
@@ -304,15 +406,16 @@ impl HarmShare {
     }
 }
 
-/// What most of the requests with this harm have in common, such as `, all 43 of tenant web, key k`. Empty: nothing.
+/// The property that most of the requests with this harm have in common, such as `, all 43 of tenant web, key
+/// k`. Empty: they have none in common.
 fn common(minute: &LastMinute, kind: HarmKind) -> String {
     let words = minute.common.get(kind.as_str());
     words.map_or_else(String::new, |words| format!(", {words}"))
 }
 
 impl ObjectiveMinute {
-    /// The harm level of the requests that were too slow for the objective. [`HarmLevel::None`] also if
-    /// their share is within the share that the objective allows.
+    /// The harm level of the requests that were too slow for the objective. The level is [`HarmLevel::None`] if
+    /// the objective allows their share.
     pub fn level(&self) -> HarmLevel {
         let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
         if share.unwrap_or_default() > 1.0 - self.target {
@@ -323,7 +426,7 @@ impl ObjectiveMinute {
     }
 }
 
-/// The responses of the gateway with a status of 4xx that show a fault of clients.
+/// The 4xx responses of the gateway that show a fault of clients.
 struct GatewayErrors {
     share: f64,
     level: HarmLevel,
@@ -365,7 +468,7 @@ fn most_frequent(statuses: &BTreeMap<u16, u64>) -> Option<(&u16, &u64)> {
     statuses.iter().max_by_key(|(_, count)| **count)
 }
 
-/// Converts a share into percent. The result for a share above zero is at least 1.
+/// Converts a share into percent. A share above zero becomes at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 {
         (100.0 * share).max(1.0)
@@ -397,7 +500,7 @@ mod tests {
             (1_000, 21, Warning),
             (1_000, 60, Warning),
             (1_000, 70, Critical),
-            // At two requests per second, a minute has 120 requests.
+            // A minute with two requests per second has 120 requests.
             (120, 7, Warning),
             (120, 13, Critical),
             (60, 5, Warning),
@@ -512,6 +615,80 @@ mod tests {
         for (status, count) in [(404, 6), (408, 90), (429, 90)] {
             assert!(of(status, count).reasons.is_empty(), "{count} {status}");
         }
+    }
+
+    #[test]
+    fn scanned_paths_are_no_requests() {
+        let minute = LastMinute {
+            gateway_client_errors: BTreeMap::from([(404, 900)]),
+            rejected_by_reason: [("not_found".to_owned(), 900)].into(),
+            ..minute(1_000, 12, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        assert_eq!(harm.client_errors.level, HarmLevel::None);
+        assert_eq!(harm.reasons, ["12 % of requests fail"]);
+    }
+
+    #[test]
+    fn an_error_page_is_not_of_the_engine() {
+        let page = "413 by a proxy in front of the engines (server: nginx), not by an engine";
+        let minute = LastMinute {
+            backend_client_errors: BTreeMap::from([(413, 40)]),
+            error_sources: [(page.to_owned(), 40)].into(),
+            ..minute(100, 0, 0)
+        };
+        let harm = Harm::of(&minute, LateStreams::default());
+        let expected = format!("40 % of requests are answered with {page}");
+        assert_eq!(harm.reasons, [expected]);
+    }
+
+    #[test]
+    fn answers_below_the_client_s_limit_are_harm() {
+        let of = |truncated| {
+            let answers = AnswerCounts {
+                total: 100,
+                truncated,
+                ..AnswerCounts::default()
+            };
+            let minute = LastMinute {
+                answers,
+                ..minute(100, 0, 0)
+            };
+            Harm::of(&minute, LateStreams::default())
+        };
+        assert_eq!(of(6).truncated.level, HarmLevel::None);
+        let harm = of(89);
+        assert_eq!(harm.answers.level, HarmLevel::Warning);
+        assert_eq!(harm.unusable.level, HarmLevel::Critical);
+        let reason = "89 % of requests end at a limit of tokens that the client did not set";
+        assert_eq!(harm.reasons, [reason]);
+    }
+
+    #[test]
+    fn clients_own_errors_leave_answers_usable() {
+        let of = |source: &str| {
+            let minute = LastMinute {
+                backend_client_errors: BTreeMap::from([(400, 40)]),
+                error_sources: [(format!("400 {source}"), 40)].into(),
+                ..minute(100, 0, 0)
+            };
+            Harm::of(&minute, LateStreams::default()).unusable.level
+        };
+        let proxy = "by a proxy in front of the engines, not by an engine";
+        assert_eq!(of(proxy), HarmLevel::Critical);
+        let template = "by engines: the chat template, tokenizer or tool parser";
+        assert_eq!(of(template), HarmLevel::Critical);
+        let context = "by engines: the prompt is longer than the context";
+        assert_eq!(of(context), HarmLevel::None);
+        let of_gateway = |reason: &str| {
+            let minute = LastMinute {
+                rejected_by_reason: [(reason.to_owned(), 40)].into(),
+                ..minute(100, 0, 0)
+            };
+            Harm::of(&minute, LateStreams::default()).unusable.level
+        };
+        assert_eq!(of_gateway(TOO_LARGE), HarmLevel::Critical);
+        assert_eq!(of_gateway("unknown_model"), HarmLevel::None);
     }
 
     #[test]

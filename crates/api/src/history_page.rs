@@ -1,4 +1,4 @@
-//! The document of `GET /history`: the latencies of the last hour, and what happened in the last days.
+//! The document of `GET /history`: the latencies of the last hour, and the events of the last days.
 
 use serde::{Deserialize, Serialize};
 use tokenweir_diagnose::VerdictSeverity;
@@ -10,54 +10,54 @@ use tokenweir_protocol::named_enum;
 pub struct HistoryPage {
     /// The latencies of the last hour.
     pub heat_map: HeatMap,
-    /// What happened, the oldest mark first.
+    /// The events of the last days, the oldest first.
     pub marks: Vec<Mark>,
 }
 
-/// The numbers of latencies of the last hour by minute and by length. Each list has one list for each minute,
-/// the oldest first; the last minute is not complete. It has a number for each bucket.
+/// The latencies of the last hour, counted for each minute and each bucket of length. A table has one list per
+/// minute, the oldest first; the last minute is not complete. A list has one number per bucket.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatMap {
-    /// Length of an interval in seconds.
+    /// Length of a minute of the table, in seconds.
     pub interval_seconds: f64,
     /// The upper bounds of all buckets but the last one, in seconds.
     pub bounds: Vec<f64>,
     /// Numbers of streams by TTFT.
     pub ttft: Vec<Vec<u32>>,
-    /// Numbers of gaps between the outputs of streams, by length.
+    /// Numbers of gaps between outputs of streams, by length.
     pub itl: Vec<Vec<u32>>,
 }
 
-/// Something that happened at a moment or for some time.
+/// An event at one moment, or a state that lasted for some time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mark {
-    /// When it began, in seconds since 1970.
+    /// Time of the event or begin of the state, in seconds since 1970.
     pub began: u64,
-    /// When it ended, in seconds since 1970; for a moment, when it began. `None`: it has not ended, or the end is
-    /// not known because the gateway stopped before.
+    /// End of the state in seconds since 1970; `began` for an event. `None`: the state has not ended, or the
+    /// gateway stopped before its end.
     pub ended: Option<u64>,
-    /// Whether it holds now.
+    /// Whether the state still holds.
     pub holds: bool,
-    /// What it is.
+    /// The kind of the event or state.
     pub kind: MarkKind,
-    /// The backend. Empty: it concerns the gateway or all backends.
+    /// The name of the backend. Empty: the mark is about the gateway or all backends.
     pub backend: String,
     /// The name of the verdict, the versions of the engine, the result of the reload, or the version of the gateway.
     pub name: String,
-    /// The severity of a verdict. `None`: it is no verdict.
+    /// The severity of a verdict. `None`: the mark is not a verdict.
     pub severity: Option<VerdictSeverity>,
     /// The cause or the meaning of a verdict, who drained the backend and why, or why the reload failed.
     pub reason: String,
 }
 
 named_enum! {
-    /// What a mark is.
+    /// The kind of a mark.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
-        /// A verdict held.
+        /// A verdict was active.
         Verdict = "verdict",
         /// A backend was drained.
         Drain = "drain",
@@ -72,7 +72,7 @@ named_enum! {
 }
 
 impl Mark {
-    /// Whether another mark is about the same thing, whatever their times.
+    /// Whether two marks differ in their times only, which means that they have one subject.
     pub fn is_same(&self, other: &Self) -> bool {
         self.kind == other.kind && self.backend == other.backend && self.name == other.name
     }

@@ -1,8 +1,6 @@
-//! The JSON documents of the admin listener. The gateway writes them, and `tokenweir top` reads
-//! them.
+//! The JSON documents of the admin listener. The gateway writes them, and `tokenweir top` reads them.
 //!
-//! When a document of another version of the gateway lacks a field, the field gets its default
-//! value.
+//! If the gateway has another version, its document can lack a field. The field then has its default value.
 
 mod answers;
 mod backend_condition;
@@ -47,15 +45,14 @@ pub struct GatewaySnapshot {
     pub policy: String,
     /// The state of the gateway.
     pub state: GatewayState,
-    /// Why the state is not `ready`, each reason as a text. Empty for `ready` and `shutting_down`.
+    /// The reasons of a state other than `ready`, each as a text. Empty for `ready` and `shutting_down`.
     pub state_reasons: Vec<String>,
     /// Whether the gateway is ready: a backend is available and the gateway is not draining.
     pub ready: bool,
     /// Why no backend is available: a summary of the states of all backends. `None`: at least one
     /// backend is available.
     pub unready_reason: Option<String>,
-    /// Whether the gateway is in panic mode: so many backends are ejected that ejections are
-    /// ignored.
+    /// Whether the gateway is in panic mode: so many backends are ejected that routing ignores ejections.
     pub panic_mode: bool,
     /// Whether the gateway is draining because of a shutdown.
     pub draining: bool,
@@ -67,8 +64,8 @@ pub struct GatewaySnapshot {
     pub requests_in_flight: usize,
     /// The number of requests in the admission queue, for each class of `admission.classes`.
     pub queue: Vec<QueueSummary>,
-    /// Waiting time of the request that has been in the admission queue longest, in seconds. `None`:
-    /// the queue is empty.
+    /// Waiting time of the request that has waited longest in the admission queue, in seconds. `None`: the
+    /// queue is empty.
     pub longest_wait_seconds: Option<f64>,
     /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
     /// no request waits for this reason.
@@ -81,12 +78,12 @@ pub struct GatewaySnapshot {
     pub streams: StreamsSummary,
     /// Totals since the start of the gateway. They include the tokens of open streams.
     pub totals: RequestTotals,
-    /// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the
-    /// start of the gateway if that is shorter.
+    /// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start of the
+    /// gateway if it started later.
     pub last_minute: LastMinute,
     /// The harm to clients in the last minute, from which the state follows.
     pub harm: Harm,
-    /// What differs most from the last hour, the strongest change first. As in `/status`.
+    /// The greatest differences from the last hour, the strongest first, as in `/status`.
     pub changes: Vec<Change>,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
@@ -94,16 +91,16 @@ pub struct GatewaySnapshot {
     pub models: Vec<GroupSummary>,
     /// The requests of each tenant. Empty: clients have no keys.
     pub tenants: Vec<GroupSummary>,
-    /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
+    /// Counts and latencies of the last hour, or since the start of the gateway if it started later.
     pub history: History,
-    /// The requests that ended most recently and the most recent slow requests, newest first.
+    /// The requests that ended most recently, and the most recent slow requests, the newest first.
     pub ended: Vec<EndedRequest>,
     /// The active verdicts of the diagnosis, as in `/status`.
     pub verdicts: Vec<Verdict>,
-    /// URL template of a trace in the trace UI, with the placeholder `{trace_id}`. `None`: no trace
-    /// UI is configured.
+    /// URL template of a trace in the trace UI, with the placeholder `{trace_id}`. `None`: the configuration
+    /// names no trace UI.
     pub trace_ui: Option<String>,
-    /// Seconds since `/metrics` was last read. `None`: it was never read.
+    /// Seconds since the last read of `/metrics`. `None`: nobody has read it.
     pub metrics_read_seconds_ago: Option<f64>,
 }
 
@@ -125,7 +122,7 @@ pub struct StreamsSummary {
     pub count: usize,
     /// Number of streams in each phase.
     pub phases: BTreeMap<String, usize>,
-    /// The streams that have been open for the longest time, at most 200.
+    /// The streams that have been open longest, at most 200.
     pub oldest: Vec<StreamSummary>,
 }
 
@@ -152,11 +149,10 @@ pub struct StreamSummary {
     pub phase: String,
     /// Seconds since the request head was read.
     pub age_seconds: f64,
-    /// Number of output tokens so far. If the events do not contain usage, each event with output
-    /// counts as one token.
+    /// Number of output tokens so far. In a stream whose events contain no usage, each event with output counts
+    /// as one token.
     pub tokens: u64,
-    /// Seconds since the last output. `None`: no output has arrived yet, or the last event has
-    /// arrived.
+    /// Seconds since the last output. `None`: no output has arrived yet, or the last event has already arrived.
     pub last_output_age_seconds: Option<f64>,
 }
 
@@ -182,7 +178,7 @@ pub struct EndedRequest {
     pub client: String,
     /// Outcome of the request, such as `ok` or `upstream_error`.
     pub outcome: String,
-    /// TTFT as the client observes it, in seconds. `None`: the response is no stream, or had no output.
+    /// TTFT as the client observes it, in seconds. `None`: the response is not a stream, or had no output.
     pub ttft_seconds: Option<f64>,
     /// Time to the first output that is not reasoning, in seconds. `None`: the response had no reasoning.
     pub first_answer_seconds: Option<f64>,
@@ -190,26 +186,26 @@ pub struct EndedRequest {
     pub duration_seconds: f64,
     /// Output tokens of the response. `None`: the response had no output tokens to count.
     pub output_tokens: Option<u64>,
-    /// Cause of a slow request, such as `engine_queue`. `None`: the request was not slow.
+    /// Cause for which the request was slow, such as `engine_queue`. `None`: the request was not slow.
     pub slow_cause: Option<String>,
     /// Trace id. `None`: the trace was not sampled.
     pub trace_id: Option<String>,
 }
 
-/// Counts and latencies of all requests of the last hour, in intervals of equal length. Each list has
-/// one value for each interval, the oldest first; the last interval is not complete.
+/// Counts and latencies of all requests of the last hour, in intervals of equal length. Each list has one value
+/// per interval, the oldest first; the last interval is not complete.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
     /// Length of an interval in seconds.
     pub interval_seconds: f64,
-    /// Seconds of the last interval that have passed so far.
+    /// Seconds of the last interval that have passed.
     pub last_seconds: f64,
     /// Number of requests that ended, for each interval.
     pub requests: Vec<u64>,
     /// Number of failed requests, for each interval.
     pub failed: Vec<u64>,
-    /// Number of responses with a status of 4xx that are not refusals, for each interval.
+    /// Number of 4xx responses that are not refusals, for each interval.
     pub client_errors: Vec<u64>,
     /// Number of refused requests, for each interval.
     pub refused: Vec<u64>,

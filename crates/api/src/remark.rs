@@ -1,11 +1,11 @@
-//! The remarks of `tokenweir doctor`: what was observed, why it matters, and the remedy. An option that adds to
-//! `/status` brings the check of its part.
+//! The remarks of `tokenweir doctor`: an observation, why it matters, and the remedy. An option that adds a
+//! part to `/status` also provides the check of this part.
 
 use serde::Serialize;
 use serde_json::Value;
 use tokenweir_protocol::named_enum;
 
-/// The check of one option: reads its part of the document of `GET /status`.
+/// The check of an option, which reads the part of the option in the document of `GET /status`.
 pub type StatusCheck = fn(&Value) -> Vec<Remark>;
 
 named_enum! {
@@ -21,36 +21,36 @@ named_enum! {
     }
 }
 
-/// A remark of a check about one backend, or about the deployment as a whole.
+/// The result of a check about one backend, or about the whole deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// The severity.
+    /// How severe the observation is.
     pub severity: FindingSeverity,
-    /// What was observed.
+    /// The observation, as a sentence.
     pub observation: String,
     /// Why the observation matters.
     pub reason: String,
-    /// The flag, environment variable or command that corrects the problem. `None`: unknown.
+    /// The flag, environment variable or command that corrects the problem. `None`: no remedy is known.
     pub remedy: Option<String>,
 }
 
 impl Remark {
-    /// A remark of severity `note`.
+    /// A remark of severity `note`, without a reason and without a remedy.
     pub fn note(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Note, observation)
     }
 
-    /// A remark of severity `warning`.
+    /// A remark of severity `warning`, without a reason and without a remedy.
     pub fn warning(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Warning, observation)
     }
 
-    /// A remark of severity `error`.
+    /// A remark of severity `error`, without a reason and without a remedy.
     pub fn error(observation: impl Into<String>) -> Self {
         Self::new(FindingSeverity::Error, observation)
     }
 
-    /// A remark of this severity, without a reason and a remedy.
+    /// A remark of this severity, without a reason and without a remedy.
     pub fn new(severity: FindingSeverity, observation: impl Into<String>) -> Self {
         Self {
             severity,
@@ -68,7 +68,7 @@ impl Remark {
         }
     }
 
-    /// Sets the remedy.
+    /// Sets the flag, environment variable or command that corrects the problem.
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
             remedy: Some(remedy.into()),

@@ -3,11 +3,12 @@
 
 use super::alert_texts::AlertTexts;
 use super::anomaly;
+use super::arbitration::arbitrate;
 use super::changes::{ChangeTimes, early_changes, has_unexplained_harm, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::facts::FactHistory;
-use super::fleet::{FleetDiagnoser, FleetObservation, name_differences};
+use super::fleet::{FleetDiagnoser, FleetObservation, RecentReload, name_differences};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence, name_other_gateways};
@@ -87,8 +88,6 @@ const MAX_CHANGED_FACTS: usize = 2;
 /// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
-// === impl Diagnoser ===
-
 impl Diagnoser {
     /// Adds a sample of each backend and diagnoses them at `now`, without a gateway. Backends
     /// without a sample are forgotten.
@@ -121,6 +120,14 @@ impl Diagnoser {
         gateways.for_each(|gateway| gateway.is_disturbed = is_disturbed);
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
+        name_differences(&mut diagnosis.verdicts, &fleet.backends);
+        if fleet.gateway.connected_gateways == 0 {
+            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
+            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
+            name_other_gateways(&mut diagnosis.verdicts, &up);
+        }
+        let client = fleet.main_client.as_deref();
+        arbitrate(&mut diagnosis.verdicts, &fleet.backends, client);
         // The sort is stable, so verdicts about the fleet come first at the same severity.
         diagnosis
             .verdicts
@@ -128,13 +135,11 @@ impl Diagnoser {
         let facts = self.facts.observe(&fleet.backends, now);
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
-        name_differences(&mut diagnosis.verdicts, &fleet.backends);
-        if fleet.gateway.connected_gateways == 0 {
-            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
-            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
-            name_other_gateways(&mut diagnosis.verdicts, &up);
-        }
         diagnosis.has_unexplained_harm = has_unexplained_harm(&diagnosis.verdicts, fleet);
+        if diagnosis.has_unexplained_harm {
+            let reload = fleet.reload.as_ref().and_then(RecentReload::change);
+            diagnosis.changes.splice(0..0, reload);
+        }
         diagnosis.alert_texts = self.alert_texts.of(&diagnosis.verdicts);
         diagnosis
     }
@@ -228,9 +233,12 @@ impl Diagnoser {
             let models = models.get(&backend.id).copied().unwrap_or_default();
             let is_unasked =
                 !models.is_empty() && models.iter().all(|model| !requested.contains(model));
+            // A canary request shows this condition without requests of clients.
+            let has_silent_canary = backend.history.has_silent_canary();
             for (rule, state) in RULES.iter().zip(&mut backend.rules) {
                 state.has_expired = match rule.load_dependence() {
                     LoadDependence::None => false,
+                    LoadDependence::Requests if has_silent_canary && rule.name == "stalls" => false,
                     LoadDependence::Backend => is_expired,
                     LoadDependence::Requests => is_fleet_idle || is_unasked,
                 };
@@ -308,8 +316,6 @@ impl Diagnoser {
             .extend(anomaly::anomalies(id, &evaluation));
     }
 }
-
-// === impl BackendDiagnosis ===
 
 impl BackendDiagnosis {
     fn new(id: BackendId) -> Self {
@@ -412,8 +418,6 @@ impl BackendDiagnosis {
     }
 }
 
-// === impl RuleState ===
-
 impl RuleState {
     /// Whether the backend got too few requests since the last match to show that the condition of the rule
     /// has ended. `is_found`: whether the current evaluation found the condition.
@@ -490,19 +494,19 @@ impl RuleState {
         let is_critical = is_critical && rule.is_about_requests();
         let severity = if is_critical {
             VerdictSeverity::Critical
-        } else if rule_match.is_minor {
-            VerdictSeverity::Warning
         } else {
-            rule.severity
+            rule_match.severity.unwrap_or(rule.severity)
         };
+        let description = rule.description();
+        let cause = rule_match.cause.as_deref().map(str::to_owned);
+        let verdict = description.verdict(severity, cause);
         Some(Verdict {
             confidence: Confidence::from_signals(rule_match.signals),
+            origin: rule_match.origin.unwrap_or(verdict.origin),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
-            ..rule
-                .description()
-                .verdict(severity, rule_match.cause.as_deref().map(str::to_owned))
+            ..verdict
         })
     }
 }

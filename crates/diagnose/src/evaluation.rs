@@ -5,7 +5,7 @@ use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
     WindowMeasure,
 };
-use super::verdict::Evidence;
+use super::verdict::{Evidence, Origin, VerdictSeverity};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -29,8 +29,10 @@ pub(super) struct RuleMatch {
     pub(super) signals: usize,
     /// The cause. `None`: unknown.
     pub(super) cause: Option<Cow<'static, str>>,
-    /// Whether the match is a warning although the rule is critical: few requests are concerned.
-    pub(super) is_minor: bool,
+    /// Where the match places the cause. `None`: where its rule places it.
+    pub(super) origin: Option<Origin>,
+    /// The severity of the match. `None`: that of its rule.
+    pub(super) severity: Option<VerdictSeverity>,
     /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
     /// remedy of the rule applies.
     pub(super) remedy: Option<String>,
@@ -191,8 +193,6 @@ pub(super) fn has_queue(history: &BackendHistory) -> bool {
         && window.fraction_at_least(StepSignal::Waiting, 2.0) >= 0.8
 }
 
-// === impl RuleMatch ===
-
 impl RuleMatch {
     /// Creates a match with this number of independent signals and this evidence.
     pub(super) fn new(signals: usize, evidence: Vec<Evidence>) -> Self {
@@ -209,6 +209,12 @@ impl RuleMatch {
             cause: Some(cause.into()),
             ..self
         }
+    }
+
+    /// Sets where the match places the cause.
+    pub(super) fn at(self, origin: Origin) -> Self {
+        let origin = Some(origin);
+        Self { origin, ..self }
     }
 
     /// Sets the remedy for this match.

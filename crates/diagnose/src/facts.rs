@@ -3,7 +3,7 @@
 use super::changes::common_subject;
 use super::fleet::FleetBackend;
 use super::verdict::Change;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 
@@ -27,6 +27,8 @@ struct FactChange {
 
 /// Time for which a change is shown.
 const SHOWN_FOR: Duration = Duration::from_mins(15);
+/// Maximum number of backends whose common change names them.
+const MAX_NAMED: usize = 3;
 /// Maximum number of changes that are kept.
 const MAX_KEPT: usize = 256;
 
@@ -65,7 +67,12 @@ impl FactHistory {
         let mut shown: Vec<Change> = Vec::new();
         for change in self.changes.iter().rev() {
             let same = self.changes.iter().filter(|other| change.is_same(other));
-            let common = common_subject(same.count(), backends);
+            let names: BTreeSet<&str> = same.map(|other| other.backend.as_str()).collect();
+            let mut common = common_subject(names.len(), backends);
+            if (2..=MAX_NAMED).contains(&names.len()) && names.len() < backends {
+                let names: Vec<&str> = names.into_iter().collect();
+                common = Some(names.join(" and "));
+            }
             let subject = common.as_deref().unwrap_or(change.backend.as_str());
             let FactChange {
                 name,
@@ -110,6 +117,7 @@ mod tests {
     fn fleet(lengths: &[u32]) -> Vec<FleetBackend> {
         let backend = |(number, length): (usize, &u32)| FleetBackend {
             id: BackendId::new(&format!("gpu-{number}")),
+            host: "127.0.0.1".into(),
             models: Vec::new(),
             state: Availability::Available,
             is_up: true,
@@ -135,6 +143,10 @@ mod tests {
         assert_eq!(facts.observe(&fleet(&[8, 8]), at(0)), []);
         let one = ["gpu-0: max_model_len 2, before 8"];
         assert_eq!(words(facts.observe(&fleet(&[2, 8]), at(5))), one);
+        let mut of_three = FactHistory::default();
+        of_three.observe(&fleet(&[8, 8, 8]), at(0));
+        let two = ["gpu-0 and gpu-2: max_model_len 2, before 8"];
+        assert_eq!(words(of_three.observe(&fleet(&[2, 8, 2]), at(5))), two);
         let all = ["all backends: max_model_len 2, before 8"];
         assert_eq!(words(facts.observe(&fleet(&[2, 2]), at(10))), all);
         assert_eq!(words(facts.observe(&fleet(&[2, 2]), at(904))), all);

@@ -8,6 +8,7 @@
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! anomaly  the same values, compared with the last hour ─► changes: the strongest ones in words
+//! arbitration  a verdict that another one explains follows from it
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
 //! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule
@@ -18,6 +19,8 @@ mod harm;
 mod history;
 mod verdict;
 
+mod fatal_requests;
+
 mod fleet;
 
 mod debounce;
@@ -25,6 +28,7 @@ mod evaluation;
 mod request_counters;
 
 mod anomaly;
+mod arbitration;
 mod changes;
 mod rules;
 
@@ -37,12 +41,14 @@ mod diagnoser;
 pub use anomaly::measure_names;
 pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
+pub use fatal_requests::RequestEnds;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, ObservedTtft,
-    RecentCounts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, LimitedClient,
+    ObservedTtft, RecentCounts, RecentReload, RecentStarts, SettingValue, SlowUpload,
+    UnforwardedCounts, VersionTakenOut,
 };
-pub use harm::{HARMED_SHARE, is_critical_harm};
+pub use harm::{HARMED_SHARE, is_critical_harm, is_fault_of_servers};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     GpuCondition, LONG_WINDOW, SLOW_START,
@@ -50,6 +56,6 @@ pub use history::{
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
-    AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence,
+    AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence, Origin,
     UndeterminedRule, Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

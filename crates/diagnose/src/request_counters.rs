@@ -1,9 +1,11 @@
 //! Counters of the gateway's requests at each backend. The diagnosis reads and resets the counters.
 
+use super::fatal_requests::RequestEnds;
 use super::fleet::{AttemptCounts, AttemptFailures, SlowUpload, UnforwardedCounts};
 use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
-use std::collections::{BTreeMap, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +27,7 @@ pub struct BackendRequestCounters {
     unserved_models: Mutex<BTreeMap<String, u64>>,
     /// The requests that the gateway itself ended or waited for.
     unforwarded: Mutex<UnforwardedCounts>,
+    ends: Mutex<RequestEnds>,
     known_prompts: Mutex<KnownPrompts>,
 }
 
@@ -48,6 +51,9 @@ const SLOW_UPLOAD: Duration = Duration::from_secs(1);
 const SLOW_UPLOAD_RATE: f64 = 250e3;
 /// Maximum number of slow uploads that are kept between two diagnoses.
 const MAX_UPLOADS: usize = 256;
+/// The reason of a refused key, and that of a key that was in an earlier keys file.
+const INVALID_KEY: &str = "invalid_api_key";
+const REMOVED_KEY: &str = "removed_key";
 /// The output format of structured output.
 const STRUCTURED: &str = "json";
 /// A prompt with at least this many tokens is compared with shorter ones.
@@ -62,8 +68,6 @@ const MAX_REPETITIVE_PIECES: u8 = 8;
 /// Maximum number of models without a backend whose requests are counted. Without a maximum, the number of
 /// names would grow for months, because LoRA adapters are added and removed.
 const MAX_UNSERVED_MODELS: usize = 256;
-
-// === impl BackendRequestCounters ===
 
 impl BackendRequestCounters {
     /// Sets the backends whose requests are counted. Keeps the existing counters of these backends, and
@@ -110,6 +114,11 @@ impl BackendRequestCounters {
         std::mem::take(&mut lock(&self.unforwarded))
     }
 
+    /// Returns the requests that ended since the last call, and resets them.
+    pub fn take_ends(&self) -> RequestEnds {
+        std::mem::take(&mut lock(&self.ends))
+    }
+
     /// Counts the end of a request by the gateway, and a slow upload.
     fn count_unforwarded(&self, record: &RequestRecord) {
         let is_slow = |time: &Duration| {
@@ -149,25 +158,8 @@ impl BackendRequestCounters {
         (bytes as f64 / prompt.bytes.max(1) as f64).min(1.0)
     }
 
-    fn count_attempts(&self, record: &RequestRecord) {
-        let backends = self.backends.load();
-        for (index, attempt) in record.attempts.iter().enumerate() {
-            if let Some(counters) = backends.get(&attempt.backend) {
-                let (_, counts) = &mut *lock(&counters.ended);
-                counts.attempts += 1;
-                if let Some(kind) = record.backend_failure(index) {
-                    let status = attempt.status.filter(|status| *status >= 400);
-                    let seconds = seconds_until_failure(record, attempt);
-                    counts.add_failures(&AttemptFailures {
-                        kind,
-                        status,
-                        count: 1,
-                        seconds,
-                        squares: seconds * seconds,
-                    });
-                }
-            }
-        }
+    /// Counts a request for a model that no backend lists.
+    fn count_unserved(&self, record: &RequestRecord) {
         let is_unserved = record.attempts.is_empty()
             && record.status == Some(UNKNOWN_MODEL_STATUS)
             && record.model.is_label_value();
@@ -188,18 +180,24 @@ impl Sink for BackendRequestCounters {
     }
 
     fn finished(&self, records: &[&RequestRecord]) {
+        let backends = self.backends.load();
         for record in records {
-            self.count_attempts(record);
+            self.count_unserved(record);
             self.count_unforwarded(record);
+            lock(&self.ends).add(record);
             let known_share = self.known_share(record);
-            if let Some(counters) = self.counters(record) {
-                counters.on_finished(record, known_share);
+            for (index, attempt) in record.attempts.iter().enumerate() {
+                let Some(counters) = backends.get(&attempt.backend) else {
+                    continue;
+                };
+                counters.on_attempt(record, index, attempt);
+                if index + 1 == record.attempts.len() {
+                    counters.on_finished(record, known_share);
+                }
             }
         }
     }
 }
-
-// === impl BackendCounters ===
 
 impl BackendCounters {
     fn on_first_output(&self, ttft: Duration) {
@@ -211,18 +209,46 @@ impl BackendCounters {
         );
     }
 
+    /// Counts an attempt of a request, which is its attempt `index`.
+    fn on_attempt(&self, record: &RequestRecord, index: usize, attempt: &Attempt) {
+        let (requests, counts) = &mut *lock(&self.ended);
+        counts.attempts += 1;
+        requests.refused_attempts += u64::from(matches!(attempt.status, Some(400..=499)));
+        if let Some(kind) = record.backend_failure(index) {
+            let status = attempt.status.filter(|status| *status >= 400);
+            let seconds = seconds_until_failure(record, attempt);
+            counts.add_failures(&AttemptFailures {
+                kind,
+                status,
+                error_source: record.error_source(index),
+                count: 1,
+                seconds,
+                squares: seconds * seconds,
+            });
+        }
+    }
+
+    /// Counts a request at the backend of its last attempt.
     fn on_finished(&self, record: &RequestRecord, known_share: f64) {
         let (counts, _) = &mut *lock(&self.ended);
         counts.finished += 1;
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
         counts.buffered += u64::from(is_buffered(record));
+        count_head(counts, record);
         count_first_output(counts, record);
         count_arrivals(counts, record);
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
-            let tokens = answer_tokens(record);
+            // If the count of the engine contradicts the response, it is estimated.
+            let has_wrong_usage = record.has_wrong_usage();
+            let tokens = if has_wrong_usage {
+                record.observed.estimated_tokens
+            } else {
+                record.output_tokens().unwrap_or_default()
+            };
+            counts.wrong_usages += u64::from(has_wrong_usage);
             counts.served_tokens += tokens;
             counts.served_roots += (tokens as f64).sqrt();
             count_text(counts, &record.observed.text_sample);
@@ -237,7 +263,7 @@ impl BackendCounters {
         let Some(decision) = &record.decision else {
             return;
         };
-        let chosen = decision.selected().candidate;
+        let chosen = decision.selected_candidate();
         counts.prompt_tokens += chosen.prompt;
         counts.reusable_tokens += decision.max_cached_tokens();
         counts.reusable_here_tokens += chosen.cached;
@@ -261,6 +287,10 @@ impl BackendCounters {
 /// Why the gateway itself ended a request: the reason of its error, or the timeout that ended the response.
 /// `None`: a backend or the client ended it.
 fn own_end(record: &RequestRecord) -> Option<&'static str> {
+    // Only a key that was valid before has a name.
+    if record.refusal == Some(INVALID_KEY) && record.caller.is_some() {
+        return Some(REMOVED_KEY);
+    }
     match record.end {
         Termination::IdleTimeout => Some("timeout_idle"),
         Termination::TotalTimeout => Some("total_timeout"),
@@ -277,6 +307,15 @@ fn client_name(record: &RequestRecord) -> String {
     }
 }
 
+/// Counts the wait for the response head of an ended request.
+fn count_head(counts: &mut BackendRequestCounts, record: &RequestRecord) {
+    let timings = &record.timings;
+    if let (Some(sent), Some(head)) = (timings.sent, timings.headers) {
+        counts.heads += 1;
+        counts.head_seconds += head.saturating_duration_since(sent).as_secs_f64();
+    }
+}
+
 /// Counts the wait for the first output of an ended stream, by the kind of its prompt.
 fn count_first_output(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     let Some(wait) = record.upstream_ttft() else {
@@ -284,7 +323,7 @@ fn count_first_output(counts: &mut BackendRequestCounts, record: &RequestRecord)
     };
     let seconds = wait.as_secs_f64();
     let prompt = record.decision.as_ref();
-    let prompt = prompt.map_or(0.0, |decision| decision.selected().candidate.prompt);
+    let prompt = prompt.map_or(0.0, |decision| decision.selected_candidate().prompt);
     if record.options.has_media {
         counts.media_outputs += 1;
         counts.media_seconds += seconds;
@@ -321,15 +360,6 @@ fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     })
 }
 
-/// Output tokens of a response. If the count of the engine contradicts the response, it is estimated.
-fn answer_tokens(record: &RequestRecord) -> u64 {
-    if record.has_wrong_usage() {
-        record.observed.estimated_tokens
-    } else {
-        record.output_tokens().unwrap_or_default()
-    }
-}
-
 /// Counts how the engine ended a response, and what the response contains against what its request asked for.
 fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     let Some(end) = record.response_end() else {
@@ -339,7 +369,6 @@ fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     counts.empty_responses += u64::from(end == ResponseEnd::Empty);
     counts.cut_responses += u64::from(end == ResponseEnd::Cut);
     counts.reasoning_alone += u64::from(record.is_reasoning_alone());
-    counts.wrong_usages += u64::from(record.has_wrong_usage());
     let damaged = record.has_damaged_text();
     counts.sampled_texts += u64::from(damaged.is_some());
     counts.damaged_texts += u64::from(damaged == Some(true));

@@ -12,9 +12,9 @@ pub struct GatewaySettings {
     pub listen: SocketAddr,
     /// The admin listener.
     pub admin: SocketAddr,
-    /// Whether clients need API keys.
+    /// Whether clients must send API keys.
     pub has_keys: bool,
-    /// Whether the admin listener needs a token.
+    /// Whether the admin listener requires a token.
     pub has_admin_token: bool,
     /// The backends of the configuration file.
     pub backends: Vec<ConfiguredBackend>,
@@ -24,7 +24,7 @@ pub struct GatewaySettings {
     pub objective_models: Vec<(String, String)>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// Number of waiting requests from which a backend counts as full. `None`: no limit.
+    /// A backend counts as full from this number of waiting requests on. `None`: there is no limit.
     pub max_waiting: Option<u32>,
     /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,
@@ -32,8 +32,8 @@ pub struct GatewaySettings {
     pub scrape_timeout: Duration,
     /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
-    /// Whether the gateway subscribes to the KV events of backends. `None`: only to those of a backend whose
-    /// event publisher can be reached and whose URL is not `https`.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: it subscribes if the event
+    /// publisher of a backend can be reached and the URL of the backend is not `https`.
     pub kv_events: Option<bool>,
 }
 
@@ -56,16 +56,15 @@ pub struct ConfiguredBackend {
 pub struct ConfiguredModel {
     /// The model name that clients use.
     pub name: String,
-    /// The model name that backends use. `None`: the same name.
+    /// The model name that backends use. `None`: backends use `name` too.
     pub served_as: Option<String>,
-    /// The names of the only backends that may serve the model. `None`: all backends that have the
-    /// model.
+    /// The names of the backends that may serve the model. `None`: all backends that list the model.
     pub backends: Option<Vec<String>>,
 }
 
 impl GatewaySettings {
-    /// Whether the gateway subscribes to the KV events of a backend. `None`: only if the event publisher of
-    /// the backend can be reached and the URL of the backend is not `https`.
+    /// Whether the gateway subscribes to the KV events of a backend. `None`: it subscribes only if the event
+    /// publisher of the backend can be reached and the URL of the backend is not `https`.
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self
             .backends

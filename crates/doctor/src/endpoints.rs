@@ -1,15 +1,13 @@
-//! The paths of vLLM that clients should not reach: their risks, and the settings that disable
-//! them. The list is from vLLM 0.32 and 0.33. `/inference/v1/generate` and the paths that render
-//! prompts are not in the list: vLLM registers them even if they are disabled, so an `OPTIONS`
-//! request cannot show whether they are enabled.
+//! The paths of vLLM 0.32 and 0.33 that clients should not reach, with their risks and the settings that
+//! disable them. `/inference/v1/generate` and the paths that render prompts are missing here: vLLM registers
+//! them even if they are disabled, so an `OPTIONS` request cannot show whether they are enabled.
 
 use super::finding::FindingSeverity;
 
 /// A group of paths that one setting of vLLM enables.
 pub(super) struct EndpointGroup {
-    /// The purpose of the paths, worded as the subject of a sentence.
+    /// The purpose of the paths. The text is the subject of a sentence.
     pub(super) purpose: &'static str,
-    /// The paths.
     pub(super) paths: &'static [&'static str],
     /// The severity of the finding if a path is reachable.
     pub(super) severity: FindingSeverity,
@@ -110,8 +108,8 @@ pub(super) const ENDPOINT_GROUPS: [EndpointGroup; 8] = [
     },
 ];
 
-/// Paths that use the engine or its tokenizer, and that vLLM serves without a key even if it was
-/// started with `--api-key`.
+/// Paths that use the engine or its tokenizer. vLLM serves them without a key even if it was started with
+/// `--api-key`.
 pub(super) const UNAUTHENTICATED_PATHS: [&str; 8] = [
     "/invocations",
     "/tokenize",

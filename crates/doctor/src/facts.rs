@@ -1,4 +1,4 @@
-//! The gathered facts, which the checks examine: the responses of backends, the state of the gateway, and the
+//! The gathered facts that the checks examine: the responses of backends, the state of the gateway, and the
 //! response of the trace collector.
 
 use crate::configuration::GatewaySettings;
@@ -9,26 +9,26 @@ use tokenweir_api::StatusCheck;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_request::record::{ObservedResponse, Timings};
 
-/// All facts that doctor gathers before the checks run.
+/// All facts that the doctor gathers before the checks run.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
 pub struct DoctorFacts {
-    /// The settings of the gateway. If no configuration is known, these are the default settings.
+    /// The settings of the gateway, or the default settings if no configuration is known.
     pub config: GatewaySettings,
     /// Whether a configuration is known.
     pub is_configured: bool,
     /// The facts about each backend.
     pub backends: Vec<BackendFacts>,
-    /// The facts about the running gateway that the option `--admin` names, or why that gateway did not
-    /// respond. `None`: the option was not given.
+    /// The facts about the running gateway at the URL of the option `--admin`, or why it did not respond.
+    /// `None`: the option was not given.
     pub gateway: Option<Result<GatewayFacts, GatherError>>,
     /// The reasons why a gateway does not start with the configuration file on this machine, such as a
     /// missing certificate.
     pub start_problems: Vec<String>,
     /// The facts about the trace collector. `None`: no configuration names a collector.
     pub collector: Option<CollectorFacts>,
-    /// The checks of the options, which read the status of the gateway.
-    pub status_checks: &'static [StatusCheck],
+    /// The checks of the options. They read the status of the gateway.
+    pub status_checks: Vec<StatusCheck>,
 }
 
 /// The facts about one backend.
@@ -46,19 +46,20 @@ pub struct BackendFacts {
     pub version: GatherResult,
     /// The response to `GET /v1/models`.
     pub models: GatherResult,
-    /// The response to `GET /v1/models` without a key. `None`: not requested, because the other requests had
-    /// no key either.
+    /// The response to `GET /v1/models` without a key. `None`: this request was not sent, because the other
+    /// requests had no key either.
     pub models_without_key: Option<GatherResult>,
     /// The response to the request for the metrics page.
     pub metrics: GatherResult,
-    /// The tested paths, each with the status of the response to an `OPTIONS` request. `None`: no response.
+    /// The tested paths, each with the status of the response to an `OPTIONS` request. `None`: no response
+    /// arrived.
     pub options: Vec<(&'static str, Option<StatusCode>)>,
     /// The response to `GET /kv_event_sources` without a key.
     pub event_sources: GatherResult,
     /// Whether a connection to the first publisher of KV events could be opened. `None`: the backend lists no
     /// publisher.
     pub publisher_answers: Option<bool>,
-    /// How long the backend keeps an idle connection open. `None`: not measured.
+    /// How long the backend keeps an idle connection open. `None`: this was not measured.
     pub idle: Option<IdleConnection>,
     /// The result of the probe, a small streaming request. `None`: no probe was sent.
     pub probe: Option<Result<StreamProbe, GatherError>>,
@@ -67,35 +68,35 @@ pub struct BackendFacts {
 /// The API key or token for a server.
 #[derive(Debug, Clone)]
 pub enum TargetKey {
-    /// No key.
+    /// No key is configured.
     None,
     /// The value of the `Authorization` header.
     Known(HeaderValue),
-    /// The key cannot be read, for this reason. Requests are sent without a key.
+    /// The key cannot be read, for the stated reason. Requests are sent without a key.
     Missing(String),
 }
 
 /// The response to a request, or why there was no response.
 pub type GatherResult = Result<GatheredResponse, GatherError>;
 
-/// A complete response to a request of doctor.
+/// A complete response to a request of the doctor.
 #[derive(Debug, Clone)]
 pub struct GatheredResponse {
-    /// The status.
+    /// The HTTP status of the response.
     pub status: StatusCode,
-    /// The headers.
+    /// The headers of the response.
     pub headers: HeaderMap,
-    /// The body.
+    /// The body of the response.
     pub body: Bytes,
-    /// The local wall clock before the request was sent.
+    /// The local wall-clock time before the request was sent.
     pub sent_at: SystemTime,
-    /// The local wall clock after the response head had arrived.
+    /// The local wall-clock time after the response head arrived.
     pub received_at: SystemTime,
     /// Time from the request to the last byte of the response.
     pub took: Duration,
 }
 
-/// Why a request of doctor got no complete response.
+/// Why a request of the doctor got no complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GatherError {
     /// The connection could not be opened.
@@ -110,12 +111,12 @@ pub enum GatherError {
     Timeout(Duration),
     /// The response body was larger than the limit of the doctor.
     TooLarge,
-    /// The doctor did not send the request, because an earlier request to the target failed or because the
-    /// check does not apply to the target.
+    /// The doctor did not send the request: an earlier request to the server failed, or the check does not
+    /// apply to the server.
     NotAttempted,
 }
 
-/// The state of a connection that was left idle after a response.
+/// The state of a connection after an idle time that follows a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleConnection {
     /// The backend closed the connection after this idle time.
@@ -141,7 +142,7 @@ pub struct StreamProbe {
     pub arrivals: Vec<Instant>,
     /// The first bytes of the body as text, for messages.
     pub excerpt: String,
-    /// The time limit after which the stream was aborted. `None`: the stream was not aborted.
+    /// The time limit at which the stream was aborted. `None`: the stream was not aborted.
     pub gave_up_after: Option<Duration>,
 }
 
@@ -152,7 +153,7 @@ pub struct GatewayFacts {
     pub url: BackendAddress,
     /// The JSON document of `/status`, or why the document cannot be read.
     pub status: Result<serde_json::Value, String>,
-    /// Why the configuration of the gateway could not be parsed. `None`: it could be parsed.
+    /// Why the configuration of the gateway could not be parsed. `None`: parsing succeeded.
     pub config_problem: Option<String>,
 }
 
@@ -163,7 +164,7 @@ pub struct CollectorFacts {
     pub endpoint: String,
     /// The OTLP protocol: `grpc` or `http/protobuf`.
     pub protocol: &'static str,
-    /// Why the collector did not accept an empty export request. `None`: it accepted the request.
+    /// Why the collector did not accept an empty export request. `None`: the collector accepted it.
     pub problem: Option<String>,
 }
 

@@ -3,14 +3,14 @@
 use serde::Serialize;
 pub use tokenweir_api::{FindingSeverity, Remark};
 
-/// A remark with its check and the backends that it applies to.
+/// A remark with the name of its check and with the backends to which it applies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The name of the check.
     pub check: &'static str,
     /// The names of the backends. Empty: the finding is about the deployment as a whole.
     pub backends: Vec<String>,
-    /// The remark.
+    /// The observation, why it matters, and the remedy.
     #[serde(flatten)]
     pub remark: Remark,
 }

@@ -1,4 +1,4 @@
-//! Interprets the gathered responses of a backend in the same way as the gateway does.
+//! Interprets the gathered responses of a backend as the gateway interprets them.
 
 use super::facts::{BackendFacts, GatherResult, GatheredResponse, StreamProbe};
 use http::header::{CONTENT_TYPE, HeaderName, SERVER, VIA};
@@ -11,11 +11,10 @@ use tokenweir_engine::model::{ModelList, ServedModel};
 /// The header that a tokenweir gateway sets on its own error responses.
 const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");
 
-/// Two events that arrive within less than this time count as bunched, that is, as arriving together. No
-/// engine generates the tokens of one stream this fast, so a buffer on the path must have delayed the earlier
-/// event.
+/// Two events count as bunched if they arrive within less than this time. No engine generates the tokens of one
+/// stream so fast, so a buffer on the path must have delayed the earlier event.
 const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
-/// Minimum number of events with output in a stream for a finding about bunched events.
+/// A finding about bunched events needs a stream with at least this number of events with output.
 const MIN_BUNCHED_EVENTS: usize = 4;
 
 /// A listener of a tokenweir gateway.
@@ -33,7 +32,6 @@ pub(super) enum GatewayListener {
 pub(super) struct VllmVersion(pub(super) u32, pub(super) u32);
 
 impl GatheredResponse {
-    /// Whether the status is 200.
     pub(super) fn is_ok(&self) -> bool {
         self.status == StatusCode::OK
     }
@@ -45,22 +43,22 @@ impl GatheredResponse {
         self.is_ok() && lines.any(|line| line.starts_with(b"tokenweir_"))
     }
 
-    /// The load, if the response is a metrics page. `None`: no page, or no metric that the gateway
-    /// understands.
+    /// The load, if the response is a metrics page. `None`: the response is not a metrics page, or the gateway
+    /// knows none of its metrics.
     pub fn load(&self) -> Option<EngineLoad> {
         let load = self.is_ok().then(|| EngineLoad::read(&self.body));
         load.filter(EngineLoad::is_understood)
     }
 
-    /// The value of a header as text. `None`: no such header, or not text.
+    /// The value of a header as text. `None`: the header is missing, or its value is not text.
     pub(super) fn header(&self, name: HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 }
 
 impl BackendFacts {
-    /// The addresses at which the engine says that it publishes KV events. The result is empty if there are
-    /// none, or if they are not known.
+    /// The addresses at which the engine says that it publishes KV events. Empty: the engine states none, or
+    /// its statement is unknown.
     pub(super) fn event_endpoints(&self) -> Vec<String> {
         let answer = ok_response(&self.event_sources);
         let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
@@ -85,7 +83,7 @@ impl BackendFacts {
         Some(version.get("version")?.as_str()?.to_owned())
     }
 
-    /// The parsed version of a vLLM server. `None` for other servers and unusual version strings.
+    /// The parsed version of a vLLM server. `None`: another server, or an unusual version text.
     pub(super) fn version_number(&self) -> Option<VllmVersion> {
         if self.is_vllm() {
             VllmVersion::parse(&self.version_text()?)
@@ -99,7 +97,7 @@ impl BackendFacts {
         ModelList::read(&ok_response(&self.models)?.body).map(|list| list.models)
     }
 
-    /// The load from the metrics page. `None`: no page, or no metric that the gateway understands.
+    /// The load from the metrics page. `None`: there is no page, or the gateway knows none of its metrics.
     pub fn load(&self) -> Option<EngineLoad> {
         self.metrics.as_ref().ok()?.load()
     }
@@ -109,8 +107,8 @@ impl BackendFacts {
         ok_response(&self.metrics).map(|answer| &*answer.body)
     }
 
-    /// The kind of inference server, derived from its model list, or if that is not possible, from its
-    /// metrics. `None`: unknown.
+    /// The kind of inference server. Its model list determines the kind, or else its metrics. `None`: the kind
+    /// is unknown.
     pub fn server(&self) -> Option<EngineKind> {
         let models = self.served();
         let first = models.as_ref().and_then(|models| models.first());
@@ -118,13 +116,12 @@ impl BackendFacts {
         first.and_then(|model| model.server).or_else(by_metrics)
     }
 
-    /// Whether the server is vLLM.
     pub(super) fn is_vllm(&self) -> bool {
         self.server() == Some(EngineKind::Vllm)
     }
 
-    /// Whether the server is vLLM with its Rust front end. Only this front end always sends metrics in the
-    /// format `OpenMetrics`.
+    /// Whether the server is vLLM with its Rust front end, the only one that always sends metrics in the format
+    /// `OpenMetrics`.
     pub fn is_rust_front_end(&self) -> bool {
         let media_type = ok_response(&self.metrics).and_then(|answer| answer.header(CONTENT_TYPE));
         let is_openmetrics =
@@ -132,8 +129,8 @@ impl BackendFacts {
         self.is_vllm() && is_openmetrics
     }
 
-    /// The listener of a tokenweir gateway that responded instead of a backend. `None`: the server
-    /// is no gateway.
+    /// The listener of a tokenweir gateway that responded instead of a backend. `None`: the server is not a
+    /// gateway.
     pub(super) fn gateway_listener(&self) -> Option<GatewayListener> {
         let has_metrics = self
             .metrics
@@ -155,7 +152,7 @@ impl BackendFacts {
         is_gateway.then_some(GatewayListener::Clients { has_metrics })
     }
 
-    /// Whether the server responded and is no gateway, so that the checks of backends apply to it.
+    /// Whether the server responded and is not a gateway, so that the checks of backends apply to it.
     pub(super) fn is_backend(&self) -> bool {
         self.is_reached() && self.gateway_listener().is_none()
     }
@@ -168,8 +165,8 @@ impl BackendFacts {
             .is_ok_and(|answer| is_refusal(answer.status))
     }
 
-    /// The response header that shows a proxy in front of the backend, as `name: value`. vLLM
-    /// itself sends `server: uvicorn` or no `server` header. `None`: no such header.
+    /// The response header that shows a proxy in front of the backend, as `name: value`. `None`: there is no
+    /// such header. vLLM itself sends `server: uvicorn` or no `server` header.
     pub(super) fn intermediary_header(&self) -> Option<String> {
         let probe = self.probe.as_ref().and_then(|probe| probe.as_ref().ok());
         let pages = [&self.version, &self.models, &self.metrics];
@@ -178,13 +175,11 @@ impl BackendFacts {
         headers.find_map(proxy_header)
     }
 
-    /// Whether a path exists, from the status of an `OPTIONS` request: 405 means that it exists.
-    /// `None`: unknown, because there was no response or the server does not respond with 404 for
-    /// unknown paths.
+    /// Whether a path exists, judged by the status of an `OPTIONS` request: 405 means that it exists. `None`:
+    /// unknown, because no response arrived, or the server does not answer unknown paths with 404.
     pub(super) fn has_path(&self, path: &str) -> Option<bool> {
         let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
-        // Unless the server responds with 404 to an unknown path, other statuses do not show which paths
-        // exist.
+        // Only a server that answers an unknown path with 404 shows by other statuses which paths exist.
         if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
             return None;
         }
@@ -193,9 +188,8 @@ impl BackendFacts {
 }
 
 impl StreamProbe {
-    /// The number of events with output that arrived within [`MAX_BUNCHED_GAP`] of the previous event.
-    /// `None`: fewer than three quarters of the gaps between events are shorter than this, or there are too
-    /// few events.
+    /// The number of events with output that arrived within [`MAX_BUNCHED_GAP`] of the previous event. `None`:
+    /// fewer than three quarters of the gaps are so short, or there are too few events.
     pub(super) fn bunched_events(&self) -> Option<usize> {
         let events = self.arrivals.len();
         let gaps = self

@@ -1,5 +1,5 @@
-//! Implements `tokenweir doctor`: checks backends, the gateway's configuration and the network between them.
-//! Each finding is shown with its remedy.
+//! Implements `tokenweir doctor`, which checks backends, the gateway's configuration and the network between
+//! them. Each finding comes with its remedy.
 //!
 //! ```text
 //! gather   reads backends, a running gateway and the collector ─► Facts

@@ -22,7 +22,7 @@ pub const BOLD_YELLOW: &str = "1;33";
 /// Parameters of the escape code for bold cyan text.
 pub const BOLD_CYAN: &str = "1;36";
 
-/// The report as JSON.
+/// The report as one JSON object, for programs.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
     let count = |severity| {
         findings
@@ -112,8 +112,8 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
     })
 }
 
-/// The report as text in lines of at most `width` columns, with ANSI colours. If the output is no terminal,
-/// the caller removes the colours.
+/// The report as text in lines of at most `width` columns, with ANSI colours. The caller removes the colours if
+/// the output is not a terminal.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let width = width.max(NARROWEST);
     let mut lines = Vec::new();
@@ -258,9 +258,9 @@ fn severity_style(severity: FindingSeverity) -> &'static str {
     }
 }
 
-/// Wraps text to `width` columns. `first_indent`: the indentation of the first line. `next_indent`: that of
-/// all further lines. `styled`: a prefix of the text and the style for this prefix, such as `BOLD`. The style
-/// is applied after the wrapping, so that its escape codes do not count as columns.
+/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and `next_indent` that
+/// of all other lines. `styled`: a prefix of the text and its style, such as `BOLD`. The style is applied after
+/// wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
     first_indent: &str,

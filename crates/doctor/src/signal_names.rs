@@ -1,6 +1,6 @@
-//! Finds the metric names from which the gateway reads each signal of a metrics page. A signal is
-//! one entry of [`ENGINE_METRICS`], such as `kv_usage`. A metric belongs to a signal if the signal
-//! becomes unavailable when the metric is removed from the page.
+//! Finds the names of the metrics from which the gateway reads each signal. A signal is one entry of
+//! [`ENGINE_METRICS`], such as `kv_usage`. A metric belongs to a signal if the signal becomes unavailable
+//! without the metric.
 
 use std::collections::BTreeMap;
 use tokenweir_engine::dialect::EngineLoad;
@@ -12,8 +12,8 @@ pub type EngineMetricNames = (&'static str, Vec<String>);
 /// The lines of each metric of a page, by the name of the metric.
 type MetricLines<'a> = BTreeMap<&'a [u8], Vec<u8>>;
 
-/// For each signal, the names of the metrics from which the gateway reads the signal. The list of names is
-/// empty if the page lacks the signal.
+/// For each signal, the names of the metrics of the page from which the gateway reads it. Empty names: the page
+/// lacks the signal.
 pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
     let metrics = understood_metrics(page);
     let signals = ENGINE_METRICS.iter().map(|signal| {
@@ -27,7 +27,8 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
         if !is_available(&needed) {
             return (signal.name, Vec::new());
         }
-        // Removes each metric that the signal does not need. Of several equivalent metrics, one remains.
+        // The loop removes each metric that the signal does not need. One of several equivalent metrics
+        // remains.
         for name in metrics.keys() {
             let fewer: Vec<&[u8]> = needed
                 .iter()
@@ -62,7 +63,7 @@ fn understood_metrics(page: &[u8]) -> MetricLines<'_> {
         lines.push(b'\n');
     }
     // Any metric name reveals the kind of the server, so the field `server` does not show that a value was
-    // read.
+    // read. It is ignored.
     let read_values = |lines: &[u8]| EngineLoad {
         server: None,
         ..EngineLoad::read(lines)

@@ -1,6 +1,5 @@
-//! The address of a backend: an `http://host:port` or `https://host:port` URL. The URL can end with a path,
-//! which then precedes the path of each request. The address is parsed once, into the parts that a request to
-//! the backend contains.
+//! The address of a backend: a URL `http://host:port` or `https://host:port`, with an optional path that
+//! precedes the path of each request. The address is parsed once, into the parts that a request contains.
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -12,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or `:PORT` (all
-/// interfaces). For all interfaces, the result is the IPv6 address `[::]`, which also accepts IPv4.
+/// interfaces). `:PORT` results in the IPv6 address `[::]`, which also accepts IPv4.
 pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
     let port_after = |host: &str| {
         text.strip_prefix(host)?
@@ -58,9 +57,9 @@ pub struct BackendAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct MetricsUrl {
-    /// Scheme, host and port.
+    /// Scheme, host and port of the metrics page.
     pub address: BackendAddress,
-    /// Path and query.
+    /// Path and query of the metrics page.
     pub path: PathAndQuery,
 }
 
@@ -73,10 +72,10 @@ pub enum BackendAddressError {
     /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme must be http:// or https://")]
     UnsupportedScheme(String),
-    /// The URL has a query, or it ends with `/v1`. The paths of requests already begin with `/v1`.
+    /// The URL has a query, or ends with `/v1`, with which the paths of requests already begin.
     #[error("`{0}`: leave out `/v1` and the query; the gateway appends the path of each request")]
     UnexpectedPath(String),
-    /// The port of the URL is no number from 1 to 65535.
+    /// The port of the URL is not a number from 1 to 65535.
     #[error("`{0}`: the port must be a number from 1 to 65535")]
     InvalidPort(String),
     /// The URL has a user name or a password.
@@ -103,8 +102,8 @@ impl fmt::Display for BackendId {
 }
 
 impl BackendAddress {
-    /// Parses `http://host:port/prefix`. The scheme defaults to `http`, the port to 80, or to 443 for
-    /// `https`, and the prefix to none.
+    /// Parses `http://host:port/prefix`. Defaults: the scheme `http`, the port 80 (443 for `https`), and no
+    /// prefix.
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
         let with_scheme = if url.contains("://") {
             url.to_owned()
@@ -135,7 +134,7 @@ impl BackendAddress {
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
             return Err(BackendAddressError::InvalidPort(url.to_owned()));
         }
-        // One allocation of the authority text. The URI and the `Host` header of each request share it.
+        // The URI and the `Host` header of each request share this one allocation.
         let authority_bytes = Bytes::copy_from_slice(authority.as_str().as_bytes());
         let host_header = HeaderValue::from_maybe_shared(authority_bytes.clone());
         let host_header = host_header.map_err(|_| not_url())?;
@@ -152,7 +151,8 @@ impl BackendAddress {
         })
     }
 
-    /// Splits a URL before its path: returns scheme and authority, and path and query (empty if absent).
+    /// Splits a URL before its path. Returns the scheme with the authority, and the path with the query.
+    /// Missing parts are empty.
     pub fn split_path(url: &str) -> (&str, &str) {
         let scheme_end = url.find("://").map_or(0, |at| at + 3);
         let path_start = url[scheme_end..]
@@ -161,13 +161,13 @@ impl BackendAddress {
         url.split_at(path_start)
     }
 
-    /// The absolute URI of a request with this path at this backend. The path already includes the prefix.
+    /// The absolute URI of a request with this path at this backend. `path` already includes the prefix.
     pub fn uri(&self, path: &PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(self.scheme.clone());
         parts.authority = Some(self.authority.clone());
         parts.path_and_query = Some(self.path(path));
-        // Cannot fail: scheme, authority and path are set.
+        // The parts are complete (scheme, authority and path), so this cannot fail.
         Uri::from_parts(parts).unwrap_or_default()
     }
 
@@ -176,7 +176,7 @@ impl BackendAddress {
         if self.prefix.is_empty() {
             return path.clone();
         }
-        // Cannot fail: both parts are valid.
+        // Both parts are valid paths, so this cannot fail.
         format!("{}{path}", self.prefix)
             .parse()
             .unwrap_or_else(|_| path.clone())
@@ -195,8 +195,8 @@ impl BackendAddress {
             && self.prefix == other.prefix
     }
 
-    /// Whether both URLs name the same port of this machine, such as `localhost:8000` and
-    /// `127.0.0.1:8000`, with the same prefix.
+    /// Whether both URLs name one port of this machine, such as `localhost:8000` and `127.0.0.1:8000`, with
+    /// equal prefixes.
     pub fn is_same_local_endpoint(&self, other: &Self) -> bool {
         let is_local = |url: &Self| {
             let host = url.host.trim_matches(['[', ']']);
@@ -234,7 +234,7 @@ impl BackendAddress {
 }
 
 impl MetricsUrl {
-    /// The path of a metrics page whose URL has none.
+    /// The path of a metrics page if its URL has no path.
     pub const DEFAULT_PATH: &str = "/metrics";
 
     /// Parses `http://host:port/path`. The path defaults to [`MetricsUrl::DEFAULT_PATH`].
@@ -252,13 +252,13 @@ impl MetricsUrl {
         Ok(Self { address, path })
     }
 
-    /// Returns the URL of the metrics page on the host of a backend. `port`: `None` means the port
-    /// of the backend. `path`: `None` means [`Self::DEFAULT_PATH`].
+    /// Returns the URL of the metrics page on the host of a backend. `port`: `None` means the port of the
+    /// backend. `path`: `None` means [`Self::DEFAULT_PATH`].
     pub fn beside(backend: &BackendAddress, port: Option<u16>, path: Option<PathAndQuery>) -> Self {
         let port = port.unwrap_or(backend.port);
         let url = format!("{}://{}:{port}", backend.scheme, backend.host);
         Self {
-            // The parse cannot fail: scheme, host and port are those of a valid address.
+            // Scheme, host and port come from a valid address, so parsing cannot fail.
             address: BackendAddress::parse(&url).unwrap_or_else(|_| backend.clone()),
             path: path.unwrap_or(PathAndQuery::from_static(Self::DEFAULT_PATH)),
         }
@@ -308,8 +308,8 @@ impl From<MetricsUrl> for String {
 }
 
 impl BackendAddressError {
-    /// The error to show for an invalid URL in a configuration file. The messages of most errors quote the
-    /// URL, so a URL that may contain a password gets the error [`Self::Credentials`].
+    /// The error to show for an invalid URL in a configuration file. Most error messages quote the URL. A URL
+    /// that may contain a password gets the error [`Self::Credentials`] instead.
     fn without_secret(self, url: &str) -> Self {
         if url.contains('@') {
             Self::Credentials

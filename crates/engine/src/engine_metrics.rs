@@ -1,5 +1,5 @@
-//! The engine metrics that the gateway uses. For each metric, the table has the effect on the gateway if a
-//! page lacks the metric, and how to make an engine export the metric.
+//! The engine metrics that the gateway uses. For each metric, a table states the effect on the gateway if a
+//! page lacks the metric, and how to make an engine export it.
 
 use crate::dialect::{EngineKind, EngineLoad};
 use std::fmt::Write;
@@ -7,12 +7,12 @@ use tokenweir_protocol::named_enum;
 
 /// A metric, or a group of metrics, that a backend's metrics page can contain.
 pub struct EngineMetric {
-    /// Name of the metric in the gateway, for example as a label value. Engines use other names.
+    /// Name that the gateway gives the metric, for example as a label value. Engines use other names.
     pub name: &'static str,
     /// Whether the metrics page from which this load was read contains the metric.
     pub is_available: fn(&EngineLoad) -> bool,
-    /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
-    /// metric, so the gateway does not warn about it.
+    /// Effect on the gateway if the page lacks the metric. `None`: the pages of healthy backends can lack it,
+    /// so the gateway does not warn.
     pub missing_impact: Option<&'static str>,
     /// How to make an engine of this kind export the metric. `None`: no way is known.
     pub remedy: fn(EngineKind) -> Option<&'static str>,
@@ -117,8 +117,8 @@ impl EngineMetricSet {
             .map(move |(index, metric)| (metric, self.0 >> index & 1 == 1))
     }
 
-    /// The missing metrics with their effects on the gateway, for logs: `no name: effect (remedy); …`.
-    /// `None`: the page has every metric that all healthy backends have.
+    /// The missing metrics with their effects on the gateway, for logs: `no name: effect (remedy); …`. `None`:
+    /// the page lacks no metric with such an effect.
     pub fn losses(self, engine: Option<EngineKind>) -> Option<String> {
         let mut losses = String::new();
         for (metric, is_available) in self.each() {

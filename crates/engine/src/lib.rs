@@ -1,5 +1,5 @@
-//! What the gateway knows about inference engines: their addresses, metrics pages, models, GPUs
-//! and roles. No module does I/O.
+//! The knowledge of the gateway about inference engines: their addresses, metrics pages, models, GPUs and
+//! roles. No module does I/O.
 
 pub mod address;
 pub mod dialect;

@@ -1,7 +1,7 @@
-//! Parses the model list of a backend, the response of its `/v1/models`.
+//! Parses the model list of a backend, which is the response of its `/v1/models`.
 //!
-//! A backend may list thousands of LoRA adapters. To save memory, an entry of the list is stored as its JSON
-//! text, and the number of models and the length of their ids are limited.
+//! A backend can list thousands of LoRA adapters. To save memory, each entry is stored as JSON text, and the
+//! number of models and the length of their ids are limited.
 
 use crate::dialect::EngineKind;
 use serde::de::{SeqAccess, Visitor};
@@ -20,10 +20,10 @@ pub struct ServedModel {
     pub id: Arc<str>,
     /// Id of the base model of a LoRA adapter. `None`: the model is not a LoRA adapter.
     pub parent: Option<Arc<str>>,
-    /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
+    /// The engine kind, derived from `owned_by` of the entry. `None`: no known engine writes this owner.
     pub server: Option<EngineKind>,
-    /// `max_model_len` of the entry: the greatest number of tokens of prompt and output together. A LoRA
-    /// adapter has the value of its base model. `None`: not known.
+    /// `max_model_len` of the entry: the greatest number of prompt and output tokens together. A LoRA adapter
+    /// has the value of its base model. `None`: unknown.
     pub max_len: Option<u32>,
     /// The entry of the model in `/v1/models`.
     pub entry: ModelEntry,
@@ -41,36 +41,35 @@ pub struct ModelEntry(Arc<RawValue>);
 pub struct ModelList {
     /// The models, in the order of the response.
     pub models: Arc<[ServedModel]>,
-    /// Number of entries after the first [`ModelList::MOST`] models. They are ignored.
+    /// Number of ignored entries: those after the first [`ModelList::MOST`] models.
     pub excess_models: usize,
-    /// Number of models with an id longer than [`ModelList::MAX_ID_BYTES`]. They are ignored.
+    /// Number of ignored models: those with an id longer than [`ModelList::MAX_ID_BYTES`].
     pub too_long: usize,
 }
 
 #[derive(Deserialize)]
 struct BackendModelListResponse {
     data: ModelList,
-    /// Of a backend that is a gateway: ids of the models that no backend of that gateway serves now.
+    /// The ids of the models that a gateway lists although none of its backends serves them now. Only a backend
+    /// that is a gateway has this field.
     #[serde(default)]
     unavailable_models: Value,
 }
 
 /// The field of an entry with the context length of the model, as vLLM names it.
 const MAX_LEN: &str = "max_model_len";
-/// Fields of an entry whose values vLLM generates again for every response.
+/// Fields of an entry that vLLM generates anew for every response.
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
-// === impl ModelList ===
-
 impl ModelList {
-    /// Greatest number of models of one backend. The gateway does not route requests for further
-    /// models to the backend.
+    /// Greatest number of models of one backend. The gateway routes no requests for further models to the
+    /// backend.
     pub const MOST: usize = 10_000;
     /// Greatest length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
-    /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, unless
-    /// all are: another backend may serve them. `None`: the response is not a model list.
+    /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, because another
+    /// backend may serve them. If all are unavailable, they are kept. `None`: the response is not a model list.
     pub fn read(response: &[u8]) -> Option<Self> {
         let BackendModelListResponse {
             data,
@@ -149,8 +148,6 @@ fn inherit_lengths(models: &mut [ServedModel]) {
     }
 }
 
-// === impl ServedModel ===
-
 impl ServedModel {
     /// Parses an entry of `/v1/models`. `None`: the entry has no id.
     fn parse(entry: &RawValue) -> Option<Self> {
@@ -164,7 +161,7 @@ impl ServedModel {
             .filter(|(name, _)| !VOLATILE_FIELDS.contains(&name.as_str()))
         {
             hasher.update(name.as_bytes());
-            // A separator: 0xff does not occur in UTF-8.
+            // 0xff does not occur in UTF-8, so it separates two texts.
             hasher.update(&[0xff]);
             hasher.update(value.get().as_bytes());
             hasher.update(&[0xff]);
@@ -182,7 +179,7 @@ impl ServedModel {
         })
     }
 
-    /// Returns the model with this id instead of its own. The entry of the result has this id too.
+    /// Returns the model with another id. Its entry has the new id too.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
             return self.clone();
@@ -195,7 +192,7 @@ impl ServedModel {
         }
     }
 
-    /// The entry of a model that the configuration names and no backend has listed yet.
+    /// The entry of a model that the configuration names, before a backend has listed it.
     pub fn entry_of_name(name: &str) -> Option<ModelEntry> {
         let entry = json!({ "id": name, "object": "model", "created": 0, "owned_by": "tokenweir" });
         serde_json::value::to_raw_value(&entry)
@@ -203,21 +200,19 @@ impl ServedModel {
             .map(|text| ModelEntry(text.into()))
     }
 
-    /// Returns a copy of the entry of the model in which the context length is replaced.
+    /// Returns a copy of the model's entry with another context length.
     pub fn entry_with_length(&self, length: u32) -> ModelEntry {
         self.entry.with(MAX_LEN, length.into())
     }
 
-    /// Whether two lists have the same entries in the same order. The fields that vLLM generates again for
-    /// every response are not compared.
+    /// Whether two lists have equal entries in one order. Fields that vLLM generates anew for every response
+    /// are not compared.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
         left.iter()
             .map(|model| model.stable_hash)
             .eq(right.iter().map(|model| model.stable_hash))
     }
 }
-
-// === impl ModelEntry ===
 
 impl ModelEntry {
     /// The value of a field of the entry. `None`: the entry does not have the field.
@@ -234,7 +229,7 @@ impl ModelEntry {
         if let Some(entry) = entry.as_object_mut() {
             entry.insert(field.to_owned(), value);
         }
-        // Cannot fail: every JSON value can be serialized.
+        // Every JSON value can be serialized, so this cannot fail.
         serde_json::value::to_raw_value(&entry)
             .map_or_else(|_| self.clone(), |text| Self(text.into()))
     }

@@ -1,4 +1,4 @@
-//! The role of a backend: the parts of requests that the backend serves.
+//! The role of a backend: the parts of a request that it serves.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -28,7 +28,7 @@
 pub mod metric;
 pub mod status;
 
-// Layer 2: backends.
+// Layer 2: backends and the pool.
 pub mod backend;
 
 // Layer 3: sinks of records.

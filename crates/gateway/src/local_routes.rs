@@ -1,6 +1,5 @@
-//! Responds to the paths of the client listener that the gateway answers itself, without a backend:
-//! `/health`, `/version`, `/v1/models` with all known models in one list, and
-//! `/v1/models/{model}`.
+//! Responds to the paths of the client listener that the gateway answers itself, without a backend: `/health`,
+//! `/version`, `/v1/models` with all known models in one list, and `/v1/models/{model}`.
 
 use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
@@ -23,7 +22,7 @@ use tokenweir_routing::resilience::Availability;
 struct ModelListResponse<'a> {
     object: &'static str,
     data: Vec<Cow<'a, ModelEntry>>,
-    /// Extension of the gateway: models in `data` that no backend serves now. Requests for them wait.
+    /// Extension of the gateway: models in `data` that no backend serves now. Requests for these models wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable_models: Vec<&'a str>,
     /// Extension of the gateway: for each model, the state of its backend that is closest to
@@ -38,8 +37,8 @@ struct KnownModel<'a> {
     listed: Option<&'a ServedModel>,
 }
 
-/// Returns the response to a route that is not forwarded to a backend. `allowed` are the models that the
-/// client may use; `/v1/models` lists no others. The error `NoBackend` means that the gateway is not ready.
+/// Returns the response to a route that is not forwarded to a backend. `allowed`: the models that the client
+/// may use. `/v1/models` lists no others. The error `NoBackend` means that the gateway is not ready.
 pub fn respond(
     route: ApiRoute,
     path: &str,
@@ -62,7 +61,7 @@ struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
-    /// What options share between all backends.
+    /// The state that options share between all backends.
     facets: &'a PoolFacets,
 }
 
@@ -104,8 +103,8 @@ impl<'a> ModelStates<'a> {
             .unwrap_or(Availability::Down)
     }
 
-    /// Whether a backend of the model serves requests now, or wakes for them. An ejected backend counts
-    /// as serving, because it gets requests again in seconds, and at once in panic mode.
+    /// Whether a backend of the model serves requests now, or wakes for a request. An ejected backend counts as
+    /// serving, because it gets requests again in seconds, and at once in panic mode.
     fn is_available(&self, name: &str) -> bool {
         match self.state(name) {
             Availability::Available | Availability::Ejected => true,
@@ -114,7 +113,7 @@ impl<'a> ModelStates<'a> {
     }
 
     /// Returns the entry of the model in `/v1/models`, with the greatest context length of its backends.
-    /// A backend that is not available now counts: long requests wait for it.
+    /// Unavailable backends count too, because long requests wait for them.
     fn entry(&self, model: &KnownModel<'a>) -> Option<Cow<'a, ModelEntry>> {
         let Some(listed) = model.listed else {
             return ServedModel::entry_of_name(model.name).map(Cow::Owned);
@@ -135,8 +134,8 @@ impl<'a> ModelStates<'a> {
     }
 }
 
-/// Returns the response to `/v1/models/{model}`: the entry of the model in `/v1/models`. A model
-/// that the client may not use is answered like one that does not exist.
+/// Returns the response to `/v1/models/{model}`: the entry of the model in `/v1/models`. The response for a
+/// model that the client may not use equals the one for an unknown model.
 fn describe_model(
     path: &str,
     pool: &BackendPool,
@@ -162,9 +161,8 @@ fn describe_model(
     .response()
 }
 
-/// Returns the response to `/v1/models`: all known models, also while no backend serves them. The entries
-/// of models are forwarded as the backends sent them, except the context length, so that fields that the
-/// gateway does not know are preserved.
+/// Returns the response to `/v1/models`: all known models, including those that no backend serves now. The
+/// gateway changes only the context length of an entry, so that fields unknown to the gateway are preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
     let states = ModelStates::new(&routes, pool);

@@ -1,4 +1,4 @@
-//! Writes batches of events in the encoding of vLLM since 0.30: maps, hashes as numbers.
+//! Writes batches of events in the encoding of vLLM since 0.30: events are maps, and hashes are numbers.
 
 /// A KV event to publish, about blocks in the memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,12 +42,12 @@ pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8>
     writer.0
 }
 
-/// Writes `MessagePack` values in the few formats that events need.
+/// Writes `MessagePack` values, in only those formats that events need.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Writes an event with the names and values of vLLM, in the order of vLLM.
+    /// Writes an event with the names, the values and the order of fields that vLLM uses.
     fn event(&mut self, event: &PublishedEvent<'_>) {
         match event {
             PublishedEvent::Stored(stored) => self.stored(stored),

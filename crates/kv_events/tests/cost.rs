@@ -1,5 +1,5 @@
-//! The CPU time that events and lookups of prompts take. `tests/kv_events.sh` runs these tests with compiler
-//! optimisation. Other work on the machine can make them fail.
+//! The CPU time of KV events and prompt lookups. `tests/kv_events.sh` runs these tests with compiler
+//! optimization. They can fail if other programs use the machine.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -86,7 +86,7 @@ fn a_lookup_takes_at_most_2_microseconds() {
     let hashes: Vec<u64> = (0..prompt_blocks).map(random).collect();
     let texts: Vec<u64> = (0..800).map(|n| random(n + 1_000_000)).collect();
     let mut index = TextIndex::new(1_000_000, 1_000_000, 2);
-    // Blocks of other prompts, so that the tables are as large as in real use.
+    // Blocks of other prompts make the tables as large as in real use.
     let others: Vec<Vec<u8>> = (0..100)
         .map(|number| {
             let hashes: Vec<u64> = (0..BLOCKS)
@@ -101,7 +101,7 @@ fn a_lookup_takes_at_most_2_microseconds() {
         for payload in &others {
             apply(payload, &mut contents, &mut index);
         }
-        // Backend 0 has the whole prompt in its cache, three backends have a part of it, the others nothing.
+        // Backend 0 has the whole prompt in its cache, three backends have a part, and the others have nothing.
         let resident = match backend {
             0 => hashes.len(),
             1..=3 => hashes.len() * backend as usize / 5,
@@ -146,7 +146,7 @@ fn a_lookup_takes_at_most_2_microseconds() {
         }
         *batch = seconds(began) / f64::from(rounds) * 1e6;
     }
-    // The median leaves out the slow batches, in which another program used the core.
+    // The median ignores slow batches, in which another program used the core.
     batches.sort_unstable_by(f64::total_cmp);
     let micros = batches[batches.len() / 2];
     println!("{micros:.2} µs for 16 backends and a prompt of 100,000 tokens");

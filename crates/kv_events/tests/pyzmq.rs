@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Which of the blocks 1 to 40 the cache contains, and the state of the stream.
+/// The blocks from 1 to 40 that the cache contains, and the state of the stream.
 type View = (Vec<u64>, StreamState);
 
 struct Sink {
@@ -60,7 +60,7 @@ impl EventSink for Sink {
     }
 
     fn on_error(&mut self, error: &ConnectionError) {
-        // The assertions make the test fail. The printed error explains why.
+        // The assertions fail the test. The printed error is only for diagnosis.
         eprintln!("{error}");
     }
 }

@@ -1,12 +1,12 @@
 //! The HTTP/1.1 client for backends, with pooled connections and `TCP_NODELAY`.
 //!
-//! [`SendError`] distinguishes three failures: the backend accepts no connection, the backend
-//! closed a pooled connection without a byte of a response ([`SendError::StaleConnection`]), and the
-//! backend closed a connection that it had accepted for the request, or within the response.
+//! [`SendError`] distinguishes three failures. The backend accepts no connection. The backend closed a pooled
+//! connection before any byte of the response ([`SendError::StaleConnection`]). The backend closed a connection
+//! that it had accepted for the request, or closed it within the response.
 
 pub mod receiver;
 
-use crate::backend_body::BackendBody;
+use crate::backend_body::BackendResponse;
 use crate::connection::Connection;
 pub use crate::connection::HttpClientTimeouts;
 use crate::file_descriptors::{FileDescriptorPermit, FileDescriptorPool};
@@ -18,7 +18,7 @@ use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::error::Error as StdError;
 use std::future::Future;
@@ -33,7 +33,7 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    /// The timeouts of requests. [`HttpClient::with_timeouts`] changes all of them, also that of the
+    /// The timeouts of requests. [`HttpClient::with_timeouts`] changes them, and also the timeout of the
     /// connector.
     pub timeouts: HttpClientTimeouts,
     /// The pool of file descriptors for connections. The client listener can share it.
@@ -45,22 +45,20 @@ pub struct HttpClient {
 pub enum ConnectionSource {
     /// A pooled connection, or a new connection if the pool has no reusable connection.
     Pool,
-    /// A new connection. A request is retried on a new connection after its pooled connection was
-    /// closed, because the backend may also have closed the other pooled connections.
+    /// A new connection, for the second attempt after a pooled connection was closed: the backend may also have
+    /// closed the other pooled connections.
     New,
 }
 
-// === impl HttpClient ===
-
 impl HttpClient {
-    /// Creates a client that trusts the certificate authorities of this machine. It has no limit of
-    /// file descriptors.
+    /// Creates a client that trusts the certificate authorities of this machine and has no limit of file
+    /// descriptors.
     pub fn new(timeouts: HttpClientTimeouts) -> Self {
         Self::with_tls(timeouts, OutboundTls::with_native_roots(Alpn::Http1))
     }
 
-    /// Creates a client with the trusted authorities and client certificates of `outbound`. It has
-    /// no limit of file descriptors.
+    /// Creates a client with the trusted authorities and client certificates of `outbound`, and without a limit
+    /// of file descriptors.
     pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
         let connector = Connector::new(outbound, timeouts.connect);
         let descriptors = FileDescriptorPool::default();
@@ -71,7 +69,7 @@ impl HttpClient {
         }
     }
 
-    /// Replaces the timeouts. The TLS contexts and the pool of file descriptors are kept.
+    /// Replaces the timeouts, and keeps the TLS contexts and the pool of file descriptors.
     #[must_use]
     pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
         let outbound = self.outbound_tls().clone();
@@ -81,7 +79,8 @@ impl HttpClient {
         }
     }
 
-    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
+    /// Replaces the sockets of new connections by streams that `dial` opens, so that a simulation needs no
+    /// network.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_dial(mut self, dial: crate::tls::Dial) -> Self {
@@ -104,7 +103,7 @@ impl HttpClient {
         descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
     }
 
-    /// Opens a new connection, without the idle pool and without a permit for its file descriptor.
+    /// Opens a new connection outside the idle pool, without a permit for its file descriptor.
     pub async fn connect(&self, uri: Uri) -> Result<TokioIo<MaybeTlsStream>, SendError> {
         let connection = self.connector.clone().oneshot(uri);
         connection.await.map_err(|error| {
@@ -117,13 +116,13 @@ impl HttpClient {
         })
     }
 
-    /// Sends a request as [`send_via`](Self::send_via) does. If the server has closed the pooled
-    /// connection, sends the request once more, over a new connection: the server may get it twice.
+    /// Sends a request as [`send_via`](Self::send_via) does. If the server has closed the pooled connection,
+    /// sends the request again over a new connection. The server can then receive the request twice.
     pub async fn send(
         &self,
         idle: &IdlePool,
         request: Request<Bytes>,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> Result<BackendResponse, SendError> {
         let send = |via| self.send_via(via, None, idle, request.clone(), None);
         match send(ConnectionSource::Pool).await {
             Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
@@ -131,12 +130,13 @@ impl HttpClient {
         }
     }
 
-    /// Sends a request with an absolute URI over a connection from the source `via` and waits for the
-    /// response head. Dropping the future closes the connection.
-    /// `timeout` bounds the time until the response head, including a new connection, and in a body
-    /// other than an event stream the time until each part. `None`: the timeout of this client. A request
-    /// with a [`RequestStream`] has its body there. The timeout does not run while the gateway waits for
-    /// the client to send the next part of this body.
+    /// Sends a request with an absolute URI over a connection from the source `via` and waits for the response
+    /// head. Dropping the future closes the connection. The body of the request is in its [`RequestStream`], if
+    /// it has one.
+    ///
+    /// `timeout` limits the time until the response head, including that for a new connection. In a body other
+    /// than an event stream, it also limits the time until each part. `None`: the timeout of this client. The
+    /// timeout does not run while the gateway waits for the client to send the next part of the request.
     pub fn send_via(
         &self,
         via: ConnectionSource,
@@ -144,11 +144,10 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
         stream: Option<RequestStream>,
-    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
+    ) -> impl Future<Output = Result<BackendResponse, SendError>> {
         let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);
-        // Only this future holds the request. An `async fn` would reserve memory for the request a
-        // second time.
+        // Only this future holds the request. An `async fn` would reserve the memory of the request twice.
         let response = async move {
             let began = clock::now();
             let pooled = match via {
@@ -185,8 +184,8 @@ impl HttpClient {
     }
 }
 
-/// Waits for a response while the request body still comes from a client. Fails when the backend has not
-/// responded for `timeout` after the last part of the body came.
+/// Waits for a response while the client still sends the request body. Fails if the backend does not respond
+/// within `timeout` after the last part of the body.
 async fn within_upload<T>(
     timeout: Duration,
     upload: Arc<UploadProgress>,
@@ -220,14 +219,14 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
 
-/// Whether the text of a failed connection states that the backend did not respond in time, and not that
-/// it refused the connection.
+/// Whether a failed connection timed out, as its error text `reason` shows, in contrast to a refused
+/// connection.
 pub fn is_connect_timeout(reason: &str) -> bool {
     reason.contains(CONNECT_TIMEOUT_MEANING)
 }
 
-/// The part of an error that stays the same while its cause lasts. The text about a certificate that
-/// is not valid now ends with the time of the check.
+/// The part of an error text that stays the same while the cause lasts. The text about an expired certificate
+/// ends with the time of the check, which changes.
 fn lasting_text(error: &str) -> &str {
     error
         .split_once(": verification time")
@@ -279,7 +278,8 @@ mod tests {
             let (mut first, _) = listener.accept().await.unwrap();
             assert!(first.read(&mut [0; 4_096]).await.unwrap() > 0);
             first.write_all(response).await.unwrap();
-            // The second request is too long to be written before the close.
+            // The second request is longer than the socket buffers, so the backend closes the connection before
+            // it is written.
             first.read_u8().await.unwrap();
             drop(first);
             let (mut second, _) = listener.accept().await.unwrap();

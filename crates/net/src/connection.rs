@@ -1,7 +1,7 @@
-//! HTTP/1.1 connections to a backend that have no Tokio task of their own.
+//! HTTP/1.1 connections to backends, without a Tokio task for each connection.
 //!
-//! The task that waits for a response also reads from the socket, so an arriving chunk wakes only
-//! that task. An idle connection is an entry of an [`IdlePool`](crate::idle_pool::IdlePool).
+//! The task that waits for a response also reads from the socket, so an arriving chunk wakes only that task. An
+//! idle connection is an entry of an [`IdlePool`](crate::idle_pool::IdlePool).
 
 use crate::file_descriptors::FileDescriptorPermit;
 use crate::request_stream::RequestStream;
@@ -34,8 +34,8 @@ pub struct Connection {
     /// Time at which the last response ended. Before the first response: the time at which the
     /// connection was opened.
     pub(crate) idle_since: Instant,
-    /// The permit of the file descriptor. The field is declared after `stream`, so that the permit
-    /// is returned only after the stream is closed.
+    /// The permit of the file descriptor. Fields are dropped in the order of their declaration, so the stream
+    /// closes before the permit returns to its pool.
     _descriptor: FileDescriptorPermit,
 }
 
@@ -76,11 +76,11 @@ pub struct HttpClientTimeouts {
 pub(crate) struct UnsentRequest {
     /// The next bytes to write: first bytes of the head or of the framing, then bytes of the body.
     buffered: Chain<Bytes, Bytes>,
-    /// The further parts of the body. `None`: the rest of the body is in `buffered`.
+    /// The further parts of the body, as they arrive. `None`: the rest of the body is in `buffered`.
     stream: Option<RequestStream>,
 }
 
-/// Why the sending of a request or the reading of its response failed.
+/// Why sending a request or reading its response failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket reported an error.
@@ -95,22 +95,20 @@ pub enum ConnectionError {
     /// The response is not valid HTTP/1.1.
     #[error(transparent)]
     Malformed(#[from] Http1ParseError),
-    /// The request body of the client ended with an error. The backend is not at fault.
+    /// The request body of the client ended with an error, which is not a fault of the backend.
     #[error("the request body of the client ended with an error: {0}")]
     RequestBody(io::Error),
 }
 
-/// Maximum size of a response head, in bytes. Heads over 100 KB occur: responses with embeddings in
-/// the binary format have their usage in a header.
+/// Maximum size of a response head, in bytes. Heads of more than 100 KB occur: embeddings in the binary format
+/// have their usage in a header.
 const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
-/// Maximum size of one read from the socket, in bytes. It bounds the bytes that are buffered for a
-/// slow client.
+/// Maximum size of one read from the socket, in bytes. It also limits the bytes that are buffered for a slow
+/// client.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-// === impl HttpClientTimeouts ===
-
 impl Default for HttpClientTimeouts {
-    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
+    /// Default timeouts: 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
     /// idle connections, and 30 s for the age of a connection. The whole request has no limit.
     fn default() -> Self {
         Self {
@@ -125,11 +123,9 @@ impl Default for HttpClientTimeouts {
     }
 }
 
-// === impl UnsentRequest, Connection ===
-
 impl UnsentRequest {
-    /// A request of which nothing is written: its head, the beginning of its body, and the further
-    /// parts of its body.
+    /// A request of which nothing has been written. `head` and `body` are its first bytes, and `stream` has the
+    /// further parts of its body.
     pub(crate) fn new(head: Bytes, body: Bytes, stream: Option<RequestStream>) -> Self {
         Self {
             buffered: head.chain(body),
@@ -137,17 +133,15 @@ impl UnsentRequest {
         }
     }
 
-    /// Whether the whole request is written.
     pub(crate) fn is_written(&self) -> bool {
         !self.buffered.has_remaining() && self.stream.is_none()
     }
 }
 
 impl Connection {
-    /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
-    /// descriptor.
+    /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file descriptor.
     ///
-    /// The connection is boxed, because it moves with each response through several calls.
+    /// The connection is boxed, because it moves through several calls with each response.
     pub fn new(stream: MaybeTlsStream, descriptor: FileDescriptorPermit) -> Box<Self> {
         let now = clock::now();
         Box::new(Self {
@@ -170,7 +164,8 @@ impl Connection {
             let Some(stream) = &mut unsent.stream else {
                 return Poll::Ready(Ok(()));
             };
-            // The next part is read from the client only now, so at most one part is buffered.
+            // The next part is read from the client only after the previous part is written, so at most one
+            // part is buffered.
             match ready!(stream.poll_part(cx)).map_err(ConnectionError::RequestBody)? {
                 Some(part) => unsent.buffered = part,
                 None => unsent.stream = None,
@@ -242,7 +237,7 @@ impl Connection {
 
     /// Waits until the backend closes the connection or sends bytes that belong to no response.
     pub async fn until_closed(&mut self) {
-        // An error ends the connection, too.
+        // Both a close and an error end the wait.
         let _ = poll_fn(|cx| self.poll_read(cx, |_| {})).await;
     }
 
@@ -251,7 +246,7 @@ impl Connection {
         now.saturating_duration_since(self.idle_since) >= duration
     }
 
-    /// Whether the connection is neither too old for another request nor has carried too many.
+    /// Whether the connection may carry another request, judged by its age and by its number of requests.
     pub(crate) fn is_within(&self, limits: &HttpClientTimeouts, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.opened_at);
         let requests = self.served_requests;
@@ -261,8 +256,8 @@ impl Connection {
                 .is_none_or(|limit| requests < limit.get())
     }
 
-    /// Whether the connection can carry another request: there are no unread bytes, and the backend
-    /// has not closed the connection.
+    /// Whether the connection can carry another request: it has no unread bytes, and the backend has not closed
+    /// it.
     pub fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, |_| {}).is_pending()

@@ -7,14 +7,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The pool of file descriptors for connections. Clones share the pool.
 #[derive(Debug, Clone)]
 pub struct FileDescriptorPool {
-    /// The free descriptors, for connections of any kind.
+    /// The free descriptors for all connections.
     permits: Arc<Semaphore>,
-    /// The free part of the share that health-check connections may use. A health-check connection
-    /// needs a permit of both semaphores.
+    /// The free descriptors of the share that health-check connections may use. A health-check connection needs
+    /// a permit of both semaphores.
     probe_permits: Arc<Semaphore>,
 }
 
-/// The permit to use one file descriptor. It is returned to the pool on drop.
+/// The permit to use one file descriptor. Dropping it returns it to the pool.
 #[derive(Debug)]
 pub struct FileDescriptorPermit {
     _descriptor: OwnedSemaphorePermit,
@@ -22,12 +22,11 @@ pub struct FileDescriptorPermit {
     _probe_permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Health-check connections may use the number of all descriptors divided by this value.
+/// Health checks may use one in this number of descriptors.
 const PROBE_SHARE_DIVISOR: usize = 4;
 
-/// Maximum number of descriptors for health checks of `backends` backends, out of `total`
-/// descriptors. If this maximum is less than the number of backends, health checks wait for each
-/// other.
+/// Maximum number of descriptors for health checks of `backends` backends, out of `total` descriptors. If there
+/// are more backends than this maximum, health checks wait for each other.
 pub fn max_probe_descriptors(backends: usize, total: usize) -> usize {
     backends.min((total / PROBE_SHARE_DIVISOR).max(1))
 }
@@ -78,8 +77,8 @@ impl FileDescriptorPool {
             .flatten()
     }
 
-    /// Whether health-check connections may stay open between two health checks: at least one
-    /// descriptor is free, and the share of health checks is not used up.
+    /// Whether health-check connections may stay open between two health checks: a descriptor is free, both in
+    /// the pool and in the share of health checks.
     pub fn has_capacity_for_probes(&self) -> bool {
         self.probe_permits.available_permits() > 0 && self.permits.available_permits() > 0
     }

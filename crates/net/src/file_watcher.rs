@@ -1,13 +1,12 @@
 //! Detects changes of files: the configuration, lists of backends, API keys and certificates.
 //!
-//! [`FileWatcher`] polls the content of the files. Polling detects files that are written in place,
-//! files that are replaced, and the symbolic links that Kubernetes replaces in volumes. It needs no
-//! kernel notifications. `docs/decisions/0007-log-files-and-watched-files.md` states the reasons.
+//! [`FileWatcher`] polls the content of the files, so it needs no kernel notifications. Polling detects files
+//! that are written in place, files that are replaced, and the symbolic links that Kubernetes replaces in
+//! volumes. `docs/decisions/0007-log-files-and-watched-files.md` states the reasons.
 //!
-//! The watcher reports a change if the content of the files differs from that of the last report,
-//! or if a file became unreadable. The owner of the watcher then reads the files. If the files are
-//! invalid, the owner keeps its last valid value and logs the error. The watcher does not report
-//! the same content again.
+//! The watcher reports a change if the content of the files differs from the last reported content, or if a
+//! file became unreadable. The owner of the watcher then reads the files. If the files are invalid, the owner
+//! keeps its last valid value and logs the error. The watcher does not report that content again.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -22,31 +21,31 @@ use xxhash_rust::xxh3::Xxh3Default;
 #[derive(Debug, Clone)]
 pub struct FileWatcher {
     files: Arc<[PathBuf]>,
-    /// Whether a path may be that of a folder ([`files_of`]).
+    /// Whether a path may be a folder, whose files ([`files_of`]) are watched.
     are_folders_allowed: bool,
-    /// The state of the files at the last report. `None`: the current state is to be reported as a
-    /// change.
+    /// The state of the files at the last report. `None`: the next call reports the current state as a change.
     reported: Option<FileState>,
     /// Whether the next call of [`changed`](Self::changed) first waits for one poll interval.
     is_retry_delayed: bool,
-    /// Number of reads of the files that have begun and not ended.
+    /// Number of reads of the files that have started and not ended.
     pending_reads: Arc<AtomicUsize>,
 }
 
-/// The state of all files of a watcher together: their content, or why one of them cannot be read.
+/// The state of all files of a watcher together: a hash of their contents, or the first problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// All files are readable. The value is a hash of their contents.
     Content(u64),
     /// The file is missing, or a read of the file fails.
     Failed,
-    /// The path is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
+    /// The path is not a regular file, but a directory, a FIFO or a device. A FIFO without a writer would block
+    /// its reader.
     NotRegular,
     /// A read of the file takes longer than [`READ_LIMIT`], as on a file system that hangs.
     Late,
 }
 
-/// Why the owner of a watcher gets no value from its files.
+/// Why the owner of a watcher could not load a value from the files.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError<E> {
     /// A read of the files would block, or takes too long.
@@ -59,17 +58,18 @@ pub enum LoadError<E> {
 
 /// Longest wait for the content of a file.
 pub const READ_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two polls after a read that was too long. The thread of that read is lost until the
-/// file system responds.
+/// Time between two polls after a read that took too long. The thread of that read stays blocked until the file
+/// system responds.
 const LATE_POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Greatest number of reads of one watcher that have not ended.
+/// Greatest number of reads of one watcher that have started and not ended.
 const MAX_PENDING_READS: usize = 64;
 /// Time between two polls of the files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which a new state must be unchanged before it is reported, because a file may be
-/// half-written.
+/// Time for which a new state must stay unchanged before it is reported, because a program may still be writing
+/// the file.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Number of bytes of each file that are compared. No owner of a watcher accepts a larger file.
+/// Number of bytes of each file that are compared: one more than the largest file that an owner of a watcher
+/// accepts.
 const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
 /// Greatest number of files of a folder.
 const MAX_FOLDER_FILES: usize = 256;
@@ -94,19 +94,19 @@ impl FileWatcher {
         }
     }
 
-    /// Marks the current state of the files as reported. Blocks on file reads. Call this method before the
-    /// owner reads the files, so that every change after this call is reported.
+    /// Marks the current state of the files as reported. Blocks on file reads. The owner calls this method
+    /// before it reads the files, so that every later change is reported.
     pub fn skip_current(&mut self) {
         self.reported = Some(FileState::read(&self.files, self.are_folders_allowed));
     }
 
-    /// Marks the current state of the files as reported, without blocking the thread. Waits for at
-    /// most [`READ_LIMIT`].
+    /// Marks the current state of the files as reported, without blocking the thread. Waits at most
+    /// [`READ_LIMIT`].
     pub async fn skip_current_within_limit(&mut self) {
         self.reported = Some(self.read_state().await);
     }
 
-    /// Why the files of the last report must not be read: a read would block. `None`: the files can
+    /// Why the files must not be read: according to the last report, a read would block. `None`: the files can
     /// be read, or are missing.
     fn problem(&self) -> Option<&'static str> {
         match self.reported {
@@ -116,9 +116,9 @@ impl FileWatcher {
         }
     }
 
-    /// Loads a value from the files with `load`, which may block, after a report. If the files could not
-    /// be read, which `is_unreadable` decides for an error of `load`, the watcher reports a change again
-    /// later: the cause of a read error may disappear without a change of the files.
+    /// Loads a value from the files with `load`, which may block, after a report. `is_unreadable` tells whether
+    /// an error of `load` means that the files could not be read. In this case, the watcher reports a change
+    /// again later, because the cause may disappear without a change of the files.
     pub async fn load<T: Send + 'static, E: Send + 'static>(
         &mut self,
         load: impl FnOnce() -> Result<T, E> + Send + 'static,
@@ -143,10 +143,9 @@ impl FileWatcher {
         )
     }
 
-    /// Makes the watcher report the current state again, for an owner that could not read the
-    /// files. [`changed`](Self::changed) reports it after one poll interval. Without effect if the
-    /// last report was that a file is unreadable: the watcher reports when the file becomes
-    /// readable.
+    /// Makes the watcher report the current state again, for an owner that could not read the files.
+    /// [`changed`](Self::changed) reports it after one poll interval. This has no effect if the last report was
+    /// that a file is unreadable: the watcher then reports when the file becomes readable.
     pub fn retry_later(&mut self) {
         if matches!(self.reported, None | Some(FileState::Content(_))) {
             self.reported = None;
@@ -154,17 +153,16 @@ impl FileWatcher {
         }
     }
 
-    /// Whether the files have changed since the last report, and marks their state as reported.
-    /// Blocks on file reads. Can report a half-written file, because it does not wait for
-    /// `SETTLE_TIME`.
+    /// Whether the files have changed since the last report. Marks their state as reported. Blocks on file
+    /// reads. A half-written file can count as a change, because this method does not wait for `SETTLE_TIME`.
     pub fn poll(&mut self) -> bool {
         let state = Some(FileState::read(&self.files, self.are_folders_allowed));
         std::mem::replace(&mut self.reported, state) != state
     }
 
-    /// Waits until the files have changed since the last report and their new state has been stable
-    /// for `SETTLE_TIME`. Polls every second. The future can be dropped and the method called again
-    /// without the loss of a change.
+    /// Waits until the files have changed since the last report and their new state has been stable for
+    /// `SETTLE_TIME`. Polls every second. If the future is dropped, no change is lost: the next call reports
+    /// it.
     pub async fn changed(&mut self) {
         if self.is_retry_delayed {
             sleep(POLL_INTERVAL).await;
@@ -206,11 +204,11 @@ impl FileWatcher {
     }
 }
 
-/// The text for operators about a file that is no regular file.
+/// The text for operators about a path that is not a regular file.
 const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
 /// The text for operators about a file whose read does not end in time.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
-/// The text for operators about a file that the watcher could read and its owner could not.
+/// The text for operators about a file that the watcher could read and `load` could not.
 const LOAD_LATE: &str = "it could not be read in time";
 
 /// Runs `read`, which may block, on a thread of its own. `None`: `read` took longer than
@@ -224,7 +222,7 @@ pub async fn read_within_limit<T: Send + 'static>(
         .ok()
 }
 
-/// Opens a file to read it. Fails if it is no regular file.
+/// Opens a file to read it. Fails if the path is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let require_regular = |is_file: bool| {
         if is_file {
@@ -233,15 +231,15 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
             Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_REGULAR))
         }
     };
-    // Before `open`, which would wait for the writer of a FIFO.
+    // This check precedes `open`, which would wait for the writer of a FIFO.
     require_regular(fs::metadata(path)?.is_file())?;
     let file = File::open(path)?;
     require_regular(file.metadata()?.is_file())?;
     Ok(file)
 }
 
-/// The files of a folder in the order of their names, without hidden ones, or the path itself if it is no folder.
-/// Fails if there are none, or more than 256, or if one is no regular file.
+/// The files of a folder in the order of their names, without hidden files. If the path is not a folder, the
+/// path itself. Fails if there are no files or more than 256, or if one is not a regular file.
 pub fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -293,8 +291,8 @@ impl FileState {
     }
 }
 
-/// Adds the content and the length of a file to a hash. Because of the length, the contents `ab`
-/// and `c` of two files have another hash than `a` and `bc`.
+/// Adds the content and the length of a file to a hash. The length distinguishes two files with the contents
+/// `ab` and `c` from two files with `a` and `bc`.
 fn hash_file(file: &Path, hash: &mut Xxh3Default) -> io::Result<()> {
     let mut content = Vec::new();
     let length = open_regular(file)?
@@ -395,7 +393,7 @@ mod tests {
         assert!(watcher.poll() && !watcher.poll());
     }
 
-    /// A FIFO without a writer blocks its reader for ever.
+    /// A FIFO without a writer blocks its reader forever.
     #[tokio::test(start_paused = true)]
     async fn a_blocking_file_and_its_replacement_are_reported() {
         let folder = TempFolder::new("watched-fifo");
@@ -457,8 +455,8 @@ mod tests {
         );
     }
 
-    /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic
-    /// link `..data`.
+    /// The kubelet updates a volume in this way: it writes a new folder, and then replaces the symbolic link
+    /// `..data`.
     #[tokio::test(start_paused = true)]
     async fn a_replaced_symbolic_link_is_a_change() {
         let folder = TempFolder::new("watched-links");

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::mutex::lock;
 
-/// The idle connections to one backend, ordered from the least recently used to the most recently
-/// used. Clones share the pool.
+/// The idle connections to one backend, ordered from the least to the most recently used. Clones share the
+/// pool.
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Pool>);
 
@@ -29,24 +29,22 @@ struct Pool {
 pub struct ConnectCounts {
     /// Number of attempts.
     pub count: u64,
-    /// Sum of their times, in seconds: TCP, and TLS if it is used.
+    /// Sum of their durations, in seconds: the TCP handshake, and the TLS handshake if TLS is used.
     pub seconds: f64,
-    /// Number of new connections with a response head.
+    /// Number of new connections on which a response head has arrived.
     pub first_heads: u64,
-    /// Sum of the times from the begin of the attempt to the first response head, in seconds. A server that accepts
-    /// late is seen here only: the kernel has answered for it.
+    /// Sum of the times from the start of the attempt to the first response head, in seconds. Only this sum
+    /// shows a server that accepts connections late, because its kernel completes the TCP handshake.
     pub first_head_seconds: f64,
 }
 
-/// Time between the closes of two connections when several connections are closed.
+/// Time between two closes when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
 
-// === impl IdlePool ===
-
 impl IdlePool {
-    /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool
-    /// has no such connection. Closes expired connections and connections that the backend has closed,
-    /// in a background task. Must be called inside a Tokio runtime.
+    /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool has no
+    /// such connection. A background task closes expired connections and connections that the backend has
+    /// closed. Must be called inside a Tokio runtime.
     pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Box<Connection>> {
         let mut unusable = Vec::new();
         let reusable = loop {
@@ -55,7 +53,7 @@ impl IdlePool {
                 break None;
             };
             if connection.has_been_idle_for(limits.idle_connection, now) {
-                // All other connections were idle for longer.
+                // The remaining connections have been idle for longer, so they have expired too.
                 unusable.append(&mut list);
                 unusable.push(connection);
                 break None;
@@ -75,7 +73,7 @@ impl IdlePool {
     pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
         let expired = {
             let mut list = lock(&self.0.idle);
-            // The list is ordered by the end of the last use.
+            // The list is ordered by the time of the last use.
             let count =
                 list.partition_point(|connection| connection.has_been_idle_for(idle_timeout, now));
             list.drain(..count).collect()
@@ -100,7 +98,8 @@ impl IdlePool {
         self.0.connect_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Counts the first response head of a connection, `took` after the begin of the attempt to open it.
+    /// Counts the first response head of a connection. `took`: the time since the start of the attempt to open
+    /// the connection.
     pub(crate) fn on_first_head(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.0.first_heads.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +108,7 @@ impl IdlePool {
             .fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// The attempts to open a connection since the last call.
+    /// Takes the counts of the attempts since the last call.
     pub fn take_connects(&self) -> ConnectCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         ConnectCounts {
@@ -134,9 +133,9 @@ impl std::fmt::Debug for IdlePool {
     }
 }
 
-/// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After
-/// a burst of requests, hundreds of connections expire together, and each close costs the kernel as
-/// much time as the forwarding of a chunk, on the machines of gateway and backend.
+/// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After a burst of
+/// requests, hundreds of connections expire together. Each close takes as much kernel time as forwarding a
+/// chunk, on the gateway and on the backend.
 #[expect(
     clippy::vec_box,
     reason = "a connection stays in its box while it is used"

@@ -1,5 +1,5 @@
-//! TLS, the HTTP/1.1 client for backends, background tasks that are restarted after a panic, and
-//! the detection of file changes.
+//! The HTTP/1.1 client for backends, TLS, background tasks that restart after a panic, and detection of file
+//! changes.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

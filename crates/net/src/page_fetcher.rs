@@ -1,9 +1,9 @@
 //! Fetches small pages from a backend for health checks and scrapes.
 //!
-//! The connection and the buffer are reused for each page. The calling task also drives the
-//! connection, so a fetch wakes no other task.
+//! All fetches share one connection and one buffer. The calling task reads from the connection itself, so a
+//! fetch wakes no other task.
 
-use crate::backend_body::BackendBody;
+use crate::backend_body::{BackendBody, BackendResponse};
 use crate::client::{HttpClient, SendError};
 use crate::connection::Connection;
 use crate::file_descriptors::FileDescriptorPermit;
@@ -33,6 +33,8 @@ pub struct PageFetcher {
     idle: IdlePool,
     /// The body of the last page.
     page_buffer: Vec<u8>,
+    /// Whether the last fetch opened a connection.
+    has_connected: bool,
 }
 
 /// The body and the additional header of a POST request.
@@ -40,12 +42,11 @@ pub struct PageFetcher {
 pub struct PagePost {
     /// The body, in JSON. It may be empty.
     pub body: Bytes,
-    /// An additional header. The headers that every request has are not stored here.
+    /// An additional header of this request only.
     pub header: Option<(HeaderName, HeaderValue)>,
 }
 
-/// Maximum buffer capacity that is kept between fetches, in bytes. The metrics page of an engine is
-/// smaller.
+/// Maximum buffer capacity that is kept between fetches, in bytes. Metrics pages of engines are smaller.
 const MAX_RETAINED_BUFFER_BYTES: usize = 1 << 20;
 
 /// Why the fetch of a page failed.
@@ -60,7 +61,10 @@ pub enum FetchError {
     /// The backend closed the connection before the end of the body.
     Truncated,
     /// The response was not complete within the timeout.
-    Timeout,
+    Timeout {
+        /// Whether the backend accepted a connection meanwhile. An idle connection does not show that it still does.
+        has_connected: bool,
+    },
     /// The body is larger than the maximum page size.
     TooLarge,
     /// The response is compressed although the request accepts only `identity`.
@@ -71,8 +75,14 @@ impl FetchError {
     /// The error as a text for operators.
     pub fn describe(&self) -> String {
         match self {
-            Self::Timeout => "timeout: the backend accepts connections and does not respond: its \
-                              process is stopped, still loads, or waits for its engine"
+            Self::Timeout {
+                has_connected: true,
+            } => "timeout: the backend accepts connections and does not respond: its \
+                  process is stopped, still loads, or waits for its engine"
+                .to_owned(),
+            Self::Timeout {
+                has_connected: false,
+            } => "timeout: no answer: its process is stopped, or its machine cannot be reached"
                 .to_owned(),
             error => format!("{error:?}"),
         }
@@ -80,9 +90,9 @@ impl FetchError {
 }
 
 impl PageFetcher {
-    /// Creates a fetcher for the pages of one backend. `timeout` bounds each fetch.
-    /// `max_page_bytes` bounds the size of each body. `authorization` is the value of the `Authorization`
-    /// header. `None`: the header is not sent.
+    /// Creates a fetcher for the pages of one backend. `timeout` limits the duration of each fetch.
+    /// `max_page_bytes` limits the size of each body. `authorization`: the value of the `Authorization` header.
+    /// `None`: the header is not sent.
     pub fn new(
         client: HttpClient,
         address: BackendAddress,
@@ -92,7 +102,8 @@ impl PageFetcher {
     ) -> Self {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(HOST, address.host_header().clone());
-        // The text format is requested, because some servers rename their metrics in OpenMetrics.
+        // The fetcher requests the Prometheus text format, because some servers rename their metrics in
+        // OpenMetrics.
         headers.insert(
             ACCEPT,
             HeaderValue::from_static("text/plain; version=0.0.4"),
@@ -109,10 +120,11 @@ impl PageFetcher {
             max_page_bytes,
             idle: IdlePool::default(),
             page_buffer: Vec::new(),
+            has_connected: false,
         }
     }
 
-    /// Requests pages of this media type, in place of the text format of metrics.
+    /// Requests pages of this media type instead of the text format of metrics.
     #[must_use]
     pub fn accepting(mut self, media_type: HeaderValue) -> Self {
         self.headers.insert(ACCEPT, media_type);
@@ -124,8 +136,8 @@ impl PageFetcher {
         self.fetch(&PathAndQuery::from_static(path), None).await
     }
 
-    /// Sends a POST. Returns the response status and the body. If the backend has closed the idle
-    /// connection, it may get the request twice.
+    /// Sends a POST. Returns the response status and the body. If the backend has closed the idle connection,
+    /// the request is sent twice.
     pub async fn post(
         &mut self,
         path: &'static str,
@@ -142,25 +154,27 @@ impl PageFetcher {
         post: Option<&PagePost>,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
         let idle = self.idle.take(&self.client.timeouts, clock::now());
-        // The wait for a file descriptor has its own timeout: it does not shorten the time that the
-        // backend has for its response.
+        // The wait for a file descriptor has a timeout of its own, so it does not shorten the time that the
+        // backend has to respond.
         let descriptor = match idle {
             Some(_) => None,
             None => Some(self.client.acquire_probe_descriptor(self.timeout).await?),
         };
         let timeout = self.timeout;
+        self.has_connected = false;
         let sending = self.send_with_reconnect(path, post, idle, descriptor);
         let result = tokio::time::timeout(timeout, sending).await;
         if !self.client.descriptors.has_capacity_for_probes() {
             self.idle.close_oldest();
         }
-        let status = result.unwrap_or(Err(FetchError::Timeout))?;
+        let has_connected = self.has_connected;
+        let status = result.unwrap_or(Err(FetchError::Timeout { has_connected }))?;
         Ok((status, &self.page_buffer))
     }
 
     /// Sends the request on the idle connection and reads the response. If the backend has closed this
-    /// connection, sends the request on a new connection. A connection is closed if its response is not
-    /// read to the end.
+    /// connection, sends the request on a new one. A connection whose response was not read to the end is
+    /// closed.
     async fn send_with_reconnect(
         &mut self,
         path: &PathAndQuery,
@@ -169,7 +183,7 @@ impl PageFetcher {
         descriptor: Option<FileDescriptorPermit>,
     ) -> Result<StatusCode, FetchError> {
         let response = match idle {
-            // The backend may have closed the idle connection: a new connection follows below.
+            // An error can mean that the backend has closed the idle connection, so a new connection follows.
             Some(connection) => self.send(connection, path, post).await.ok(),
             None => None,
         };
@@ -178,11 +192,12 @@ impl PageFetcher {
         } else {
             let descriptor = match descriptor {
                 Some(descriptor) => descriptor,
-                // The failed connection has returned its descriptor, so the wait is zero.
+                // The failed connection has returned its descriptor, so no wait is necessary.
                 None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
             };
             let root = self.address.uri(&PathAndQuery::from_static("/"));
             let stream = self.client.connect(root).await?.into_inner();
+            self.has_connected = true;
             self.send(Connection::new(stream, descriptor), path, post)
                 .await?
         };
@@ -204,7 +219,7 @@ impl PageFetcher {
         connection: Box<Connection>,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> Result<BackendResponse, SendError> {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from(self.address.path(path));
         request.headers_mut().clone_from(&self.headers);
@@ -220,15 +235,14 @@ impl PageFetcher {
     }
 }
 
-/// Reads a body into the buffer `page`. A body longer than `max_bytes` is an error and is not read
-/// further.
+/// Reads a body into the buffer `page`. Fails, and stops reading, if the body is longer than `max_bytes`.
 async fn read_body(
     mut body: BackendBody,
     page: &mut Vec<u8>,
     max_bytes: usize,
 ) -> Result<(), FetchError> {
     page.clear();
-    // The capacity of a larger buffer is not kept, because pages above 1 MiB are rare.
+    // Pages of more than 1 MiB are rare, so the capacity of a larger buffer is not kept.
     page.shrink_to(MAX_RETAINED_BUFFER_BYTES);
     let is_too_large = |length: u64| length > max_bytes as u64;
     if is_too_large(body.size_hint().lower()) {
@@ -239,7 +253,7 @@ async fn read_body(
             continue;
         };
         if is_too_large((page.len() + data.remaining()) as u64) {
-            // The buffer of an oversized page is freed.
+            // The memory of an oversized page is freed.
             *page = Vec::new();
             return Err(FetchError::TooLarge);
         }
@@ -258,7 +272,9 @@ impl From<SendError> for FetchError {
         match error {
             SendError::Connect(reason) => Self::Connect(reason),
             SendError::Exhausted(problem) => Self::Exhausted(problem),
-            SendError::Timeout(_) => Self::Timeout,
+            SendError::Timeout(_) => Self::Timeout {
+                has_connected: true,
+            },
             SendError::StaleConnection { .. }
             | SendError::RequestBody(_)
             | SendError::Closed(_)
@@ -273,7 +289,7 @@ impl From<FetchError> for ScrapeError {
             FetchError::Connect(_) | FetchError::Closed => Self::Connect,
             FetchError::Exhausted(_) => Self::Exhausted,
             FetchError::Truncated => Self::Truncated,
-            FetchError::Timeout => Self::Timeout,
+            FetchError::Timeout { .. } => Self::Timeout,
             FetchError::TooLarge => Self::TooLarge,
             FetchError::UnexpectedEncoding => Self::Encoded,
         }

@@ -1,4 +1,4 @@
-//! A request body that is forwarded while it arrives, one part at a time.
+//! A request body that the gateway forwards part by part while it arrives.
 
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
@@ -12,7 +12,7 @@ use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming};
 
-/// The parts of a request body, and how the request states the end of the body.
+/// The parts of a request body, as they arrive from the client.
 pub struct RequestStream {
     parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
     /// How the request states the end of the body.
@@ -23,21 +23,21 @@ pub struct RequestStream {
     upload: Arc<UploadProgress>,
 }
 
-/// How far the client has sent a request body that is forwarded while it arrives. The client decides
-/// when its parts come, so the backend is not at fault while it waits for them.
+/// How much of a request body the client has sent, while the gateway forwards the body. Times in which the
+/// backend waits for the client are not a fault of the backend.
 #[derive(Debug, Default)]
 pub struct UploadProgress {
     /// Whether the gateway waits for the next part of the body from the client.
     waits_for_client: AtomicFlag,
     /// Whether the whole body has come from the client.
     pub is_ended: AtomicFlag,
-    /// Time of the last call of [`Self::record`]. None: no call.
+    /// Time of the last call of [`Self::record`]. `None`: there was no call.
     last_part_at: AtomicInstant,
 }
 
 impl UploadProgress {
-    /// The time at which the last part of the body came, or `now` while the gateway waits for a part from
-    /// the client.
+    /// The time at which the last part of the body arrived. While the gateway waits for the client, the time is
+    /// `now`.
     pub(crate) fn last_part_at(&self, now: Instant) -> Instant {
         if self.waits_for_client.get() {
             return now;
@@ -53,7 +53,7 @@ impl UploadProgress {
 }
 
 impl RequestStream {
-    /// Creates a body whose parts are read from `parts` when they can be written to the backend.
+    /// Creates a body whose parts are read from `parts` only when they can be written to the backend.
     pub fn new(
         parts: impl Body<Data = Bytes, Error = io::Error> + Send + 'static,
         framing: RequestFraming,
@@ -68,14 +68,14 @@ impl RequestStream {
         }
     }
 
-    /// How far the client has sent the body. `None`: the body is the input of a WebSocket, which
-    /// does not end before the response.
+    /// The progress of the body. `None`: the body is the input of a WebSocket, which does not end before the
+    /// response.
     pub fn upload(&self) -> Option<Arc<UploadProgress>> {
         (self.framing != RequestFraming::Upgrade).then(|| self.upload.clone())
     }
 
-    /// The next part with its framing. `None`: the body has ended. A body that does not have its
-    /// stated length is an error.
+    /// The next part with its framing. `None`: the body has ended. A body with another length than stated is an
+    /// error.
     pub(crate) fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl RequestStream {
                 self.is_ended = true;
                 return Poll::Ready(self.end());
             };
-            // Trailers apply to one hop only and are not forwarded.
+            // Trailers apply to one connection only, so they are not forwarded.
             let data = frame?.into_data().unwrap_or_default();
             if !data.is_empty() {
                 return Poll::Ready(self.frame(data).map(Some));

@@ -1,5 +1,5 @@
-//! Detects connection errors whose cause is the machine of the gateway: no file descriptor, port or
-//! memory is left. The backend is not at fault for these errors.
+//! Detects connection errors that the gateway's own machine causes: it has no file descriptor, port or memory
+//! left. The backend is not at fault for these errors.
 
 use socket2::{Domain, Socket, Type};
 use std::error::Error as StdError;
@@ -13,22 +13,23 @@ use tokio::time::error::Elapsed;
 /// Minimum time between two log messages about resource exhaustion.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Describes the exhausted resource and the remedy. `None`: `cause` is an error of another kind.
+/// Describes the exhausted resource and the remedy. `None`: `cause` is not an exhausted resource.
 pub fn describe_exhaustion(cause: &(dyn StdError + 'static)) -> Option<String> {
     let error = cause.downcast_ref::<io::Error>();
     let has_code = error.is_some_and(|error| error.raw_os_error().is_some());
     if let Some(remedy) = error.and_then(remedy) {
         return Some(format!("{cause}; {remedy}"));
     }
-    // A DNS lookup without a free file descriptor fails with an error that has no code. Therefore a
-    // socket is opened as a test: it fails if descriptors are exhausted.
+    // If no file descriptor is free, a DNS lookup fails with an error that has no code. So the function tests
+    // whether a socket can be opened.
     let test_socket =
         (!has_code && !is_timeout(cause)).then(|| Socket::new(Domain::IPV4, Type::STREAM, None));
     let problem = test_socket?.err()?;
     Some(format!("{problem}; {}", remedy(&problem)?))
 }
 
-/// Whether a connection took longer than its time limit. Then the backend is at fault, not this machine.
+/// Whether a connection took longer than its time limit. The fault is then that of the backend, not of this
+/// machine.
 pub(crate) fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
     let error = cause.downcast_ref::<io::Error>();
     cause.is::<Elapsed>() || error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)

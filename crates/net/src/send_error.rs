@@ -13,23 +13,23 @@ pub enum SendError {
     /// at fault.
     #[error("the gateway has no resources for a connection: {0}")]
     Exhausted(String),
-    /// The backend closed a reused connection without a byte of a response to the request. It may have
-    /// closed the idle connection before the request arrived, or it may have read the request. The next
-    /// attempt, on a new connection, shows which.
+    /// The backend closed a reused connection before any byte of the response. Either it closed the idle
+    /// connection before the request arrived, or it had read the request. The next attempt, on a new
+    /// connection, shows which is true.
     #[error("the backend closed a pooled connection before a response to the request")]
     StaleConnection {
-        /// Whether the whole request was written to the connection. If not, the backend cannot have
-        /// executed the request.
+        /// Whether the whole request was written to the connection. `false`: the backend cannot have executed
+        /// the request.
         was_request_written: bool,
     },
-    /// The backend closed a new connection, or a connection with a part of a response, before the end of
-    /// the response head. The backend may have executed the request.
+    /// The backend closed the connection before the end of the response head. The connection was new, or a part
+    /// of the response had arrived. The backend may have executed the request.
     #[error("the backend closed the connection before the response head: {0}")]
     Closed(String),
     /// The response is not valid HTTP/1.1.
     #[error("the backend sent an invalid HTTP response: {0}")]
     InvalidResponse(String),
-    /// The body of the client ended with an error while it was forwarded. The backend is not at fault.
+    /// The body of the client ended with an error while the gateway forwarded it. The backend is not at fault.
     #[error("the request body of the client ended with an error: {0}")]
     RequestBody(io::Error),
     /// The backend sent no response head within the timeout.
@@ -38,7 +38,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// The kind of the error as one word of a closed set, for records and metrics.
+    /// The kind of the error as a word from a fixed list, for records and metrics.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect_error",

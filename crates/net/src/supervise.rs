@@ -1,8 +1,8 @@
 //! Runs background tasks and restarts them after a panic.
 //!
-//! A panic is logged and counted under the name of its task. The task is then restarted after a
-//! delay. A task that cannot be restarted is spawned with [`spawn_once`], and its owner waits for its
-//! end. The panic counts are static, because they belong to the process and not to one gateway in it.
+//! A panic is logged and counted under the name of its task. The task restarts after a delay. A task that
+//! cannot be restarted is spawned with [`spawn_once`], and its owner waits for its end. The panic counts are
+//! static, because they belong to the process, which can contain several gateways.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -16,7 +16,8 @@ use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokio::task::JoinHandle;
 
-/// A kind of background task, or a part of a request in which panics are caught. Panics are counted by its name.
+/// A kind of background task, or a part of a request in which panics are caught. Panics are counted for each
+/// name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackgroundTask(&'static str);
 
@@ -28,20 +29,17 @@ pub struct SupervisedTask(JoinHandle<()>);
 const INITIAL_RESTART_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay before a restart.
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
-/// Minimum time without a panic after which the next restart delay is [`INITIAL_RESTART_DELAY`]
-/// again.
+/// After this time without a panic, the next restart delay is [`INITIAL_RESTART_DELAY`] again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 
-/// Number of the last panics whose times are kept.
+/// Number of panics whose times are stored.
 const MAX_RECENT_PANICS: usize = 256;
 
-/// The last panics: the task of each, and the time.
+/// The task and the time of each of the last panics.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
-/// Number of panics of each task since the start of the process. Tasks without a panic are left out.
+/// Number of panics of each task since the start of the process. Tasks without a panic have no entry.
 static PANIC_COUNTS: Mutex<BTreeMap<BackgroundTask, u64>> = Mutex::new(BTreeMap::new());
-
-// === impl BackgroundTask ===
 
 impl BackgroundTask {
     /// Accepts client connections.
@@ -81,7 +79,7 @@ impl BackgroundTask {
     /// Writes lines of the access log or of a trace capture.
     pub const LOG_WRITER: Self = Self::new("log_writer");
 
-    /// A kind of background task with this name.
+    /// A kind of background task. `name`: its name in metrics and logs.
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
@@ -97,7 +95,7 @@ impl BackgroundTask {
     }
 }
 
-/// The number of panics of each of `tasks` since `since`. Tasks without a panic are left out.
+/// The number of panics of each of `tasks` since `since`, without tasks that did not panic.
 pub fn panics_since(since: Instant, tasks: &[BackgroundTask]) -> Vec<(BackgroundTask, usize)> {
     let recent = lock(&RECENT_PANICS);
     let count = |task: BackgroundTask| {
@@ -120,8 +118,8 @@ pub fn record_panic(task: BackgroundTask) {
         (task, clock::now()),
         MAX_RECENT_PANICS,
     );
-    // The message does not include the panic payload, which may contain a prompt or a key. The
-    // panic hook has already logged the location.
+    // The panic payload may contain a prompt or a key, so the message does not include it. The panic hook has
+    // already logged the location.
     tracing::error!(
         task = task.as_str(),
         "a panic was caught: the gateway continues"
@@ -149,8 +147,8 @@ pub async fn catch_panic_async<R>(
 
 // === run tasks ===
 
-/// Spawns a task that runs the future from `start`. After a panic, calls `start` again after a
-/// delay. The task ends when its future returns. Must be called inside a Tokio runtime.
+/// Spawns a task that runs the future from `start`. After a panic and a delay, calls `start` again. The task
+/// ends when its future returns. Must be called inside a Tokio runtime.
 pub fn spawn<R>(
     task: BackgroundTask,
     mut start: impl FnMut() -> R + Send + 'static,
@@ -189,13 +187,11 @@ pub fn spawn_once(
     task: BackgroundTask,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> SupervisedTask {
-    // The result is ignored, because a panic and a return both end the task.
+    // A return and a caught panic both end the task, so the result does not matter.
     SupervisedTask(tokio::spawn(
         catch_panic_async(task, future).map(|_| ()).boxed(),
     ))
 }
-
-// === impl SupervisedTask ===
 
 impl SupervisedTask {
     /// Aborts the task and waits until its future is dropped.
@@ -206,7 +202,7 @@ impl SupervisedTask {
 
     /// Waits until the task ends. Must not be called again after it returned.
     pub async fn wait_for_end(&mut self) {
-        // The result is an abort or a normal end: panics are caught inside the task.
+        // Panics are caught inside the task, so the result is an abort or a normal end.
         let _ = (&mut self.0).await;
     }
 }

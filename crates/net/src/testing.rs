@@ -1,4 +1,4 @@
-//! Helpers for the tests of several crates.
+//! Functions that the tests of several crates share.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder for the files of a test. It is removed when the value is dropped.
+/// A folder for the files of a test. Dropping the value removes the folder.
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {

@@ -1,5 +1,5 @@
-//! The catalogue of the gateway's metrics, with the data that the generated files need. The gateway builds
-//! the catalogue from its own table of metrics.
+//! The catalogue of the gateway's metrics, with the data that generated files need. The gateway builds it from
+//! its table of metrics.
 
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -21,7 +21,7 @@ pub struct MetricDescription {
     pub labels: Vec<LabelDescription>,
     /// The lowest value of `metrics.level` at which the metric has series.
     pub level: &'static str,
-    /// Whether, at the default level, the series of the metric have no label `backend`.
+    /// Whether the series of the metric have no label `backend` at the default level.
     pub is_folded: bool,
 }
 

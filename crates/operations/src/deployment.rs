@@ -1,14 +1,14 @@
-//! The addresses of the services of a deployment. The generated files contain them.
+//! The addresses of the services of a deployment, for the generated files.
 
-/// The addresses of the services of a deployment, as `host:port` unless stated otherwise.
+/// The addresses of the services of a deployment, as `host:port` if the field does not state another form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEndpoints {
     /// The addresses of the admin listeners of the gateways.
     pub gateways: Vec<String>,
     /// The name and the address of each backend.
     pub backends: Vec<(String, String)>,
-    /// Host name and port of the exporter of GPU metrics. If DNS does not know the host name, Prometheus
-    /// scrapes no GPU metrics. `None`: there is no such exporter.
+    /// Host name and port of the exporter of GPU metrics. Prometheus scrapes no GPU metrics if DNS does not
+    /// know the host name. `None`: there is no exporter.
     pub gpus: Option<(String, u16)>,
     /// The address at which the trace collector exports the metrics that it computes from spans. `None`:
     /// Prometheus does not scrape the collector.
@@ -17,7 +17,7 @@ pub struct DeploymentEndpoints {
     pub prometheus: String,
     /// The address of Alertmanager.
     pub alertmanager: String,
-    /// The URL to which Alertmanager sends notifications. Alertmanager appends the severity.
+    /// The URL to which Alertmanager sends notifications. The severity is appended to the URL.
     pub webhook: String,
     /// The URL of Jaeger's query service. The collector sends spans to port 4317 of the same host.
     pub jaeger: String,

@@ -41,7 +41,8 @@ fn verdict_section(verdict: &VerdictDescription, rules: &str) -> String {
     )
 }
 
-/// The name of the alert whose runbook is the section of this verdict. `None`: the verdict has no alert of its own.
+/// The name of the alert that uses the section of this verdict as its runbook. `None`: the verdict has no alert
+/// of its own.
 fn alert_of<'a>(verdict: &str, rules: &'a str) -> Option<&'a str> {
     let link = format!("#{verdict}\n");
     let mut rules = rules.split("- alert: ");

@@ -1,7 +1,7 @@
-//! Prints the files that a deployment of the gateway needs. The rules of Prometheus, the configuration of Alertmanager
-//! and the dashboards are files of this repository, in which addresses are replaced. The scrape configuration, the page
-//! about the diagnosis, and the reference pages of the configuration and of the metrics are generated from tables. A
-//! test checks each metric, label and label value of all queries against the catalogue of metrics.
+//! Prints the files that a deployment of the gateway needs. The rules of Prometheus, the configuration of
+//! Alertmanager and the dashboards are files of this repository in which addresses are replaced. The other
+//! files are generated from tables: the scrape configuration, the page about the diagnosis, and the reference
+//! pages. A test checks each metric, label and label value of all queries against the catalogue of metrics.
 
 pub mod catalogue;
 mod deployment;
@@ -53,23 +53,20 @@ named_enum! {
 /// The tables that the gateway provides for the generated files.
 #[derive(Debug)]
 pub struct GatewayTables {
-    /// The catalogue of the metrics.
+    /// All metrics of the gateway.
     pub metrics: MetricCatalogue,
     /// The JSON Schema of the configuration file.
     pub schema: Schema,
 }
 
-/// The recording rules.
 const RECORDING_RULES: &str = include_str!("../../../config/prometheus/recording-rules.yml");
-/// The alert rules, for runbooks at `http://127.0.0.1:9090/runbooks`.
+/// The alert rules, with links to runbooks at `http://127.0.0.1:9090/runbooks`.
 const ALERT_RULES: &str = include_str!("../../../config/prometheus/alert-rules.yml");
-/// The configuration file of Alertmanager for a webhook at `http://webhook:8080`, to which it appends the
-/// severity.
+/// The configuration file of Alertmanager, with a webhook at `http://webhook:8080`. The severity is appended to
+/// this URL.
 const ALERTMANAGER_CONFIG: &str = include_str!("../../../config/alertmanager/alertmanager.yml");
 
-/// The main dashboard.
 const OVERVIEW_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/overview.json");
-/// The dashboard of one backend.
 const BACKEND_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/backend.json");
 
 /// The data sources of Grafana for the addresses of `docker/compose.yml`. Exemplars link to traces in

@@ -1,15 +1,15 @@
 //! Generates the configuration of Prometheus: scrape jobs, rule files and exemplar storage.
 //!
-//! Prometheus also scrapes the engines, for metrics that the gateway does not read. The series of an engine
-//! get a label `backend` with the gateway's name for the backend, so that a query can combine series of the
-//! engine and of the gateway.
+//! Prometheus also scrapes the engines, for metrics that the gateway does not read. The series of an engine get
+//! the label `backend`, with the gateway's name for the backend, so that a query can combine them with series
+//! of the gateway.
 
 use super::deployment::DeploymentEndpoints;
 use super::yaml;
 use serde::Serialize;
 
-/// The intervals, the rule files, the exemplar storage, and the Alertmanager at the address in
-/// `docker/compose.yml`.
+/// The parts that do not depend on the deployment: intervals, rule files, exemplar storage, and the
+/// Alertmanager at the address in `docker/compose.yml`.
 const GLOBAL_CONFIG: &str = include_str!("prometheus.yaml");
 
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct StaticTargets<'a> {
     labels: Option<TargetLabels<'a>>,
 }
 
-/// Scrape targets that Prometheus finds by a DNS lookup of a host name. The lookup may find no target.
+/// Scrape targets that Prometheus finds by a DNS lookup. The lookup may find no target.
 #[derive(Serialize)]
 struct DnsTargets<'a> {
     names: [&'a str; 1],
@@ -102,8 +102,8 @@ fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
                 }],
             )
         },
-        // The scrape interval of the engines is longer than that of the gateways. The gateway already scrapes
-        // the engines often, and each scrape costs CPU time of the engine's server.
+        // The gateway already scrapes the engines often, and each scrape costs CPU time of the engine's server.
+        // So Prometheus scrapes the engines less often than the gateways.
         job("vllm", backends.collect()),
     ];
     own.into_iter().chain(spans).chain(gpus).collect()

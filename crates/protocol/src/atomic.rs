@@ -12,7 +12,8 @@ pub struct AtomicFlag(AtomicBool);
 #[derive(Debug, Default)]
 pub struct AtomicF64(AtomicU64);
 
-/// A time, or none, with relaxed atomic access: nanoseconds as [`clock::nanos`] counts them. 0: none.
+/// A time, or no time, with relaxed atomic access. The number is the nanoseconds of [`clock::nanos`]; 0 means
+/// no time.
 #[derive(Debug, Default)]
 pub struct AtomicInstant(AtomicI64);
 
@@ -54,8 +55,8 @@ impl AtomicF64 {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
 
-    /// Updates an exponential moving average with a new value of this weight. The first value replaces
-    /// NaN.
+    /// Updates an exponential moving average: the new `value` counts with the share `weight`, from 0 to 1. The
+    /// first value replaces NaN.
     #[inline]
     pub fn average_in(&self, value: f64, weight: f64) {
         let before = self.get();
@@ -83,7 +84,7 @@ impl AtomicInstant {
     /// Replaces the time, or removes it.
     #[inline]
     pub fn set(&self, time: Option<Instant>) {
-        // The epoch becomes the nanosecond after it, because 0 means that there is no time.
+        // 0 means that there is no time, so the epoch is stored as the nanosecond after it.
         let nanos = |time| match clock::nanos(time) {
             0 => 1,
             nanos => nanos,

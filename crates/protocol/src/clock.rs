@@ -14,14 +14,14 @@ pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The time of the first call of this function in the process. Later calls return the same instant,
-/// so that it can be the origin of times that are stored as numbers.
+/// The time of the first call of this function in the process. Later calls return the same instant, so stored
+/// times can be numbers relative to it.
 pub fn epoch() -> Instant {
     static EPOCH: LazyLock<Instant> = LazyLock::new(now);
     *EPOCH
 }
 
-/// Nanoseconds from [`epoch`] to `time`: a time as a number. Negative before the epoch.
+/// Nanoseconds from [`epoch`] to `time`, so that an atomic integer can store a time. Negative before the epoch.
 pub fn nanos(time: Instant) -> i64 {
     let epoch = epoch();
     let before = || epoch.saturating_duration_since(time).as_nanos() as i64;
@@ -38,7 +38,7 @@ pub fn wall_time() -> SystemTime {
     SystemTime::now()
 }
 
-/// The wall-clock time since the Unix epoch. 0 before it.
+/// The wall-clock time since the Unix epoch, or 0 if the clock is set before the Unix epoch.
 pub fn unix_time() -> Duration {
     wall_time().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

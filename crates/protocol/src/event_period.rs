@@ -1,18 +1,18 @@
-//! Periods in which an event recurs, for logs that have one line at the start of a period and one at
-//! its end.
+//! Detection of the periods in which an event recurs, so that the log has one line at the start of a period and
+//! one at its end.
 
 use std::time::{Duration, Instant};
 
-/// The current period in which an event recurs. A period starts with its first event, and ends when no
-/// event has followed the last one for `QUIET_TIME`.
+/// The current period in which an event recurs. A period starts with its first event, and ends when the event
+/// has not recurred for `QUIET_TIME`.
 #[derive(Debug, Default)]
 pub struct EventPeriod {
     /// The times of the first and of the last event of the current period. `None`: no period is current.
     current: Option<(Instant, Instant)>,
 }
 
-/// A period ends when its event has not occurred for this time. Without this time, an event that comes
-/// every few seconds would start and end a period each time.
+/// A period ends when its event has not occurred for this time. With a shorter time, an event that recurs every
+/// few seconds would start and end a period each time.
 const QUIET_TIME: Duration = Duration::from_secs(10);
 
 impl EventPeriod {

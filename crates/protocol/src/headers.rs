@@ -1,12 +1,11 @@
-//! Rewriting of request and response headers, without I/O. Removes headers that a proxy must not
-//! forward, adds headers that a backend or a client needs from a proxy, and leaves all other
-//! headers unchanged.
+//! Rewriting of request and response headers, without I/O. The functions remove headers that a proxy must not
+//! forward, add headers that a backend or a client needs from a proxy, and leave all other headers unchanged.
 
 use crate::trace_context::hex_digits;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    EXPECT, Entry, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
@@ -14,26 +13,27 @@ use memchr::memmem;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// Header with the request id, which the client sent or the gateway generated.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header whose value vLLM copies into the KV events that a request causes.
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Header that states for the client libraries of OpenAI whether to retry a request: `true` or
-/// `false`.
+/// Header that tells the client libraries of OpenAI whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Header with a key that the client chooses: requests of the client with the same key count as one request
+/// Header with a key that the client chooses: its requests with one key count as one request
 /// (draft-ietf-httpapi-idempotency-key-header).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Header that has the value `true` in a response that belongs to an earlier request with the same
-/// idempotency key. Stripe introduced this header.
+/// Header with the value `true` in a response that the gateway replays for a repeated idempotency key. Stripe
+/// introduced this header.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Header of some servers with the same meaning as `Retry-After`, but with the time in milliseconds.
+/// Some servers send this header instead of `Retry-After`. Its value is the time in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -57,8 +57,8 @@ static NOT_FORWARDED: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Request headers whose value is one list, each with the separator of the list. Several fields of such a
-/// name in one request are joined to one field.
+/// Request headers whose value is a list, each with the separator of its list. If a request has such a header
+/// several times, the gateway joins its values into one header.
 static JOINED: [(HeaderName, &str); 9] = [
     (COOKIE, "; "),
     (ACCEPT, ", "),
@@ -71,41 +71,40 @@ static JOINED: [(HeaderName, &str); 9] = [
     (HeaderName::from_static("baggage"), ","),
 ];
 
-/// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission allows
-/// a client to send it. Headers that clients with a permission may send are in `openai::engine_control`.
+/// Header that makes vLLM add load metrics to its responses. The gateway removes the header from all client
+/// requests, and no permission allows it. `openai::engine_control` lists the headers that clients with a
+/// permission may send.
 const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
-/// Prefix of headers that change the behaviour of vLLM. They are removed like
-/// [`LOAD_METRICS_FORMAT_HEADER`].
+/// Prefix of headers that change the behaviour of vLLM. The gateway removes them from all client requests.
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
-/// Prefix of the headers that the gateway writes. They are removed from client requests, so that clients
-/// cannot forge them.
+/// Prefix of the headers that the gateway writes. The gateway removes them from client requests, so that
+/// clients cannot forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
 
-/// Response headers that a backend must not send to a client, by their names.
+/// Names of response headers that a backend must not send to a client.
 static NOT_FROM_BACKENDS: [&str; 11] = [
-    // The gateway writes them.
+    // Only the gateway itself writes these headers.
     "idempotent-replayed",
     "x-gateway-error",
     "x-request-id",
     "x-should-retry",
-    // They apply to the whole site, not to one response.
+    // These headers apply to the whole site, not to one response.
     "alt-svc",
     "clear-site-data",
     "nel",
     "public-key-pins",
     "report-to",
     "strict-transport-security",
-    // LiteSpeed in front of the gateway sends the named resource instead of the response.
+    // LiteSpeed in front of the gateway would send the file that this header names instead of the response.
     "x-litespeed-location",
 ];
-/// Response headers that a backend must not send to a client, by the prefixes of their names. All begin
-/// with `x-`.
+/// Prefixes of response headers that a backend must not send to a client. All begin with `x-`.
 static NOT_FROM_BACKENDS_PREFIXES: [&str; 7] = [
-    // The gateway writes them.
+    // Only the gateway itself writes headers with this prefix.
     GATEWAY_PREFIX,
-    // The gateway states the rate limits of a tenant with them.
+    // The gateway states the rate limits of a tenant in these headers.
     "x-ratelimit-",
-    // Commands to a proxy in front of the gateway: nginx, Envoy, lighttpd, Perlbal and H2O, Apache.
+    // The proxies nginx, Envoy, lighttpd, Perlbal, H2O and Apache obey headers with these prefixes.
     "x-accel-",
     "x-envoy-",
     "x-lighttpd-",
@@ -124,12 +123,12 @@ pub struct UpstreamHeaders<'a> {
     pub host: &'a HeaderValue,
     /// The id of the request, sent as `X-Request-ID`.
     pub request_id: &'a RequestId,
-    /// IP address from which the client connected. It is appended to `X-Forwarded-For`.
+    /// IP address from which the client connected. The gateway appends it to `X-Forwarded-For`.
     pub client_ip: IpAddr,
 }
 
 impl RequestId {
-    /// The request id that the client sent, if it is valid. Otherwise an id made of `random`.
+    /// The request id that the client sent, if it is valid; an id made of `random` if it is not.
     pub fn from_headers(headers: &HeaderMap, random: u128) -> Self {
         let is_valid = |value: &&HeaderValue| {
             (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -146,7 +145,8 @@ impl RequestId {
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
+        // Faster than `to_str`, which checks each byte.
+        str::from_utf8(self.0.as_bytes()).unwrap_or_default()
     }
 }
 
@@ -166,7 +166,7 @@ pub fn upstream_request_headers(
     ];
     let is_replaced = |name: &HeaderName| own.iter().any(|(own, _)| own == name);
     let named = named_by_connection(client);
-    // A clone of the client's map would have no room for more entries. The 1 is for `X-Forwarded-For`.
+    // A clone of the client's map would not have capacity for more entries. The 1 is for `X-Forwarded-For`.
     let mut headers = HeaderMap::with_capacity(client.len() + own.len() + 1 + more);
     for (name, value) in client {
         if !is_replaced(name)
@@ -179,23 +179,33 @@ pub fn upstream_request_headers(
     }
     headers.extend(own);
     join_fields(&mut headers);
-    let ip = format_ip(upstream.client_ip);
-    // The hops are kept as bytes: a client can send bytes that are no text before the hop of a proxy.
-    let forwarded_for = match headers.get(X_FORWARDED_FOR) {
-        Some(hops) => [hops.as_bytes(), &ip].join(&b", "[..]),
-        None => ip,
-    };
-    if let Ok(value) = HeaderValue::from_bytes(&forwarded_for) {
-        headers.insert(X_FORWARDED_FOR, value);
-    }
+    append_hop(&mut headers, &format_ip(upstream.client_ip));
     headers
+}
+
+/// Appends an IP address to `X-Forwarded-For`. The hops are kept as bytes: a client can send bytes that are no text
+/// before the hop of a proxy.
+fn append_hop(headers: &mut HeaderMap, ip: &[u8]) {
+    match headers.entry(X_FORWARDED_FOR) {
+        Entry::Vacant(place) => {
+            if let Ok(value) = HeaderValue::from_bytes(ip) {
+                place.insert(value);
+            }
+        }
+        Entry::Occupied(mut hops) => {
+            let all = [hops.get().as_bytes(), ip].join(&b", "[..]);
+            if let Ok(value) = HeaderValue::from_bytes(&all) {
+                hops.insert(value);
+            }
+        }
+    }
 }
 
 /// Joins the fields of [`JOINED`] that occur several times. HTTP/2 divides cookies into several fields
 /// (RFC 9113 §8.2.3), and many servers read the first field of a list only. All other fields keep
 /// their number and order.
 fn join_fields(headers: &mut HeaderMap) {
-    // Most requests have no header name twice, and need no search for fields to join.
+    // A map without repeated names has as many values as names. Most requests are like this and need no search.
     if headers.len() == headers.keys_len() {
         return;
     }
@@ -211,8 +221,7 @@ fn join_fields(headers: &mut HeaderMap) {
     }
 }
 
-/// Formats an IP address. IPv4 addresses do not use the formatter of the standard library, which is
-/// slower.
+/// Formats an IP address. IPv4 has its own formatter here, because that of the standard library is slower.
 fn format_ip(ip: IpAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else {
         return ip.to_string().into_bytes();
@@ -239,24 +248,25 @@ pub fn has_passed(headers: &HeaderMap, hop: &HeaderValue) -> bool {
     headers.get_all(VIA).iter().any(has_hop)
 }
 
-/// Adds the session id that names a request in the KV events of its backend. A session id that the
-/// client was permitted to send is kept.
+/// Adds the session id by which the gateway recognizes the request in the KV events of its backend. A session
+/// id that the client was permitted to send stays.
 pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers
         .entry(X_SESSION_ID)
         .or_insert_with(|| session_id.clone());
 }
 
-/// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway
-/// or the site, or command a proxy in front of the gateway. `X-Accel-Buffering: no` stays: a stream needs
-/// it. `retry-after-ms` stays in a response that is no success, because clients wait for this time.
+/// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway or the
+/// site, and cannot command a proxy in front of the gateway. `X-Accel-Buffering: no` stays, because a stream
+/// needs it. `retry-after-ms` stays in an error response, because clients wait for this time.
 pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
-    let is_buffering_off = headers
-        .get(X_ACCEL_BUFFERING)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"));
-    remove_headers_where(headers, |name| {
+    let is_buffering_off = |headers: &HeaderMap| {
+        let value = headers.get(X_ACCEL_BUFFERING);
+        value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"))
+    };
+    let removed = names_where(headers, |name| {
         if *name == X_ACCEL_BUFFERING {
-            return !is_buffering_off;
+            return !is_buffering_off(headers);
         }
         let name = name.as_str();
         NOT_FROM_BACKENDS.contains(&name)
@@ -266,6 +276,9 @@ pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
                     .any(|prefix| name.starts_with(prefix)))
             || (name == RETRY_AFTER_MS.as_str() && status.is_success())
     });
+    for name in removed {
+        headers.remove(name);
+    }
 }
 
 /// Whether request headers ask to upgrade the connection to another protocol, such as WebSocket. An offer
@@ -277,13 +290,18 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 
 /// Whether a response is an event stream.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    media_type(headers).eq_ignore_ascii_case("text/event-stream")
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let value = value.unwrap_or_default().trim_ascii_start();
+    let Some((name, parameters)) = value.split_at_checked(EVENT_STREAM.len()) else {
+        return false;
+    };
+    let after = parameters.trim_ascii_start().first();
+    name.eq_ignore_ascii_case(EVENT_STREAM) && after.is_none_or(|byte| *byte == b';')
 }
 
 /// Turns the response headers of a backend into the response headers for the client.
 ///
-/// Event streams get headers that keep proxies from buffering them, unless the backend set these
-/// headers.
+/// An event stream gets headers that keep proxies from buffering it. Values that the backend set stay.
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
     headers
@@ -351,7 +369,7 @@ pub fn has_body_digest(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
-/// The media type in `Content-Type`, without its parameters. Empty if there is no valid header.
+/// The media type in `Content-Type`, without its parameters. Empty if the header is missing or invalid.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers
         .get(CONTENT_TYPE)
@@ -361,13 +379,13 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     str::from_utf8(name).unwrap_or_default().trim()
 }
 
-/// Whether a header whose value is a list of tokens, such as `Connection`, has this token. The tokens of
-/// HTTP are compared without case (RFC 9110 §5.6.2 and the sections of the headers).
+/// Whether a header whose value is a list, such as `Connection`, contains this token. HTTP compares tokens
+/// without regard to case (RFC 9110 §5.6.2).
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     list_items(headers, name).any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// The items of a header whose value is a list. Items that are no text are included.
+/// The items of a header whose value is a list, including items that are not valid text.
 fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
     values
@@ -375,7 +393,6 @@ fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<It
         .map(<[u8]>::trim_ascii)
 }
 
-/// The headers that `Connection` names.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     list_items(headers, &CONNECTION)
         .filter_map(|name| HeaderName::from_bytes(name).ok())
@@ -394,17 +411,17 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
 }
 
-/// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
-/// each present name is cheaper than looking up each name that must be removed.
+/// Removes the headers for which `should_remove` is true. Most messages have no such header, so checking each
+/// present name is cheaper than looking up each name that must be removed.
 pub fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
-    let names: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| should_remove(name))
-        .cloned()
-        .collect();
-    for name in names {
+    for name in names_where(headers, should_remove) {
         headers.remove(name);
     }
+}
+
+fn names_where(headers: &HeaderMap, is_selected: impl Fn(&HeaderName) -> bool) -> Vec<HeaderName> {
+    let names = headers.keys().filter(|name| is_selected(name));
+    names.cloned().collect()
 }
 
 /// Whether this header of a client must not reach a backend.
@@ -412,7 +429,7 @@ fn is_forbidden_for_clients(name: &HeaderName) -> bool {
     let name = name.as_str();
     name == LOAD_METRICS_FORMAT_HEADER
         || [SAGEMAKER_PREFIX, GATEWAY_PREFIX].iter().any(|prefix| name.starts_with(prefix))
-        // Some servers treat `_` as `-`, so an underscore would bypass the other rules.
+        // Some servers treat `_` as `-`, so a name with an underscore would bypass the rules above.
         || name.contains('_')
 }
 
@@ -529,6 +546,17 @@ mod tests {
             media_type(&HeaderMap::from_iter([(CONTENT_TYPE, odd)])),
             "Application/JSON"
         );
+    }
+
+    #[test]
+    fn event_streams_are_found_by_media_type() {
+        let is_stream = |value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            is_event_stream(&HeaderMap::from_iter([(CONTENT_TYPE, value)]))
+        };
+        assert!(is_stream("text/event-stream") && is_stream(" Text/Event-Stream ; charset=utf-8"));
+        assert!(!is_stream("text/event-streams") && !is_stream("text/event-stream, text/plain"));
+        assert!(!is_stream("application/json"));
     }
 
     #[test]

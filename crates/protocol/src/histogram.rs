@@ -24,9 +24,8 @@ pub trait BucketLayout {
     const BOUNDS: &'static [f64];
 }
 
-/// Time between two events with output, in seconds. OpenTelemetry and vLLM use the same bounds for
-/// inter-token latency, so quantiles are comparable. Additional bounds below 50 ms are for fast
-/// models.
+/// Time between two events with output, in seconds. Most bounds are those of OpenTelemetry and vLLM for
+/// inter-token latency, so quantiles are comparable. Additional bounds below 50 ms are for fast models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputGap;
 
@@ -34,8 +33,8 @@ pub struct OutputGap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCount;
 
-/// Time from the read of bytes of a stream to their write to the client, in seconds. The bounds begin
-/// at 10 µs, because the gateway forwards most chunks within 100 µs.
+/// Time from reading bytes of a stream to writing them to the client, in seconds. The bounds begin at 10 µs,
+/// because the gateway forwards most chunks within 100 µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkTransit;
 
@@ -43,11 +42,11 @@ pub struct ChunkTransit;
 pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
 /// Histogram of the numbers of tokens in one event with output.
 pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
-/// Histogram of the times from the read of bytes of a stream to their write to the client, in seconds.
+/// Histogram of the times from reading bytes of a stream to writing them to the client, in seconds.
 pub type ChunkTransitHistogram = FixedBucketHistogram<ChunkTransit>;
 
-/// Upper bounds of buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`], so that the counts of
-/// a histogram need no allocation.
+/// Upper bounds of buckets in ascending order. There are at most [`MAX_BUCKET_BOUNDS`], so that the counts of a
+/// histogram need no allocation.
 #[derive(Debug, Clone)]
 pub struct BucketBounds(BoundsStorage);
 
@@ -55,7 +54,7 @@ pub struct BucketBounds(BoundsStorage);
 enum BoundsStorage {
     Static(&'static [f64]),
     Shared(Arc<[f64]>),
-    /// The histogram counts its values in exponential buckets too.
+    /// The histogram counts its values in exponential buckets in addition to these bounds.
     Native(Arc<[f64]>),
 }
 
@@ -63,14 +62,14 @@ enum BoundsStorage {
 /// values.
 #[derive(Debug, Clone)]
 pub struct FixedBucketHistogram<S> {
-    /// Number of values in each bucket. A bucket has the values at or below its bound and above the
-    /// previous bound. The bucket after the last bound has no upper bound.
+    /// Number of values in each bucket. A value that equals a bound is in the bucket that ends at the bound.
+    /// The bucket after the last bound has no upper bound.
     bucket_counts: [u32; MAX_BUCKET_BOUNDS + 1],
     count: u32,
     sum: f64,
     max: f64,
     bounds: BucketBounds,
-    /// The same values in exponential buckets. `None`: the histogram has no exponential buckets.
+    /// The values counted in exponential buckets too. `None`: the histogram has only its fixed buckets.
     exponential: Option<Box<ExponentialHistogram>>,
     layout: PhantomData<S>,
 }
@@ -80,13 +79,13 @@ pub struct FixedBucketHistogram<S> {
 pub struct HistogramSnapshot<'a> {
     /// Number of values in each bucket. The last bucket has no upper bound.
     pub bucket_counts: &'a [u32],
-    /// Number of values.
+    /// Number of recorded values.
     pub count: u32,
     /// Sum of the values.
     pub sum: f64,
     /// The largest value; 0 if there are no values.
     pub max: f64,
-    /// The same values in exponential buckets. `None`: the histogram has no exponential buckets.
+    /// The values counted in exponential buckets too. `None`: the histogram has only its fixed buckets.
     pub exponential: Option<&'a ExponentialHistogram>,
 }
 
@@ -113,8 +112,6 @@ impl BucketLayout for ChunkTransit {
     ];
 }
 
-// === impl BucketBounds ===
-
 impl BucketBounds {
     /// Bounds that are known at compile time.
     pub const fn from_static(bounds: &'static [f64]) -> Self {
@@ -128,7 +125,7 @@ impl BucketBounds {
         ))
     }
 
-    /// The same bounds for a histogram that counts its values in exponential buckets too.
+    /// These bounds, for a histogram that counts its values in exponential buckets too.
     #[must_use]
     pub fn native(&self) -> Self {
         Self(BoundsStorage::Native((**self).into()))
@@ -163,11 +160,9 @@ impl PartialEq for BucketBounds {
     }
 }
 
-// === impl FixedBucketHistogram ===
-
 impl<S: BucketLayout> FixedBucketHistogram<S> {
-    /// An empty histogram with these bounds instead of the default bounds. The memory of exponential buckets is
-    /// allocated now, so that the record of a value allocates nothing.
+    /// An empty histogram with these bounds instead of the default bounds. It allocates the memory of
+    /// exponential buckets now, so that recording a value allocates nothing.
     pub fn with_bounds(bounds: &BucketBounds) -> Self {
         let mut exponential = None;
         if bounds.is_native() {
@@ -180,7 +175,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Adds a value `times` times.
+    /// Records `value` as if it occurred `times` times.
     pub fn record_n(&mut self, value: f64, times: u32) {
         let bucket = self.bounds.bucket_index(value);
         self.bucket_counts[bucket] = self.bucket_counts[bucket].saturating_add(times);
@@ -192,7 +187,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Number of values.
+    /// Number of recorded values.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -234,8 +229,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// The `q` quantile of the values, interpolated and at most the largest value. `None` if there
-    /// are no values.
+    /// The `q` quantile of the values, interpolated and at most the largest value. `None`: there are no values.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         bucket_quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
     }
@@ -269,8 +263,7 @@ impl OutputGapHistogram {
     }
 }
 
-/// The `q` quantile of samples by nearest rank. Changes the order of the samples. `None` if there
-/// are no samples.
+/// The `q` quantile of samples by nearest rank. Changes the order of the samples. `None`: there are no samples.
 pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     let index = nearest_rank(samples.len() as u64, q)? - 1;
     Some(
@@ -280,8 +273,8 @@ pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     )
 }
 
-/// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does.
-/// `None` if all counts are zero; infinity if the quantile is in the bucket without an upper bound.
+/// The `q` quantile of bucket counts, interpolated linearly inside its bucket as Prometheus does. `None`: all
+/// counts are zero. Infinity: the quantile is in the bucket without an upper bound.
 pub fn bucket_quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     let rank = q * total as f64;

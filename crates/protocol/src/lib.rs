@@ -1,8 +1,8 @@
-//! What clients, backends and the gateway speak: HTTP/1.1, JSON, server-sent events, trace context
-//! and the OpenAI API, with the clocks, units, limits and histograms that all crates need.
+//! The protocols between clients, backends and the gateway: HTTP/1.1, JSON, server-sent events, trace context
+//! and the OpenAI API. The crate also has the clocks, units, limits and histograms that all crates need.
 //!
-//! No module opens a socket, reads a file or draws a random number: bytes, time and random numbers
-//! are arguments. Only [`clock`] reads clocks.
+//! No module opens a socket, reads a file or draws a random number: bytes, time and random numbers are
+//! arguments. Only [`clock`] reads clocks.
 
 pub mod atomic;
 pub mod clock;

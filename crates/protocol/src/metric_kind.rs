@@ -7,7 +7,8 @@ pub enum MetricKind {
     Counter,
     /// A value that can go up and down.
     Gauge,
-    /// Number of values in each bucket. The field has the default upper bounds of the buckets.
+    /// A distribution, as the number of values in each bucket. The field has the default upper bounds of the
+    /// buckets.
     Histogram(&'static [f64]),
 }
 

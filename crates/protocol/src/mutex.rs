@@ -4,18 +4,16 @@ use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
 
-/// A value that many threads read and few change. As with [`lock`], a panic of a thread that held the
-/// lock leaves the value usable.
+/// A value that many threads read and few change. If a thread panics while it holds the lock, the value stays
+/// usable, as with [`lock`].
 #[derive(Debug)]
 pub struct SharedLock<T>(RwLock<T>);
 
-/// Locks a mutex. After a panic of a thread that held the lock, the value is used as that thread left
-/// it: a panic ends one request or one task, and the other requests and tasks go on.
+/// Locks a mutex. If a thread panicked while it held the lock, the value is used as that thread left it: a
+/// panic ends one request or one task, and all others go on.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-// === impl SharedLock ===
 
 impl<T> SharedLock<T> {
     /// Creates a lock around this value.
@@ -23,7 +21,7 @@ impl<T> SharedLock<T> {
         Self(RwLock::new(value))
     }
 
-    /// The value for reading. `None`: a writer has locked it, and the caller does not wait.
+    /// The value for reading. `None`: a writer holds the lock; the function does not wait.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         match self.0.try_read() {
             Ok(value) => Some(value),

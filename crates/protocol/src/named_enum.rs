@@ -1,4 +1,4 @@
-//! Enums whose variants each have one name in metrics, logs and documents.
+//! Enums with one name for each variant, which metrics, logs and documents show.
 
 #[doc(hidden)]
 pub use serde;

@@ -1,9 +1,9 @@
-//! A decoder for `text/event-stream` without I/O. It reads bytes, wherever they are split, and
-//! returns pieces of events.
+//! A decoder for `text/event-stream` without I/O. It reads bytes that may be split anywhere, and returns pieces
+//! of events.
 //!
-//! The decoder follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments, unknown fields,
-//! several `data` lines). It buffers no lines: data is returned as it arrives, so memory does not
-//! depend on the size of an event. Decoding never fails.
+//! The decoder follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments, unknown fields, several
+//! `data` lines). It buffers no lines: data is returned as it arrives, so memory does not depend on the size of
+//! an event. Decoding never fails.
 
 use memchr::{memchr2, memchr3};
 
@@ -15,13 +15,12 @@ pub enum SsePiece<'a> {
     /// The end of the current event. [`SseDecoder::event_type`] returns its type until the next
     /// call of [`SseDecoder::next`].
     Dispatch,
-    /// A blank line that ends no event with data, such as a blank line after a comment or after
-    /// another blank line.
+    /// A blank line that does not end an event with data, such as a blank line after a comment.
     Blank,
     /// The beginning of a comment line, such as `: keep-alive`.
     Comment,
-    /// A line with a field that the standard does not define. Clients that follow the standard ignore
-    /// it.
+    /// A line with a field that the standard does not define. Clients that follow the standard ignore this
+    /// line.
     UnknownLine,
 }
 
@@ -29,7 +28,7 @@ pub enum SsePiece<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct SseDecoder {
     line_state: LineState,
-    /// Whether the last byte was a CR. An LF that comes next belongs to the same line ending.
+    /// Whether the last byte was a CR. A following LF belongs to the same line ending.
     is_after_cr: bool,
     /// Whether the current event has had a `data` line.
     has_data: bool,
@@ -64,8 +63,8 @@ enum LineState {
 enum SseField {
     Data,
     Event,
-    /// A field that is not in the standard: old llama.cpp servers report errors in it. Its value is
-    /// read as the data of an event with type `error`.
+    /// The field `error`, which is not in the standard: old llama.cpp servers report errors in it. The decoder
+    /// returns its value as the data of an event with the type `error`.
     Error,
     Ignored,
 }
@@ -75,13 +74,11 @@ enum SseField {
 #[derive(Debug, Clone)]
 struct BoundedText<const N: usize> {
     bytes: [u8; N],
-    /// Length of the text in bytes, also if it is more than `N`.
+    /// Length of the received text in bytes, which can be more than `N`.
     len: usize,
 }
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
-
-// === impl SseDecoder ===
 
 impl SseDecoder {
     /// A decoder at the beginning of a stream.
@@ -130,13 +127,13 @@ impl SseDecoder {
         None
     }
 
-    /// Whether the last byte was a CR. An LF that comes next belongs to the same line ending.
+    /// Whether the last byte was a CR. A following LF belongs to the same line ending.
     pub fn is_after_cr(&self) -> bool {
         self.is_after_cr
     }
 
-    /// Whether the stream is at its start or directly after a blank line, so that a comment or an
-    /// event can be inserted. False after a CR, because its LF may come next.
+    /// Whether a comment or an event can be inserted here: at the start of the stream and directly after a
+    /// blank line. False after a CR, because its LF may follow.
     pub fn is_between_blocks(&self) -> bool {
         !self.is_in_block
             && !self.is_after_cr
@@ -146,18 +143,18 @@ impl SseDecoder {
             )
     }
 
-    /// Whether the line that the last piece is about ([`SsePiece::UnknownLine`]) begins like a JSON object.
+    /// Whether the line of the last piece ([`SsePiece::UnknownLine`]) begins like a JSON object.
     pub fn is_json_line(&self) -> bool {
         self.line_begins_with == b'{'
     }
 
-    /// Whether the current event has data and no blank line has ended it.
+    /// Whether the current event has data and has not been ended by a blank line.
     pub fn has_pending_data(&self) -> bool {
         self.has_data
     }
 
-    /// The `event` field of the event that the last piece ended ([`SsePiece::Dispatch`]). Empty if the
-    /// event had no such field, or if the field was longer than 64 bytes.
+    /// The `event` field of the event that [`SsePiece::Dispatch`] ended. Empty if the event had no such field,
+    /// or if the field was longer than 64 bytes.
     pub fn event_type(&self) -> &str {
         self.event_type.as_str()
     }
@@ -168,7 +165,7 @@ impl SseDecoder {
                 self.line_state = LineState::ByteOrderMark(matched + 1);
                 *input = &input[1..];
             }
-            // A part of a byte order mark is the beginning of an unknown field name.
+            // These bytes are only part of a byte order mark, so they begin the name of an unknown field.
             Some(_) if matched > 0 => self.line_state = LineState::FieldValue(SseField::Ignored),
             _ => self.line_state = LineState::Start,
         }
@@ -206,8 +203,8 @@ impl SseDecoder {
         }
     }
 
-    /// Reads white space at the start of a line. A line of white space only, which servers send to keep a
-    /// connection open, has no field.
+    /// Reads white space at the start of a line. Some servers send lines of only white space to keep a
+    /// connection open. Such a line has no field.
     fn read_space(&mut self, input: &mut &[u8]) {
         let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
         let length = input.iter().take_while(is_space).count();
@@ -250,8 +247,8 @@ impl SseDecoder {
         self.begin_value(field)
     }
 
-    /// Begins the value of a field. If the event already has data, returns the line feed that joins the
-    /// new data to the earlier data.
+    /// Begins the value of a field. If the event already has data, returns a line feed, which joins the earlier
+    /// data and the new data.
     fn begin_value<'a>(&mut self, field: SseField) -> Option<SsePiece<'a>> {
         if field == SseField::Error {
             self.event_type.clear();
@@ -290,15 +287,13 @@ impl SseDecoder {
         None
     }
 
-    /// Ends the current line, whose line ending `ending` is at `offset` in `input`.
+    /// Ends the current line. Its line ending, `ending`, is at `offset` in `input`.
     fn end_line(&mut self, ending: u8, offset: usize, input: &mut &[u8]) {
         self.is_after_cr = ending == b'\r';
         self.line_state = LineState::Start;
         *input = &input[offset + 1..];
     }
 }
-
-// === impl BoundedText ===
 
 impl<const N: usize> Default for BoundedText<N> {
     fn default() -> Self {
@@ -333,7 +328,7 @@ mod tests {
     use crate::test_input::pieces;
     use proptest::prelude::*;
 
-    /// The events in a stream as (type, data). A comment is `("#", "")`.
+    /// The events in a stream, as pairs of type and data. A comment is `("#", "")`.
     fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
         let mut decoder = SseDecoder::new();
         let mut events = Vec::new();

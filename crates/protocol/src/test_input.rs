@@ -1,4 +1,4 @@
-//! Input for tests.
+//! Functions that build input for tests.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

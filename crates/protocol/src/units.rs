@@ -1,7 +1,7 @@
 //! Durations and sizes in configuration and flags: `250ms`, `10m`, `64KiB`, `4MB`.
 //!
-//! A duration must have a unit, because `30` alone can mean seconds or milliseconds. A size without
-//! a unit is in bytes. A formatted value parses to the same value.
+//! A duration must have a unit, because `30` alone could mean seconds or milliseconds. A size without a unit is
+//! in bytes. Parsing a formatted value gives the value again.
 
 mod schema;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::marker::PhantomData;
 use std::time;
 
-/// A duration as text, for `#[serde(with = "units::Duration")]`. Both serde and schemars read this
-/// attribute: serde calls the functions of the type, and schemars takes the JSON Schema of the type.
+/// A duration as text, for `#[serde(with = "units::Duration")]`. Both serde and schemars read this attribute:
+/// serde calls the functions of this type, and schemars uses its JSON Schema.
 pub struct Duration;
 
 /// A size in bytes as text, for `#[serde(with = "units::Size")]`.
 pub struct Size;
 
-/// An optional value, written like [`Duration`] or [`Size`], and as `null` for `None`.
+/// An optional value in the format of [`Duration`] or [`Size`]. `None` is written as `null`.
 pub struct Optional<T>(PhantomData<T>);
 
 /// An optional duration as text, for `#[serde(with = "units::OptionalDuration")]`.
@@ -30,8 +30,8 @@ pub type OptionalSize = Optional<Size>;
 pub mod duration {
     use std::time::Duration;
 
-    /// The longest duration: a year. With this limit, a deadline (the current time plus the
-    /// duration) cannot overflow.
+    /// The longest duration: a year. The limit prevents an overflow in a deadline, which is the current time
+    /// plus the duration.
     pub const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
     /// Why a text is not a valid duration.
@@ -47,7 +47,7 @@ pub mod duration {
 
     /// Parses a duration.
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
-        // humantime accepts a zero without a unit. This parser requires a unit for every value.
+        // humantime accepts a zero without a unit, so the unit is checked here.
         let has_unit = text
             .trim_end()
             .ends_with(|last: char| last.is_ascii_alphabetic());
@@ -113,8 +113,8 @@ pub mod bytes {
         number.checked_mul(factor).ok_or_else(too_large)
     }
 
-    /// Formats a size so that [`parse`] accepts it. The unit is the first of GiB, MiB, KiB, GB, MB and kB of
-    /// which the size is a multiple. Without such a unit, the size is in bytes.
+    /// Formats a size so that [`parse`] accepts it. The unit is the first of GiB, MiB, KiB, GB, MB and kB that
+    /// divides the size. If none divides it, the size is in bytes.
     pub fn format(bytes: usize) -> String {
         let first_exact_unit = UNITS
             .iter()
@@ -125,8 +125,6 @@ pub mod bytes {
         }
     }
 }
-
-// === impl Duration ===
 
 impl Duration {
     /// Serializes as [`duration::format()`].
@@ -160,8 +158,6 @@ impl Optional<Duration> {
     }
 }
 
-// === impl Size ===
-
 impl Size {
     /// Serializes as [`bytes::format()`].
     pub fn serialize<S: Serializer>(value: &usize, to: S) -> Result<S::Ok, S::Error> {
@@ -189,8 +185,8 @@ impl Optional<Size> {
     }
 }
 
-/// Reads a value as text. Accepts a number too, because a configuration format can parse a size
-/// without a unit as a number.
+/// Reads a value as text. It accepts numbers too, because some configuration formats parse a size without a
+/// unit as a number.
 struct TextVisitor;
 
 impl serde::de::Visitor<'_> for TextVisitor {

@@ -1,6 +1,8 @@
-//! Judges what the client of a request got.
+//! Judges the result that the client of a request got.
 
-use crate::record::{Answer, ClientIdentity, Outcome, RequestRecord, Termination, UsageSource};
+use crate::record::{
+    Answer, ClientIdentity, Outcome, RequestRecord, ShortName, Termination, UsageSource,
+};
 use crate::slo::{Objective, ObjectiveResult};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,12 +11,24 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::openai::{Api, FinishReason};
 
-/// Judges what the clients of finished requests got.
+/// Judges the results that the clients of finished requests got.
 #[derive(Debug, Default)]
 pub struct AnswerJudge {
     objectives: Vec<Objective>,
     /// The last answered requests, the oldest first.
     answered: VecDeque<Answered>,
+    /// The last requests that clients ended, the oldest first.
+    left: VecDeque<Left>,
+}
+
+/// A request that its client ended.
+#[derive(Debug)]
+struct Left {
+    prompt: Option<u64>,
+    client: Client,
+    program: Option<ShortName>,
+    took: Duration,
+    ended: Option<Instant>,
 }
 
 /// A request that was answered.
@@ -26,18 +40,28 @@ struct Answered {
     ended: Instant,
 }
 
-/// The client of a request, which is its key if it has one.
+/// The client of a request: its key or, without a key, its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Client {
     Key(Arc<ClientIdentity>),
     Address(IpAddr),
 }
 
-/// Number of answered requests that are compared with requests that clients ended.
+/// Number of answered requests that are compared with requests ended by their clients.
 const MAX_ANSWERED: usize = 256;
-/// A client that leaves after a shorter time without output cancels the request. A longer wait made it give
-/// up.
+/// Minimum wait without output after which a disconnect means that the client gave up. A client that leaves
+/// earlier cancels the request.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+/// A client has a time-out if this many of its last [`COMPARED`] ended requests took as long as this one, within this
+/// part, and at least so long.
+const COMPARED: usize = 8;
+const MIN_EQUAL: usize = 6;
+const EQUAL_PART: f64 = 0.02;
+const MIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// A client that sends the same prompt again within this time repeats the request that it ended.
+const REPEATED_WITHIN: Duration = Duration::from_secs(5);
+/// The end of a request is noticed at most so late.
+const NOTICED_WITHIN: Duration = Duration::from_millis(500);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
 
@@ -47,14 +71,16 @@ impl AnswerJudge {
         Self {
             objectives,
             answered: VecDeque::new(),
+            left: VecDeque::new(),
         }
     }
 
-    /// Sets what the clients of these requests got.
+    /// Sets the results that the clients of these requests got.
     pub fn judge<'a>(&mut self, records: impl Iterator<Item = &'a mut RequestRecord>) {
         let mut ended_by_clients = Vec::new();
         for record in records {
             record.answer = class_of(record, &self.objectives);
+            record.is_repeat = self.repeats(record);
             if record.outcome == Outcome::Ok {
                 self.remember(record);
             } else if record.outcome == Outcome::Cancelled {
@@ -65,8 +91,49 @@ impl AnswerJudge {
             if self.has_answered_equal(record) {
                 record.is_hedge = true;
                 record.answer = record.answer.and(Some(Answer::Cancelled));
+                continue;
             }
+            if self.has_timeout(record) {
+                record.answer = record.answer.and(Some(Answer::ClientTimeout));
+            }
+            let left = Left {
+                prompt: prompt_of(record),
+                client: Client::of(record),
+                program: record.program,
+                took: record.duration(),
+                ended: record.timings.ended,
+            };
+            push_bounded(&mut self.left, left, MAX_ANSWERED);
         }
+    }
+
+    /// Whether the client ended its last requests after the same time as this one: it has a time-out.
+    fn has_timeout(&self, record: &RequestRecord) -> bool {
+        let took = record.duration();
+        let client = Client::of(record);
+        let is_same = |left: &&Left| left.client == client && left.program == record.program;
+        let last = self.left.iter().rev().filter(is_same).take(COMPARED);
+        let tolerance = took.mul_f64(EQUAL_PART);
+        let equal = last.filter(|left| left.took.abs_diff(took) <= tolerance);
+        took >= MIN_TIMEOUT && equal.count() >= MIN_EQUAL
+    }
+
+    /// Whether the client sends again what it ended a moment before.
+    fn repeats(&self, record: &RequestRecord) -> bool {
+        let Some(prompt) = prompt_of(record) else {
+            return false;
+        };
+        let client = Client::of(record);
+        let accepted = record.timings.accepted;
+        let is_recent = |ended: Instant| {
+            ended <= accepted + NOTICED_WITHIN
+                && accepted.saturating_duration_since(ended) <= REPEATED_WITHIN
+        };
+        self.left.iter().rev().any(|left| {
+            left.prompt == Some(prompt)
+                && left.client == client
+                && left.ended.is_some_and(is_recent)
+        })
     }
 
     fn remember(&mut self, record: &RequestRecord) {
@@ -81,8 +148,8 @@ impl AnswerJudge {
         }
     }
 
-    /// Whether the client got the answer to an equal request while this one was open. It had sent both to take the
-    /// first answer.
+    /// Whether the client got the answer to an equal request while this one was open. Clients send both to use
+    /// the first answer (hedged requests).
     fn has_answered_equal(&self, record: &RequestRecord) -> bool {
         let (Some(prompt), Some(ended)) = (prompt_of(record), record.timings.ended) else {
             return false;
@@ -149,14 +216,14 @@ fn class_of_response(record: &RequestRecord, objectives: &[Objective]) -> Answer
 fn class_of_client_error(record: &RequestRecord) -> Answer {
     match record.status {
         Some(429 | 503) => Answer::Refused,
-        // The client did not send its whole request.
+        // The gateway answers 408 if the client did not send its whole request.
         Some(STATUS_REQUEST_TIMEOUT) if record.refusal.is_some() => Answer::Cancelled,
         _ => Answer::Rejected,
     }
 }
 
-/// Whether the response lacks an answer. The model of a text completion may have nothing to add, so an empty
-/// one is an answer.
+/// Whether the response lacks an answer. An empty text completion is an answer, because the model may have
+/// nothing to add.
 fn is_empty(record: &RequestRecord) -> bool {
     let is_cut = record
         .observed
@@ -165,22 +232,22 @@ fn is_empty(record: &RequestRecord) -> bool {
     record.is_empty_response() && !is_cut && record.api != Some(Api::Completions)
 }
 
-/// Whether the engine ended the answer for lack of tokens, although the client asked for more. The limit of the
-/// client itself truncates nothing.
+/// Whether the engine ended the answer for lack of tokens, although the client asked for more. The client's own
+/// limit does not count as truncation.
 fn is_truncated(record: &RequestRecord) -> bool {
     let observed = &*record.observed;
     if observed.finish_reasons[..] != [Some(FinishReason::Length)] {
         return false;
     }
     let Some(limit) = record.options.max_tokens else {
-        // A text completion without a limit has one of 16 tokens.
+        // Without a limit in the request, a text completion has a limit of 16 tokens.
         return record.api != Some(Api::Completions);
     };
     let is_counted = observed.usage_source == UsageSource::Exact;
     is_counted && observed.usage.output.is_some_and(|output| output < limit)
 }
 
-/// Whether the client left after a wait: before any output, or in a pause of the output.
+/// Whether the client left after a wait, either before any output or in a pause of the output.
 fn has_given_up(record: &RequestRecord) -> bool {
     let timings = &record.timings;
     let is_receiving = !record.observed.is_stream && record.bytes_out > 0;
@@ -191,7 +258,7 @@ fn has_given_up(record: &RequestRecord) -> bool {
     let (Some(since), Some(ended)) = (since, timings.ended) else {
         return false;
     };
-    // While the client does not read, no output is seen.
+    // The gateway sees no output while the client does not read.
     let pause = ended
         .saturating_duration_since(since)
         .saturating_sub(record.observed.write_stall);
@@ -327,7 +394,7 @@ mod tests {
         );
     }
 
-    /// A request for this prompt from `from` to `to`, in milliseconds.
+    /// A request for `prompt` that is open from `from` to `to`, in milliseconds.
     fn sent(prompt: u64, from: u64, to: u64) -> RequestRecord {
         let mut record = streamed();
         let start = record.timings.accepted;
@@ -357,5 +424,42 @@ mod tests {
         assert_eq!(judged(7, 0, 50), Some("cancelled"));
         assert_eq!(judged(8, 0, 50), Some("client_timeout"), "another prompt");
         assert_eq!(judged(7, 0, 2_100), Some("client_timeout"), "a retry");
+    }
+
+    #[test]
+    fn clients_that_leave_together_had_a_timeout() {
+        let classes = |times: &[u64]| {
+            let mut judge = AnswerJudge::default();
+            let mut classes = Vec::new();
+            for (number, millis) in times.iter().enumerate() {
+                let from = 5_000 * number as u64;
+                let mut record = sent(number as u64, from, from + millis);
+                record.timings.last_output = record.timings.ended;
+                record.outcome = Outcome::Cancelled;
+                record.end = Termination::ClientDisconnected;
+                judge.judge([&mut record].into_iter());
+                classes.push(record.answer.map_or("", Answer::as_str));
+            }
+            classes.last().copied()
+        };
+        let equal = [2_000, 2_001, 2_003, 1_999, 2_010, 2_000, 2_002, 2_001];
+        assert_eq!(classes(&equal), Some("client_timeout"));
+        let different = [700, 2_000, 1_100, 2_600, 900, 1_500, 3_000, 2_000];
+        assert_eq!(classes(&different), Some("cancelled"));
+    }
+
+    #[test]
+    fn a_request_sent_again_is_a_repeat() {
+        let is_repeat = |prompt, from| {
+            let mut judge = AnswerJudge::default();
+            let mut first = sent(7, 0, 2_000);
+            first.outcome = Outcome::Cancelled;
+            let mut second = sent(prompt, from, from + 400);
+            judge.judge([&mut first].into_iter());
+            judge.judge([&mut second].into_iter());
+            second.is_repeat
+        };
+        assert!(is_repeat(7, 2_050));
+        assert!(!is_repeat(8, 2_050) && !is_repeat(7, 1_000) && !is_repeat(7, 9_000));
     }
 }

@@ -1,8 +1,8 @@
 //! A queue whose consumer thread takes items in batches.
 //!
-//! Producers never wait. The first item wakes the consumer thread. The thread waits until the
-//! linger time is over or a batch is full, and then takes all items. To wake a thread for each item
-//! would cost several times as much as most items cost to process.
+//! Producers never wait. The first item wakes the consumer thread. The thread waits until the linger time is
+//! over or a batch is full, and then takes all items. Waking a thread for each item would cost several times as
+//! much as processing most items.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,22 +15,21 @@ pub struct BatchQueue<T> {
     pending: Mutex<PendingBatch<T>>,
     /// Notified when the first item arrives, when the batch becomes full, and on close.
     ready: Condvar,
-    /// Longest time for which the consumer waits for further items after the first item.
+    /// Maximum time for which the consumer waits for further items after the first item.
     linger: Duration,
-    /// Greatest total size of the items in the queue, in the unit of [`BatchQueue::push`].
+    /// Maximum total size of the items in the queue, in the unit of [`BatchQueue::push`].
     capacity: usize,
 }
 
-/// Number of full batches that fit into the capacity of a queue. The consumer takes a full batch
-/// before the linger time is over.
+/// Number of full batches that fit into a queue. The consumer takes a full batch before the linger time is
+/// over.
 const FULL_BATCHES_PER_CAPACITY: usize = 32;
 
 #[derive(Debug)]
 struct PendingBatch<T> {
     items: Vec<T>,
-    /// Sum of the sizes of `items`, as stated by the producers.
+    /// Sum of the sizes of `items`, as the producers stated them.
     total_size: usize,
-    /// Whether the queue was closed.
     is_closed: bool,
 }
 
@@ -51,8 +50,8 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Adds an item of this size, in the unit of the capacity. Returns the item as an error if it
-    /// exceeds the free capacity or the queue is closed.
+    /// Adds an item of this size, in the unit of the capacity. Returns the item as an error if the queue is
+    /// closed or lacks the capacity.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
         let mut pending = lock(&self.pending);
         if pending.is_closed || pending.total_size + size > self.capacity {
@@ -69,9 +68,8 @@ impl<T> BatchQueue<T> {
         Ok(())
     }
 
-    /// Waits until a batch is ready or the queue is closed. Returns whether the queue is open.
-    /// `true`: a batch is ready, and further items can follow it. `false`: the queue is closed, and
-    /// the items that it still contains, possibly none, are the last batch.
+    /// Waits until a batch is ready or the queue is closed. `true`: a batch is ready, and further items can
+    /// follow. `false`: the queue is closed, and its remaining items, possibly none, are the last batch.
     pub fn wait_for_batch(&self) -> bool {
         let should_wait_for_item =
             |pending: &mut PendingBatch<T>| pending.items.is_empty() && !pending.is_closed;
@@ -91,7 +89,7 @@ impl<T> BatchQueue<T> {
         pending.total_size >= (self.capacity / FULL_BATCHES_PER_CAPACITY).max(1)
     }
 
-    /// Takes all items in the order in which they were added.
+    /// Takes all items in order of arrival.
     pub fn take_batch(&self) -> Vec<T> {
         let mut pending = lock(&self.pending);
         pending.total_size = 0;

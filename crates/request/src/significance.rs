@@ -1,7 +1,7 @@
 //! Statistics of counted requests.
 
-/// Number of standard deviations between a measured share and its lower confidence bound. The true share is
-/// below this bound in one of 40 measurements.
+/// Number of standard deviations between a measured share and its lower confidence bound. In one of 40
+/// measurements the true share is below the bound.
 const DEVIATIONS: f64 = 1.96;
 
 /// Whether `part` of `total` is significantly more than `share`: the lower confidence bound of the measured

@@ -1,4 +1,4 @@
-//! A backend as a policy sees it: the estimate of its state for one prompt.
+//! The estimated state of a backend for one prompt, as the input of a policy.
 
 use super::estimation::{CachedSource, PrefillCost, ReportedLoad};
 use serde::Serialize;
@@ -9,8 +9,8 @@ pub struct Candidate {
     /// Index of the backend in the pool.
     #[serde(skip)]
     pub position: usize,
-    /// The number of a data-parallel rank on the metrics page, if the candidate is a part of its backend with a
-    /// load of its own. `None`: the whole backend.
+    /// The number of a data-parallel rank on the metrics page, if the candidate is this rank instead of the
+    /// whole backend. `None`: the whole backend.
     #[serde(rename = "rank", skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
     /// Requests of this gateway in flight at the backend.
@@ -20,8 +20,8 @@ pub struct Candidate {
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
     pub weight: u32,
-    /// Requests that the backend still has to get for its share, in millionths. Negative: it had more. See
-    /// [`shares`](super::shares).
+    /// Requests that the backend still has to get for its share, in millionths. Negative: the backend has had
+    /// more than its share. See [`shares`](super::shares).
     #[serde(skip)]
     pub credit: i64,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
@@ -40,12 +40,11 @@ pub struct Candidate {
     pub cached_source: CachedSource,
     /// Expected output tokens.
     pub output: f64,
-    /// Prompt tokens that the engine has to compute before those of this request.
+    /// Prompt tokens that the engine has to compute before the tokens of this request.
     pub backlog: f64,
     /// Estimated cost of prefill at the backend.
     pub prefill: PrefillCost,
-    /// Mean number of tokens of the requests from which `prefill` was learned, including the
-    /// backlog before each request.
+    /// Mean number of tokens from which `prefill` was learned, including the backlog before each request.
     #[serde(skip)]
     pub prefill_tokens: f32,
     /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: the backend has
@@ -62,27 +61,27 @@ pub struct Candidate {
     pub waiting: f64,
     /// Estimated number of requests that run in the engine.
     pub running: f64,
-    /// The load that the last scrape reported. Zeros before the first report.
+    /// The load in the last scrape. Zeros before the first report.
     pub reported: ReportedLoad,
-    /// Estimated share of the KV cache that requests hold. More than 1: the requests do not fit into
-    /// the cache. `None`: no report had the KV cache usage.
+    /// Estimated share of the KV cache that requests occupy. Above 1, the requests do not fit into the cache.
+    /// `None`: no report contained the KV cache usage.
     pub kv_usage: Option<f64>,
     /// Capacity of the KV cache in tokens. `None`: not reported.
     pub capacity: Option<u64>,
     /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
     /// age of the report.
     pub certainty: f64,
-    /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
-    /// no other request has had output since, or all streams have stalled. 0: neither holds.
+    /// Seconds for which the engine seems to be at a standstill. Either the oldest request without output is
+    /// overdue and no other request has had output since, or all streams have stalled. 0: neither is true.
     pub overdue: f64,
-    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its least
-    /// value. 0: it is not, or not known.
+    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its
+    /// minimum. 0: below that, or not known.
     #[serde(skip)]
     pub token_gap: f64,
 }
 
 impl Candidate {
-    /// The backend and the part of the candidate, which identify it among the candidates of a decision.
+    /// The backend and its part, which identify the candidate in a decision.
     pub const fn target(&self) -> (usize, Option<u32>) {
         (self.position, self.part)
     }
@@ -90,7 +89,7 @@ impl Candidate {
     /// Whether all estimates are finite numbers, as policies require.
     #[inline] // each candidate of each decision is checked
     pub fn is_finite(&self) -> bool {
-        // The product of zero and a number is zero only if the number is finite.
+        // The product of zero and a number is zero only for finite numbers.
         let sum = 0.0
             * (self.tokens_in_flight
                 + self.prompt

@@ -1,17 +1,17 @@
-//! Fills in the estimates of candidates with few observations from those of the other candidates.
+//! Replaces estimates of candidates with few observations by those of the other candidates.
 
 use super::{Candidate, PrefillCost};
 
-/// Moves estimates that may be wrong towards the estimates of the other candidates.
+/// Moves uncertain estimates towards the estimates of the other candidates.
 ///
-/// - The ratio of `base` to `per_token` moves half-way to the ratio of the mean cost. The predicted time of
-///   a request of the backend's mean length stays. Requests of similar length show only their total time,
-///   not its two parts. This gains 0.3 percentage points of goodput (95 % interval: 0.1 to 0.5).
-/// - A prefill cost above the mean of all candidates, weighted by freshness, moves to that mean while
-///   no output confirms it. Without this, a backend that was slow once, because its engine compiled
-///   something or because requests waited, would get no request that shows its present speed.
-/// - A candidate without any observation gets the prefill cost of the fastest candidate. With the
-///   default cost, a new backend could get no request, or all requests until its first output.
+/// - The ratio of `base` to `per_token` moves half-way to the ratio of the mean cost. The predicted time of a
+///   request of the backend's mean length stays. Requests of similar length show only their total time, not its
+///   two parts. This gains 0.3 percentage points of goodput (95 % interval: 0.1 to 0.5).
+/// - A prefill cost above the mean of all candidates, weighted by freshness, moves to that mean while no output
+///   confirms it. Without this, a backend that was slow once, because its engine compiled something or because
+///   requests waited, would get no request that shows its present speed.
+/// - A candidate without any observation gets the prefill cost of the fastest candidate. With the default cost,
+///   a new backend could get no request, or all requests until its first output.
 /// - Token counts without an observation become the mean of the token counts of the other candidates.
 pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
     impute_prefill_costs(candidates);
@@ -74,14 +74,13 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
 
 /// Prompt length in tokens at which the prefill costs of candidates are compared.
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
-/// Weight of the ratio of `base` to `per_token` that was learned from the backend itself. The rest of the
-/// weight is on the ratio of the mean cost. A weight of 0 gains as much goodput: 0.8 percentage points (95 %
-/// interval: 0.4 to 1.3) with four traffic seeds.
+/// Weight of the ratio of `base` to `per_token` learned from the backend itself. The ratio of the mean cost has
+/// the rest of the weight. A weight of 0 gains as much goodput: 0.8 percentage points (95 % interval: 0.4 to
+/// 1.3) with four traffic seeds.
 const OWN_RATIO: f64 = 0.5;
 
-/// Gives candidates without reported usage the mean token counts of the candidates with reported usage,
-/// and scales `cached`: all candidates serve the same model, so a prompt has about as many tokens at
-/// each.
+/// Gives candidates without reported usage the mean token counts of the candidates with reported usage, and
+/// scales `cached`. All candidates serve the same model, so a prompt has about as many tokens at each of them.
 fn impute_token_counts(candidates: &mut [Candidate]) {
     let with_usage = candidates.iter().filter(|candidate| candidate.has_usage);
     let sums = with_usage.fold([0.0; 3], |[count, prompt, output], candidate| {

@@ -1,12 +1,12 @@
-//! Routing policies: pure functions from a request and a snapshot of the candidates to a backend.
-//! The crate also has the queue of [`admission`] and the circuit breakers of [`resilience`].
+//! Routing policies: pure functions from a request and a snapshot of the candidates to a backend. The crate
+//! also contains the queue of [`admission`], the working set of [`sessions`] and the circuit breakers of
+//! [`resilience`].
 //!
-//! A policy holds no lock, reads no clock and has no random number generator: the random seed is
-//! part of [`RoutingRequest`]. Equal inputs give equal choices.
+//! A policy holds no lock, reads no clock and has no random number generator: the random seed is part of
+//! [`RoutingRequest`]. Equal inputs give equal choices.
 //!
-//! The snapshot has one [`Candidate`] per backend: the estimate that its [`LoadEstimator`] makes
-//! for this prompt at this time. The gateway and `tokenweir-lab replay` use the same estimators and
-//! policies.
+//! The snapshot has one [`Candidate`] per backend: the estimate of its [`LoadEstimator`] for this prompt at
+//! this time. The gateway and `tokenweir-lab replay` use the same estimators and policies.
 
 pub mod admission;
 mod candidate;
@@ -21,6 +21,7 @@ pub mod resilience;
 mod routing_context;
 mod sampling;
 pub mod saturation;
+pub mod sessions;
 pub mod shares;
 
 pub use candidate::Candidate;

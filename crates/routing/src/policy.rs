@@ -38,7 +38,7 @@ named_enum! {
 pub struct Policy {
     /// The algorithm of the policy.
     pub kind: PolicyKind,
-    /// Settings of [`PolicyKind::KvAware`], which also hold for predictions under other policies.
+    /// Settings of [`PolicyKind::KvAware`]. They also apply to predictions under other policies.
     pub kv_aware: kv_aware::KvAwareSettings,
 }
 
@@ -48,7 +48,7 @@ impl Policy {
         self.kind.as_str()
     }
 
-    /// Chooses a candidate. `None`: there is no candidate.
+    /// Chooses a candidate. `None`: no candidates.
     pub fn pick(&self, candidates: &[Candidate], request: &RoutingRequest) -> Option<PolicyChoice> {
         if candidates.len() < 2 {
             return candidates.first().map(|_| PolicyChoice {
@@ -89,7 +89,7 @@ impl Policy {
 }
 
 impl PolicyKind {
-    /// Whether the policy weighs the load of the candidates. The others follow the weights themselves.
+    /// Whether the policy compares the load of the candidates. The other policies follow only the weights.
     pub(crate) const fn weighs_load(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ impl PolicyKind {
     }
 }
 
-/// Reason of a choice in panic mode: too many backends are ejected, so ejections are ignored.
+/// Reason of a choice in panic mode, in which ejections are ignored because too many backends are ejected.
 pub const PANIC: &str = "panic_mode";
 
 /// All reasons of a choice. They are label values of metrics.

@@ -3,7 +3,7 @@
 /// The input of a policy besides the candidates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoutingRequest {
-    /// Sequence number of the decision, for round robin and to alternate between equal candidates.
+    /// Sequence number of the decision, for round robin and for alternating between equal candidates.
     pub sequence: u64,
     /// Random number, for the policies that need one.
     pub seed: u64,

@@ -1,5 +1,5 @@
-//! One routing decision: a policy, its input, and the predicted TTFT of each candidate. The TTFT
-//! is predicted under every policy, also under those that do not use it.
+//! One routing decision: a policy, its input, and the predicted TTFT of each candidate. The TTFT is predicted
+//! under every policy, even if the policy does not use it.
 
 use super::kv_aware::{CostTerms, FleetLoad};
 use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};
@@ -45,7 +45,7 @@ impl RoutingContext {
         &self.candidates
     }
 
-    /// The choice of the policy. `None`: there is no candidate.
+    /// The choice of the policy. `None`: no candidates.
     pub fn pick(&self) -> Option<PolicyChoice> {
         self.pick_with(&self.policy)
     }
@@ -84,12 +84,11 @@ impl RoutingContext {
         self.session_target == Some(candidate.target())
     }
 
-    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit`
-    /// candidates in all. Returns the new index of the candidate that was at `index`, and the
-    /// number of candidates that were removed.
+    /// Keeps the candidate at `index` and the cheapest other candidates, `limit` in all. Returns the new index
+    /// of the candidate that was at `index`, and the number of removed candidates.
     pub fn retain_best(&mut self, index: usize, limit: usize) -> (usize, usize) {
         if self.candidates.len() <= limit {
-            // The vector may have been allocated with more capacity than `limit`.
+            // The capacity of the vector may exceed `limit`.
             self.candidates.shrink_to(limit);
             return (index, 0);
         }

@@ -12,29 +12,30 @@
 //! batch   = max(256, 2 × running)
 //! ```
 //!
-//! - A full backend stays a candidate while any other is not full: it may have the prefix of the prompt in its
-//!   cache, and the policy weighs that against its queue. Without this rule, the requests with a popular prefix
-//!   leave the backend that has it, evict what the other backends have cached, and fill these, too.
-//! - `sent_since` is the number of requests sent since the last report, less those that ended.
-//! - An engine without waiting requests does not report how many more it could run. `batch` is the number
-//!   of requests that it is assumed to run at once.
-//! - The limits are the least ones of the objectives of the model, also for requests with another objective or
-//!   none: such a request would delay the others. At 110 % of the capacity, the two rules gain 7 and 9 points of
-//!   goodput in the tournament of `lab`.
-//! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
-//!   stay full.
-//! - An idle backend is never full, whatever KV cache usage it reports.
-//! - An engine at a standstill may not count as full, because its metrics do not change. While all others
-//!   are full, requests wait in the admission queue and are not sent to this engine.
-//! - `max_in_flight` is a limit of each backend: a backend at the limit is no candidate.
+//! - A full backend stays a candidate while any other is not full. It may have the prefix of the prompt in its
+//!   cache, and the policy weighs this prefix against its queue. Without this rule, the requests with a popular
+//!   prefix leave the backend that has it, evict the caches of the other backends, and fill these too.
+//! - `sent_since` is the number of requests sent since the last report, minus the number of requests that
+//!   ended.
+//! - An engine without waiting requests does not report how many more it could run. `batch` is the number of
+//!   requests that it is assumed to run at once.
+//! - The limits are the lowest ones among the objectives of the model. They also apply to requests with another
+//!   objective or none, because such a request would delay the others. At 110 % of the capacity, the two rules
+//!   gain 7 and 9 points of goodput in the tournament of `lab`.
+//! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not stay
+//!   full.
+//! - An idle backend is never full, regardless of its reported KV cache usage.
+//! - An engine at a standstill may not count as full, because its metrics do not change. While all others are
+//!   full, requests wait in the admission queue and are not sent to this engine.
+//! - `max_in_flight` is a limit of each backend. A backend at the limit is no candidate.
 
 use super::{Candidate, PolicyKind, ReportedLoad, shares};
 
-/// The thresholds from which a backend counts as full, one for each measure of load. `None`: this measure
-/// does not make a backend full.
+/// The thresholds at which a backend counts as full, one for each measure of load. `None`: the measure is not
+/// used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SaturationThresholds {
-    /// Threshold for the number of requests that wait in the engine. It grows with the number of running
+    /// Threshold for the number of requests that wait in the engine. It rises with the number of running
     /// requests.
     pub waiting: Option<u32>,
     /// Threshold for the KV cache usage, from 0 to 1.
@@ -45,7 +46,7 @@ pub struct SaturationThresholds {
     pub limits: LatencyLimits,
 }
 
-/// The limits that the objectives of a model set to the latency of its requests, in seconds. `None`: no limit.
+/// The latency limits that the objectives of a model set, in seconds. `None`: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencyLimits {
     /// Limit of the TTFT.
@@ -57,21 +58,21 @@ pub struct LatencyLimits {
 /// Share of the running requests that may wait before the engine counts as full. An engine that runs more
 /// requests starts more of them between two reports.
 const WAITING_SHARE: f64 = 1.0 / 16.0;
-/// Least number of sequences that an engine without a queue is assumed to run at once: the default
-/// of vLLM's `--max-num-seqs`. An engine that runs more than half of this number is assumed to be able to
-/// run twice as many as it runs now.
+/// Minimum number of sequences that an engine without a queue is assumed to run at once: the default of vLLM's
+/// `--max-num-seqs`. If an engine runs more than half of this number, the assumption is twice its running
+/// requests.
 const MIN_ASSUMED_BATCH: f64 = 256.0;
-/// KV cache usage above which the value of [`pressure`] does not grow, so that the value stays finite.
+/// KV cache usage above which [`pressure`] does not grow, so that it stays finite.
 const MAX_PRESSURE_USAGE: f64 = 0.99;
 
-/// Share of the TTFT limit that the backlog of an engine may take. The prefill of the request itself, the wait
-/// in the gateway and errors of the estimate take the rest.
+/// Share of the TTFT limit that the backlog of an engine may take. The rest is for the prefill of the request
+/// itself, the wait in the gateway and errors of the estimate.
 const BACKLOG_SHARE: f64 = 0.15;
 /// Prompt tokens with which vLLM fills a step: the default of `--max-num-batched-tokens` on small GPUs. With
 /// less backlog, the engine would run steps that are not full.
 const MIN_BACKLOG_TOKENS: f64 = 2_048.0;
-/// Share of the TPOT limit from which on the gaps between tokens count as long. The TPOT of about half of the
-/// requests is above the mean gap.
+/// Share of the TPOT limit above which gaps between tokens count as long. About half of the requests have a
+/// TPOT above the mean gap.
 const TOKEN_GAP_SHARE: f64 = 0.7;
 
 /// Seconds for which a candidate must be overdue to count as stuck.
@@ -82,8 +83,8 @@ fn is_stuck(candidate: &Candidate) -> bool {
     candidate.overdue >= STUCK_OVERDUE_SECONDS
 }
 
-/// Leaves out the backends whose engines seem to be at a standstill, unless all do. A request is better off in
-/// the admission queue, waiting for a full backend, than at such an engine.
+/// Removes backends whose engines seem to be at a standstill, unless all do. A request is better off waiting
+/// for a full backend in the admission queue than at such an engine.
 pub fn retain_moving(candidates: &mut Vec<Candidate>) {
     if candidates.iter().any(|candidate| !is_stuck(candidate)) {
         candidates.retain(|candidate| !is_stuck(candidate));
@@ -91,7 +92,7 @@ pub fn retain_moving(candidates: &mut Vec<Candidate>) {
 }
 
 impl Default for SaturationThresholds {
-    /// 4 waiting requests or a KV cache usage of 0.97, and any number of requests in flight.
+    /// The default: 4 waiting requests or a KV cache usage of 0.97, and any number of requests in flight.
     fn default() -> Self {
         let limits = LatencyLimits::default();
         Self {
@@ -104,14 +105,14 @@ impl Default for SaturationThresholds {
 }
 
 impl SaturationThresholds {
-    /// Keeps the candidates among which the policy picks. If all backends are full, none remains: the request
-    /// waits.
+    /// Keeps the candidates among which the policy picks. If all backends are full, none remains, and the
+    /// request waits.
     pub fn retain_open(&self, candidates: &mut Vec<Candidate>, policy: PolicyKind) {
         if candidates.iter().all(|candidate| self.is_full(candidate)) {
             candidates.clear();
         }
-        // Round robin, random choices and shares weigh no queue, so a slow backend would get its share of the
-        // requests however long its queue is.
+        // Round robin, random choices and shares ignore queues. Without this exclusion, a slow backend would
+        // get its share even with a long queue.
         let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random)
             || !shares::are_equal(candidates);
         candidates.retain(|candidate| {
@@ -124,7 +125,7 @@ impl SaturationThresholds {
         });
     }
 
-    /// Whether the gateway has the greatest allowed number of requests in flight at the backend.
+    /// Whether the gateway has the maximum number of requests in flight at the backend.
     fn is_at_limit(&self, candidate: &Candidate) -> bool {
         self.in_flight
             .is_some_and(|limit| candidate.in_flight >= limit)
@@ -153,10 +154,9 @@ impl SaturationThresholds {
     }
 }
 
-// === impl LatencyLimits ===
-
 impl LatencyLimits {
-    /// Whether a further request at this candidate would probably exceed a limit, or make others exceed it.
+    /// Whether a further request at this candidate would probably exceed a limit, or make other requests exceed
+    /// it.
     fn are_near(&self, candidate: &Candidate) -> bool {
         let gap = candidate.certainty * candidate.token_gap;
         let backlog = candidate.backlog * candidate.prefill.per_token;
@@ -169,7 +169,8 @@ impl LatencyLimits {
     }
 }
 
-/// Estimated number of requests that wait in the engine. Negative: the engine could run more.
+/// Estimated number of requests that wait in the engine. Negative: the number of further requests that the
+/// engine could run.
 fn waiting(reported: &ReportedLoad) -> f64 {
     if reported.waiting > 0.0 {
         return reported.waiting + reported.sent_since;
@@ -201,7 +202,7 @@ mod tests {
         tpot: None,
     };
 
-    /// A backend that reported this load and eight running requests. Nothing has changed since.
+    /// A backend whose last report had this load and eight running requests. Nothing has changed since.
     fn reporting_candidate(waiting: f64, kv_usage: f64) -> Candidate {
         let reported = ReportedLoad {
             waiting,

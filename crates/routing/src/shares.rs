@@ -1,20 +1,20 @@
-//! The shares of the requests that the weights of backends state. A policy that weighs load picks among the backends
-//! that have not had more than their share.
+//! The shares of requests that follow from the weights of backends. A policy that compares load picks among the
+//! backends that have not had more than their share.
 //!
 //! ```text
 //! share  = weight ÷ sum of the weights of the candidates
 //! credit = Σ (share − 1 if the candidate was chosen), over the decisions in which it was a candidate
 //! ```
 //!
-//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Debt is bounded, so
-//! in the long run each backend has its share, and up to then the policy is free to follow prefixes and load. The
-//! parts of a backend, such as data-parallel ranks, divide its weight.
+//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Since debt is
+//! bounded, each backend gets its share in the long run, and meanwhile the policy is free to follow prefixes
+//! and load. The parts of a backend, such as data-parallel ranks, divide its weight.
 
 use super::Candidate;
 
 /// Units of a credit for one request.
 const UNITS: f64 = 1e6;
-/// Requests that a backend may have before its share is due.
+/// Maximum number of requests that a backend may get ahead of its share.
 const MAX_DEBT: f64 = 4.0 * UNITS;
 
 /// Whether all candidates have the same share.
@@ -24,7 +24,7 @@ pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
         .all(|pair| pair[0].weight == pair[1].weight)
 }
 
-/// The indexes of the candidates that are within their share. All, if they have the same weight.
+/// The indexes of the candidates within their share, or all candidates if their weights are equal.
 pub(crate) fn within(candidates: &[Candidate]) -> Vec<usize> {
     let sum: f64 = candidates
         .iter()
@@ -35,7 +35,8 @@ pub(crate) fn within(candidates: &[Candidate]) -> Vec<usize> {
     (0..candidates.len()).filter(is_within).collect()
 }
 
-/// The changes of the credits by a decision, by the index of the candidate. None, if all have the same weight.
+/// The changes of the credits by a decision, by the index of the candidate. Empty if all candidates have the
+/// same weight.
 pub fn credit_changes(candidates: &[Candidate], chosen: usize) -> Vec<i64> {
     if are_equal(candidates) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of properties that hold for all policies.
+//! Tests of properties that all policies have.
 
 use super::*;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ pub(super) fn idle_candidate() -> Candidate {
     }
 }
 
-/// Estimates that can occur, and some that should not.
+/// Estimates that can occur, and some that should not occur.
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
         0.0..1e6_f64,
@@ -133,8 +133,8 @@ fn every_policy_spreads_requests_over_an_idle_fleet() {
     }
 }
 
-/// Sends 2,000 requests, of which each backend answers one after each decision. Returns the number of
-/// requests of each backend.
+/// Sends 2,000 requests. After each decision, each backend answers one request. Returns the number of requests
+/// of each backend.
 fn shares_of(kind: PolicyKind, weights: &[u32]) -> Vec<usize> {
     let policy = Policy {
         kind,
@@ -366,7 +366,8 @@ fn the_base_share_moves_half_way() {
     assert_eq!(usual, [150, 150]);
 }
 
-/// Routes non-streaming requests to backends that respond at once, and counts them per backend.
+/// Routes non-streaming requests to backends that respond at once. Returns the number of requests of each
+/// backend.
 fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64) -> Vec<u32> {
     let epoch = clock::epoch();
     let estimators: Vec<LoadEstimator> = (0..backend_count)

@@ -1,5 +1,6 @@
-//! The contract between the configuration and a section of it. A section implements [`ConfigSection`] and states its
-//! values, rules, reload class, secrets and files. The configuration lists the sections and walks the list.
+//! The contract between the configuration and its sections. A section implements [`ConfigSection`], which
+//! states its values, rules, reload class, secrets and files. The configuration lists its sections and calls
+//! the functions of each.
 //!
 //! ```text
 //! rule        the violation of a rule, and rules for single values

@@ -31,7 +31,8 @@ pub enum ReceiverUrl {
     Secret(Secret),
 }
 
-/// A custom visitor, because the errors of an untagged enum do not name the mistake.
+/// The errors of a derived visitor for an untagged enum do not name the mistake, so this visitor is written by
+/// hand.
 struct UrlVisitor;
 
 impl<'de> Visitor<'de> for UrlVisitor {
@@ -57,7 +58,7 @@ impl<'de> Deserialize<'de> for ReceiverUrl {
 }
 
 impl ReceiverUrl {
-    /// The location of the URL, if it is a secret. `None`: the URL itself is configured.
+    /// The location of the URL, if the URL is a secret. `None`: the configuration contains the URL itself.
     pub fn secret(&self) -> Option<&Secret> {
         match self {
             Self::Plain(_) => None,
@@ -66,7 +67,7 @@ impl ReceiverUrl {
     }
 }
 
-/// The address, and the path with the query, of the URL of a receiver.
+/// Divides the URL of a receiver into its address, and its path with the query.
 fn parse_url(url: &str) -> Result<(BackendAddress, PathAndQuery), BackendAddressError> {
     let not_url = || BackendAddressError::NotUrl(url.to_owned());
     if url.contains('@') {
@@ -101,7 +102,7 @@ impl ReceiverConfig {
         let ReceiverUrl::Plain(url) = &self.url else {
             return Ok(());
         };
-        // The other errors quote the URL, which may have a password.
+        // The errors of the next check quote the URL, so a URL with a password fails here.
         require(
             !url.contains('@'),
             path,
@@ -111,7 +112,8 @@ impl ReceiverConfig {
         Ok(())
     }
 
-    /// The token. `None`: there is none. `owner`: the part of the configuration, such as `webhooks[0]`.
+    /// The token. `None`: no token is configured. `owner`: the part of the configuration, such as
+    /// `webhooks[0]`.
     pub fn token_secret(&self, owner: &str) -> Option<ConfiguredSecret<'_>> {
         ConfiguredSecret::new(format!("the token of {owner}"), self.token.as_ref())
     }
@@ -121,7 +123,7 @@ impl ReceiverConfig {
         ConfiguredSecret::new(format!("the URL of {owner}"), self.url.secret())
     }
 
-    /// The receiver. `env` returns the value of an environment variable.
+    /// The receiver with its URL and its token. `env` returns the value of an environment variable.
     pub fn receiver(&self, owner: &str, env: impl Environment) -> Result<Receiver, ReceiverError> {
         let secret_url = ConfiguredSecret::resolve_any(self.url_secret(owner), &env)?;
         let url = match (&self.url, &secret_url) {

@@ -1,4 +1,4 @@
-//! The violation of a rule of the configuration, and the rules that hold for single values of several sections.
+//! Violations of the rules of the configuration, and rules for single values that several sections share.
 
 use http::HeaderName;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::time::Duration;
 /// The violation of a rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RuleViolation {
-    /// The paths of the values that together violate the rule. The error is reported at the first
-    /// of these values that is not a default.
+    /// The paths of the values that together violate the rule. The error names the first of these values that
+    /// the operator has set.
     pub paths: Vec<String>,
     /// The problem, as text for operators.
     pub problem: String,
@@ -17,7 +17,7 @@ pub struct RuleViolation {
 /// The result of the rules of a section: the first violation.
 pub type CheckResult = Result<(), RuleViolation>;
 
-/// The violation of a rule for several values. See [`RuleViolation::paths`].
+/// The violation of a rule about several values. See [`RuleViolation::paths`].
 pub fn violation_of<const N: usize>(paths: [&str; N], problem: impl Into<String>) -> RuleViolation {
     RuleViolation {
         paths: paths.map(str::to_owned).into(),
@@ -25,12 +25,12 @@ pub fn violation_of<const N: usize>(paths: [&str; N], problem: impl Into<String>
     }
 }
 
-/// The violation of a rule for the single value at `path`.
+/// The violation of a rule about the single value at `path`.
 pub fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolation {
     violation_of([path], problem)
 }
 
-/// Fails with the violation of a rule for the single value at `path` unless the rule holds.
+/// Fails with the violation of a rule about the single value at `path` if `holds` is false.
 pub fn require(holds: bool, path: &str, problem: &'static str) -> CheckResult {
     if holds {
         Ok(())
@@ -52,7 +52,7 @@ pub fn more_than_0(path: &str, number: impl Into<Option<usize>>) -> CheckResult 
     require(number.into() != Some(0), path, "this must be more than 0")
 }
 
-/// Fails if a number is not from 0 to 1.
+/// Fails if a number is not between 0 and 1.
 pub fn share(path: &str, number: impl Into<Option<f64>>) -> CheckResult {
     let holds = number
         .into()
@@ -60,7 +60,7 @@ pub fn share(path: &str, number: impl Into<Option<f64>>) -> CheckResult {
     require(holds, path, "this must be between 0 and 1")
 }
 
-/// Fails if a number is no share of sampled requests: more than 0 and at most 1.
+/// Fails if a number is not a share of sampled requests, which is more than 0 and at most 1.
 pub fn sample_share(path: &str, number: f64) -> CheckResult {
     let holds = number > 0.0 && number <= 1.0;
     require(holds, path, "this must be more than 0 and at most 1")
@@ -78,7 +78,7 @@ pub fn file_path(path: &str, file: Option<&Path>) -> CheckResult {
     require(holds, path, "write the path of a file, or null")
 }
 
-/// Whether a name is short and plain enough for a label of metrics.
+/// Whether a name is suitable as a value of a metric label: short, and without special characters.
 pub fn is_label(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=32).contains(&name.len()) && name.chars().all(is_plain)

@@ -1,6 +1,6 @@
 //! Methods of `serde` visitors for scalars.
 
-/// Defines the methods of a `serde` `Visitor` that get a scalar. All these methods have the same result.
+/// Defines the methods of a `serde` `Visitor` for all scalars. All of them return one result.
 #[macro_export]
 macro_rules! visit_scalars {
     ($result:expr) => {

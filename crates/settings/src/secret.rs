@@ -1,5 +1,5 @@
-//! References to secrets. The configuration contains the location of a secret and never its value,
-//! so that it can be shown, logged and committed.
+//! References to secrets. The configuration contains the location of a secret, not its value, so that the
+//! configuration can be shown, logged and committed.
 
 use http::HeaderValue;
 use schemars::JsonSchema;
@@ -45,29 +45,29 @@ pub enum SecretError {
     InvalidCharacters(Secret),
 }
 
-/// A secret that the gateway needs cannot be read.
+/// The error for a secret that the gateway needs and cannot read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {purpose}")]
 pub struct UnreadableSecret {
-    /// The use of the secret, such as `the admin token (access.admin_token)`.
+    /// What the secret is for, such as `the admin token (access.admin_token)`.
     purpose: String,
     source: SecretError,
 }
 
-/// A secret of the configuration with its use.
+/// A secret of the configuration, and what it is for.
 pub struct ConfiguredSecret<'a> {
-    /// The use, such as `the admin token (access.admin_token)`.
+    /// What the secret is for, such as `the admin token (access.admin_token)`.
     purpose: String,
     secret: &'a Secret,
 }
 
 named_enum! {
-    /// What is wrong with the location of a secret. The text at the position of this mistake may be a secret.
+    /// A mistake in the location of a secret. The text at the position of the mistake may itself be a secret.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SecretMistake {
-        /// The secret itself is there, and not its location.
+        /// The configuration contains the secret itself instead of its location.
         Literal = "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location",
-        /// There are two locations.
+        /// The configuration contains two locations.
         Ambiguous = "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`",
         /// The variable has no valid name.
         VariableName = "this is not the name of an environment variable; a name has letters, digits and `_`",
@@ -77,7 +77,8 @@ named_enum! {
 }
 
 impl SecretMistake {
-    /// The mistake with this error text. The errors of `serde` carry only a text from here to the parser.
+    /// The mistake with this error text. An error of `serde` carries only a text, so the parser finds the
+    /// mistake by it.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -85,10 +86,8 @@ impl SecretMistake {
     }
 }
 
-// === impl ConfiguredSecret ===
-
 impl<'a> ConfiguredSecret<'a> {
-    /// Combines a secret with its use. `None`: the secret is not configured.
+    /// Combines a secret with the text that says what it is for. `None`: the secret is not configured.
     pub fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
         Some(Self {
             purpose: purpose.into(),
@@ -96,7 +95,7 @@ impl<'a> ConfiguredSecret<'a> {
         })
     }
 
-    /// The location of the secret.
+    /// The location in the configuration.
     pub fn location(&self) -> &'a Secret {
         self.secret
     }
@@ -118,20 +117,20 @@ impl<'a> ConfiguredSecret<'a> {
     }
 }
 
-/// The environment of the process: returns the value of a variable. `None`: the variable is not set.
+/// The environment of the process: a function that returns the value of a variable. `None`: the variable is not
+/// set.
 pub trait Environment: Fn(&str) -> Option<String> {}
 
 impl<F: Fn(&str) -> Option<String>> Environment for F {}
 
-/// Where a relative path begins, as the end of an error text. Empty: the path is absolute.
+/// The end of an error text about a file: the folder to which the path is relative. Empty: the path is
+/// absolute.
 pub fn working_folder(path: &Path) -> String {
     match std::env::current_dir() {
         Ok(folder) if path.is_relative() => format!(" in the working folder {}", folder.display()),
         _ => String::new(),
     }
 }
-
-// === impl Secret ===
 
 impl Secret {
     /// Reads the secret. `env` returns the value of an environment variable.
@@ -190,7 +189,8 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// A custom visitor, because the errors of derived visitors quote the invalid value.
+/// The errors of derived visitors quote the invalid value, which may be a secret, so this visitor is written by
+/// hand.
 struct SecretVisitor;
 
 impl<'de> Visitor<'de> for SecretVisitor {
@@ -223,8 +223,8 @@ impl<'de> Visitor<'de> for SecretVisitor {
     }
 }
 
-/// The name of an environment variable. Validated during deserialization, so that an error has the
-/// position of the name.
+/// The name of an environment variable. It is checked during deserialization, so that an error contains its
+/// position.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "String")]
 struct VariableName(String);
@@ -244,7 +244,7 @@ impl TryFrom<String> for VariableName {
     }
 }
 
-/// The path of a file. It is not empty.
+/// The path of a file, which is not empty.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "String")]
 struct FilePath(PathBuf);
@@ -260,8 +260,6 @@ impl TryFrom<String> for FilePath {
         }
     }
 }
-
-// === impl SecretValue ===
 
 impl SecretValue {
     /// The value of an `Authorization` header, marked as sensitive.
@@ -280,7 +278,7 @@ impl SecretValue {
         bearer.strip_prefix(b"Bearer ").unwrap_or(bearer)
     }
 
-    /// The digest of the token, to compare with tokens in requests.
+    /// The digest of the token, for the comparison with tokens in requests.
     pub fn digest(&self) -> KeyDigest {
         KeyDigest::from_key(self.as_bytes())
     }

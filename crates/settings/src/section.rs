@@ -1,31 +1,31 @@
-//! The contract of a section.
+//! The contract between the configuration and a section.
 
 use crate::rule::CheckResult;
 use crate::secret::ConfiguredSecret;
 use std::path::Path;
 
-/// A section of the configuration `C`: a key of the file, with all keys below it. The type of the values has their
-/// names, their schema and, by its `Default`, their defaults.
+/// A section of the configuration `C`: a key of the file, with all keys below it. The type [`Self::Values`]
+/// defines the names and the schema of the keys. Its `Default` defines their defaults.
 pub trait ConfigSection<C> {
-    /// The values.
+    /// The values of the section.
     type Values: Clone + Default;
 
-    /// When new values apply.
+    /// When new values take effect.
     const RELOAD: ReloadClass;
 
-    /// The values of a configuration without this section.
+    /// The values if the configuration does not contain this section.
     fn defaults() -> Self::Values {
         Self::Values::default()
     }
 
-    /// Returns the first violation of the rules of the section. `config` has the values of other sections that a
-    /// rule compares.
+    /// Returns the first violation of the rules of the section. `config`: the whole configuration, for rules
+    /// that compare values of several sections.
     fn check(_values: &Self::Values, _config: &C) -> CheckResult {
         Ok(())
     }
 
-    /// Returns the values to use after a reload that found the values `new`. A section with keys of both classes
-    /// replaces this function.
+    /// Returns the values to use after a reload that found the values `new`. A section with keys of both reload
+    /// classes overrides this function.
     fn reloaded(old: &Self::Values, new: &Self::Values) -> Self::Values {
         match Self::RELOAD {
             ReloadClass::AtOnce => new.clone(),
@@ -36,16 +36,16 @@ pub trait ConfigSection<C> {
     /// Adds the secrets that the section names to `list`.
     fn list_secrets<'a>(_values: &'a Self::Values, _list: &mut SecretList<'a>) {}
 
-    /// The file that the gateway writes for the section. `None`: there is none.
+    /// The file that the gateway writes for the section. `None`: the section has no such file.
     fn output_file(_values: &Self::Values) -> Option<OutputFile<'_>> {
         None
     }
 }
 
-/// When the new values of a section apply.
+/// When new values of a section take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadClass {
-    /// At a reload. A request keeps the values with which it started.
+    /// At a reload. A running request keeps the values with which it started.
     AtOnce,
     /// At the next start of the gateway.
     AfterRestart,
@@ -53,9 +53,9 @@ pub enum ReloadClass {
 
 /// A secret that a section names.
 pub struct ListedSecret<'a> {
-    /// The path of the location of the secret.
+    /// The path of the key that contains the location.
     pub path: String,
-    /// The secret.
+    /// The secret, and what it is for.
     pub secret: ConfiguredSecret<'a>,
     /// Whether a reload reads the secret again, so that a change of its file causes a reload.
     pub is_reloaded: bool,
@@ -66,12 +66,12 @@ pub struct ListedSecret<'a> {
 pub struct SecretList<'a>(pub Vec<ListedSecret<'a>>);
 
 impl<'a> SecretList<'a> {
-    /// Adds a secret that is read at the start only. `path`: the path of its location.
+    /// Adds a secret that is read only at the start. `path`: the path of the key that contains its location.
     pub fn add(&mut self, path: &str, secret: Option<ConfiguredSecret<'a>>) {
         self.push(path.to_owned(), secret, false);
     }
 
-    /// Adds a secret that a reload reads again. `path`: the path of its location.
+    /// Adds a secret that a reload reads again. `path`: the path of the key that contains its location.
     pub fn add_reloaded(&mut self, path: String, secret: Option<ConfiguredSecret<'a>>) {
         self.push(path, secret, true);
     }
@@ -89,28 +89,29 @@ impl<'a> SecretList<'a> {
 
 /// A file that the gateway writes.
 pub struct OutputFile<'a> {
-    /// The path of the key that names the file.
+    /// The path of the key that contains the file name.
     pub path: &'static str,
-    /// The file.
+    /// The path of the file.
     pub file: &'a Path,
 }
 
 impl<'a> OutputFile<'a> {
-    /// The file that the key at `path` names. `None`: it names none.
+    /// The file that the key at `path` names. `None`: the key is not set.
     pub fn new(path: &'static str, file: Option<&'a Path>) -> Option<Self> {
         Some(Self { path, file: file? })
     }
 }
 
-/// A configuration that says whether there are tenants.
+/// A configuration that knows whether tenants are configured.
 pub trait KnownTenants {
-    /// Whether there is a file of tenants.
+    /// Whether a file of tenants is configured.
     fn has_tenants(&self) -> bool;
 }
 
 /// A configuration whose backends other sections can name.
 pub trait KnownBackends {
-    /// Returns an error text if no backend has the name. `None`: a backend has it, or a backend may have it
-    /// later: discovery may find some, and if `backends` is empty, flags or variables may name some.
+    /// Returns an error text if no backend can have this name. `None`: a backend has the name, or may have it
+    /// later. Discovery may find further backends, and if `backends` is empty, flags or variables may name
+    /// some.
     fn unknown_backend(&self, name: &str) -> Option<String>;
 }

@@ -1,25 +1,25 @@
-//! The pool of KV cache blocks of one engine. A request pins the blocks that it uses. A released
-//! block is free, but it keeps its content and can be found by its hash until it is evicted. The
-//! least recently used block is evicted first. As in vLLM, a pool in which all blocks are free can
-//! therefore hold a warm prefix cache.
+//! The pool of KV cache blocks of one engine. A request pins the blocks that it uses. A released block is free,
+//! but it keeps its content, and requests find it by its hash until it is evicted. The least recently used
+//! block is evicted first. So a pool in which all blocks are free can hold a warm prefix cache, as in vLLM.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by block hash. The keys are hashes already, so a [`BlockHasher`] is enough.
+/// A map by block hash. The keys are already hashes, so a [`BlockHasher`] suffices.
 type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
-/// A fast hasher for keys that are hashes already. It only spreads their bits.
+/// A fast hasher for keys that are already hashes. It only spreads their bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BlockHasher(u64);
 
-/// All KV blocks of one engine. The numbers of free and pinned blocks always add up to the total.
+/// All KV blocks of one engine. Each block is either free or pinned.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Vec<KvBlock>,
     blocks_by_hash: BlockMap<BlockId>,
-    /// The releases of blocks, oldest first: `KvBlock::release_order` and the id of the block. Eviction
-    /// begins with the first entry. It skips an entry whose block was pinned again after this release.
+    /// The releases of blocks, oldest first, as pairs of `KvBlock::release_order` and the id of the block.
+    /// Eviction begins with the first entry, and skips an entry whose block was pinned again after this
+    /// release.
     releases: VecDeque<(u64, BlockId)>,
     /// Number of unpinned blocks.
     free_count: usize,
@@ -41,14 +41,14 @@ pub enum CacheChange {
     Cleared,
 }
 
-/// A full block that requests with the same prefix can reuse.
+/// A full block that requests with an equal prefix can reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// Chained hash: of the content of this block and of all blocks before it.
+    /// Chained hash: a hash of the content of this block and of all blocks before it.
     pub hash: u64,
     /// Hash of the block before this block. `None`: this block begins a prompt.
     pub parent: Option<u64>,
-    /// Number of blocks of the sequence before this block.
+    /// Number of blocks that precede this block in the sequence.
     pub index: usize,
     /// Number of the sequence whose tokens filled the block.
     pub sequence: u64,
@@ -62,10 +62,10 @@ pub struct BlockId(u32);
 struct KvBlock {
     /// Number of requests that use the block.
     pin_count: u32,
-    /// The chained hash under which the block is found. `None`: the block has no full content, or another
-    /// block is found under the same hash.
+    /// The chained hash by which the block is found. `None`: the block is not full, or another block is already
+    /// found by this hash.
     hash: Option<u64>,
-    /// Number of the last release of this block, counted over all blocks of the pool.
+    /// The value of `BlockPool::release_count` at the last release of this block.
     release_order: u64,
 }
 
@@ -81,7 +81,7 @@ impl Hasher for BlockHasher {
     }
 
     fn write_u64(&mut self, hash: u64) {
-        // The product makes small numbers, which tests use as hashes, differ in the high bits too.
+        // Tests use small numbers as hashes. The product makes their high bits differ too.
         self.0 = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
@@ -155,7 +155,7 @@ impl BlockPool {
             .collect()
     }
 
-    /// Number of blocks that would be free if the blocks `hits` were pinned.
+    /// Number of free blocks that would remain if the blocks `hits` were pinned.
     pub fn free_after_pinning(&self, hits: &[BlockId]) -> usize {
         self.free()
             - hits
@@ -173,9 +173,8 @@ impl BlockPool {
         }
     }
 
-    /// Pins `count` blocks for new content and appends them to `held`, the blocks of a request. Evicts
-    /// the least recently used blocks. Allocates no block and returns false if fewer than `count` blocks
-    /// are free.
+    /// Pins `count` blocks for new content, and appends them to `held`, the blocks of a request. Evicts the
+    /// least recently used blocks. If fewer than `count` blocks are free, pins nothing and returns false.
     #[must_use]
     pub fn allocate(&mut self, count: usize, held: &mut Vec<BlockId>) -> bool {
         if count > self.free() {
@@ -203,8 +202,7 @@ impl BlockPool {
         true
     }
 
-    /// Registers a full block under its hash. If another block already has this hash, the call does
-    /// nothing.
+    /// Registers a full block under its hash. Does nothing if another block already has this hash.
     pub fn seal(&mut self, id: BlockId, stored: StoredBlock) {
         let block = &mut self.blocks[id.0 as usize];
         if block.hash.is_none() && !self.blocks_by_hash.contains_key(&stored.hash) {
@@ -216,8 +214,7 @@ impl BlockPool {
         }
     }
 
-    /// Forgets the content of all blocks. As in vLLM, the call does nothing and returns false while a
-    /// block is pinned.
+    /// Forgets the content of all blocks. As in vLLM, does nothing and returns false while a block is pinned.
     pub fn reset(&mut self) -> bool {
         let is_idle = self.free() == self.total();
         if is_idle {
@@ -230,8 +227,8 @@ impl BlockPool {
         is_idle
     }
 
-    /// Unpins the blocks of one request. The last block of the request will be evicted before its
-    /// first block, because more requests share the beginning of a prompt than its end.
+    /// Unpins the blocks of one request. More requests share the beginning of a prompt than its end, so the
+    /// last block will be evicted first.
     pub fn release(&mut self, held: &mut Vec<BlockId>) {
         while let Some(id) = held.pop() {
             let block = &mut self.blocks[id.0 as usize];

@@ -1,4 +1,4 @@
-//! Faults of one simulated backend, the last one. Other backends have none.
+//! Faults of one simulated backend, the last one. The other backends have no faults.
 
 use super::engine::EngineSpec;
 use super::positive_number::PositiveNumber;
@@ -27,7 +27,7 @@ pub struct SimulatedFaults {
 }
 
 impl SimulatedFaults {
-    /// Changes `spec`, the parameters of an engine, to those with these faults at `elapsed` after the start.
+    /// Returns `spec` with the effects of these faults at the time `elapsed` after the start.
     pub(super) fn apply(&self, spec: EngineSpec, elapsed: Duration) -> EngineSpec {
         let is_slow = self.slow_after.is_none_or(|time| elapsed >= *time);
         let factor = match self.slow_factor {

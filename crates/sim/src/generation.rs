@@ -1,6 +1,5 @@
-//! The handle of a request on the sequences that generate its response. Dropping the handle before
-//! the sequences are finished aborts them in the engine at once. This is how a client disconnect
-//! frees KV blocks.
+//! The handle of a request on the sequences that generate its response. If the handle is dropped before the
+//! sequences have finished, the engine aborts them at once. In this way, a client disconnect frees KV blocks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -34,14 +33,14 @@ impl Generation {
         })
     }
 
-    /// Returns the progress, and registers the task of `context` to be woken at the next token.
+    /// Returns the progress. The next token wakes the task of `context`.
     pub(super) fn progress(&self, context: &Context<'_>) -> &GenerationProgress {
         self.progress.waker.register(context.waker());
         &self.progress
     }
 
-    /// Waits until each sequence has produced its number of tokens in `token_counts`. Returns the
-    /// number of cached prompt tokens.
+    /// Waits until each sequence has produced its number of tokens in `token_counts`. Returns the number of
+    /// cached prompt tokens.
     pub(super) async fn wait_until_finished(&self, token_counts: &[u32]) -> u32 {
         poll_fn(|context| {
             let progress = self.progress(context);

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::task::AtomicWaker;
 
-/// Number of tokens produced by each sequence of one request. The engine loop writes the numbers,
-/// and the task of the connection reads them. Tokens are not queued, so a slow client costs no
-/// memory.
+/// Number of tokens produced by each sequence of one request. The engine loop writes the numbers, and the task
+/// of the connection reads them. Tokens are not queued, so a slow client uses no memory.
 #[derive(Debug)]
 pub(super) struct GenerationProgress {
     produced_tokens: Box<[AtomicU32]>,
@@ -26,8 +25,8 @@ impl GenerationProgress {
         })
     }
 
-    /// Sets the number of tokens produced for a choice and wakes the task of the connection. The
-    /// cached tokens of choice 0 count for the request.
+    /// Sets the number of tokens produced for a choice, and wakes the task of the connection. For the whole
+    /// request, the cached tokens of choice 0 count.
     pub(super) fn advance(&self, choice: usize, tokens: u32, cached_tokens: u32) {
         if choice == 0 {
             self.cached_tokens.store(cached_tokens, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Simulated vLLM backends: vLLM's HTTP API on real sockets over a model of its engine. Their
-//! output is made-up words at the speed of a GPU. Their caches, queues and metrics behave as those
-//! of a real vLLM server. They serve tests, load tests and trials of the gateway without a GPU.
+//! Simulated vLLM backends: vLLM's HTTP API on real sockets, with a model of its engine. They generate made-up
+//! words at the speed of a GPU. Their caches, queues and metrics behave as in vLLM. They serve tests, load
+//! tests and trials of the gateway without a GPU.
 
 pub mod blocks;
 mod sequence;
@@ -39,7 +39,7 @@ pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
 pub use self::telemetry::KvEventPorts;
 use self::telemetry::{KvEventPublisher, RequestSpanExporter};
 
-/// Simulated backends with bound listeners. They respond to no request before [`run`](Self::run).
+/// Simulated backends with bound listeners. They do not respond before [`run`](Self::run).
 #[derive(Debug)]
 pub struct Simulator {
     listeners: Vec<BackendListeners>,
@@ -47,11 +47,10 @@ pub struct Simulator {
     backends: Vec<Arc<SimulatedBackend>>,
 }
 
-/// The listeners of one backend.
 #[derive(Debug)]
 struct BackendListeners {
     http: TcpListener,
-    /// `None`: no KV events are published.
+    /// The listeners for KV events. `None`: no KV events are published.
     kv_events: Option<KvEventListeners>,
 }
 
@@ -62,7 +61,7 @@ struct KvEventListeners {
     replay: TcpListener,
 }
 
-/// The simulator could not start.
+/// Why the simulator could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorBindError {
     /// The listener of a backend could not be bound.
@@ -75,10 +74,10 @@ pub enum SimulatorBindError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// There are fewer port numbers from the first port to 65535 than backends.
+    /// The ports from the first port to 65535 do not suffice for all backends.
     #[error("there are no ports for {backends} backends from port {first} on: choose a lower port")]
     NoPortsLeft {
-        /// The first port.
+        /// The port of the first backend.
         first: u16,
         /// The requested number of backends.
         backends: u16,
@@ -90,9 +89,9 @@ pub enum SimulatorBindError {
 }
 
 impl Simulator {
-    /// Binds the listeners of each backend, to the configured ports and the ports that follow them. With
-    /// port 0, the operating system chooses every port. The error names the address that could not
-    /// be bound. Must be called in a Tokio runtime, because the span exporter needs one.
+    /// Binds the listeners of the backends to consecutive ports, from the configured port on. With port 0, the
+    /// operating system chooses every port. The error names the address that could not be bound. Must be called
+    /// in a Tokio runtime, because the span exporter needs one.
     pub async fn bind(settings: &SimulatorSettings) -> Result<Self, SimulatorBindError> {
         let endpoint = settings.otlp_traces_endpoint.as_deref();
         let spans = endpoint
@@ -136,14 +135,14 @@ impl Simulator {
         &self.addrs
     }
 
-    /// Returns the backend with an index, so that a test can observe it while [`run`](Self::run)
-    /// owns the simulator. `None` if there is no such backend.
+    /// Returns the backend with an index, so that a test can observe it while [`run`](Self::run) owns the
+    /// simulator. `None`: there is no such backend.
     pub fn backend(&self, index: usize) -> Option<Arc<SimulatedBackend>> {
         self.backends.get(index).cloned()
     }
 
-    /// Serves requests until `shutdown` completes. Then all connections are closed at once, and
-    /// open requests get no further response bytes, as if the backends had been killed.
+    /// Serves requests until `shutdown` completes. All connections are then closed at once, without further
+    /// bytes of open responses, as if the backends had been killed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         for (listeners, backend) in self.listeners.into_iter().zip(self.backends) {
@@ -158,7 +157,8 @@ impl Simulator {
             };
             tasks.spawn(async move {
                 match fail_after {
-                    // The end of the server closes its listeners and its connections.
+                    // At this time, the future of the server is dropped, which closes its listeners and
+                    // connections.
                     Some(time) => drop(tokio::time::timeout(*time, serve).await),
                     None => serve.await,
                 }
@@ -187,8 +187,8 @@ async fn listen(
     Ok((listener, addr))
 }
 
-/// Serves subscribers of KV events until the future is dropped. Serves none from the time at which the
-/// backend begins to hang.
+/// Serves subscribers of KV events until the future is dropped. From the time at which the backend hangs,
+/// serves none.
 async fn serve_kv_events(listeners: Option<KvEventListeners>, backend: &SimulatedBackend) {
     let Some(KvEventListeners { live, replay }) = listeners else {
         return;

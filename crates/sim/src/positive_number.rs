@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number from 0.000001 to 1,000,000,000. A time multiplied or divided by it stays a valid `Duration`.
+/// A number from 0.000001 to 1,000,000,000. A time that is multiplied or divided by it stays a valid
+/// `Duration`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositiveNumber(pub(super) f64);
 

@@ -1,23 +1,23 @@
-//! The state of one sequence in the engine: its computed tokens, its KV blocks and its timestamps.
-//! Preemption discards the computed state and keeps the generated tokens.
+//! The state of one sequence in the engine: its computed tokens, its KV blocks and its timestamps. Preemption
+//! discards the computed state and keeps the generated tokens.
 
 use std::time::Duration;
 
 use super::blocks::{BlockId, BlockPool, StoredBlock};
 
-/// The identifier of a sequence, chosen by the code that submits it.
+/// The identifier of a sequence. The code that submits the sequence chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// A request to the engine. The engine needs lengths and hashes, but no text.
+/// A request to the engine. It has lengths and hashes instead of text, because the engine needs no text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SequenceRequest {
-    /// Number of prompt tokens. Zero counts as one.
+    /// Number of prompt tokens. 0 counts as 1.
     pub prompt_tokens: u32,
-    /// Chained hashes of the full blocks of the prompt and, if the output is known beforehand, of
-    /// the output. Further blocks get hashes that no other sequence has.
+    /// Chained hashes of the full blocks of the prompt and, if the output is already known, of the output.
+    /// Further blocks get unique hashes.
     pub block_hashes: Vec<u64>,
-    /// Number of output tokens. Zero counts as one.
+    /// Number of output tokens. 0 counts as 1.
     pub output_tokens: u32,
     /// The LoRA adapter. `None`: the base model.
     pub adapter: Option<u32>,
@@ -25,8 +25,8 @@ pub struct SequenceRequest {
 
 impl SequenceRequest {
     /// Hashes of the blocks of the first `tokens` tokens that may be reused from the cache. The block of the
-    /// last token is not among them: the last token is always computed, because the next token is sampled
-    /// from its result.
+    /// last token is excluded: the engine always computes the last token, because it samples the next token
+    /// from the result.
     pub fn reusable_block_hashes(&self, tokens: u32, block_size: u32) -> &[u64] {
         let reusable = (tokens.saturating_sub(1) / block_size) as usize;
         &self.block_hashes[..reusable.min(self.block_hashes.len())]
@@ -40,9 +40,8 @@ pub struct GeneratedToken {
     pub id: SequenceId,
     /// Position in the output, from 1.
     pub nth: u32,
-    /// Time since the previous token of the sequence. For the first token, time since the
-    /// submission. Zero for an accepted draft token, which exists at the same time as the previous
-    /// token.
+    /// Time since the previous token of the sequence. For the first token: time since the submission. For an
+    /// accepted draft token: zero, because it exists at the time of the previous token.
     pub gap: Duration,
     /// Number of prompt tokens of the sequence.
     pub prompt_tokens: u32,
@@ -53,11 +52,11 @@ pub struct GeneratedToken {
 /// The timestamps of a finished sequence, as times since the start of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinishedSequence {
-    /// The sequence.
+    /// The id of the sequence.
     pub id: SequenceId,
     /// Time of the submission.
     pub arrived: Duration,
-    /// Time at which the scheduler first saw the sequence. vLLM takes requests into its queue between
+    /// Time at which the scheduler first saw the sequence. vLLM takes new requests into its queue only between
     /// two batches.
     pub queued: Duration,
     /// Time of the first admission to the batch.
@@ -83,7 +82,7 @@ pub(super) struct Sequence {
     pub(super) blocks: Vec<BlockId>,
     /// Number of full blocks whose hashes are registered in the pool.
     hashed_blocks: usize,
-    /// Number of cached tokens at the first admission. `None`: not yet admitted.
+    /// Number of cached tokens at the first admission. `None`: the sequence was not admitted yet.
     cached: Option<u32>,
     pub(super) arrived: Duration,
     /// Time at which the scheduler first saw the sequence. `None`: the scheduler has not seen it
@@ -128,7 +127,7 @@ impl Sequence {
         self.request.prompt_tokens + self.generated
     }
 
-    /// Number of prompt tokens and of output tokens at the end of the sequence.
+    /// Number of prompt and output tokens of the finished sequence.
     pub(super) fn max_token_count(&self) -> u32 {
         self.request
             .prompt_tokens
@@ -140,8 +139,7 @@ impl Sequence {
         self.len() - self.computed
     }
 
-    /// Whether the sequence has generated tokens and at most one of its tokens is computed in the
-    /// current step.
+    /// Whether the sequence has generated tokens, and the current step computes at most one of its tokens.
     pub(super) fn is_decoding(&self) -> bool {
         self.generated > 0 && self.scheduled <= 1
     }
@@ -152,8 +150,8 @@ impl Sequence {
     }
 
     /// Admits the sequence to the batch with `hits`, the blocks found in the cache, of `size` tokens each.
-    /// Returns the number of cached tokens at the first admission, and `None` at an admission after a
-    /// preemption.
+    /// Returns the number of cached tokens. `None`: the sequence was admitted before, and has been preempted
+    /// since.
     pub(super) fn admit(&mut self, hits: Vec<BlockId>, size: u32, now: Duration) -> Option<u32> {
         self.computed = hits.len() as u32 * size;
         self.hashed_blocks = hits.len();
@@ -166,8 +164,8 @@ impl Sequence {
         self.cached
     }
 
-    /// Schedules the next tokens, at most `budget`, and registers the hashes of the blocks that they
-    /// fill. Returns false if too few blocks are free; then no token is scheduled.
+    /// Schedules the next tokens, at most `budget`, and registers the hashes of the blocks that they fill. If
+    /// too few blocks are free, schedules no token and returns false.
     pub(super) fn schedule(
         &mut self,
         budget: &mut u32,
@@ -199,8 +197,8 @@ impl Sequence {
         self.hashed_blocks = 0;
     }
 
-    /// Produces the next token at the end of a step. `None`: the sequence was not in this step, or
-    /// a part of its prompt is not computed yet.
+    /// Produces the next token at the end of a step. `None`: the sequence was not part of this step, or a part
+    /// of its prompt is not computed yet.
     pub(super) fn produce_token(&mut self, now: Duration) -> Option<GeneratedToken> {
         let scheduled = std::mem::take(&mut self.scheduled);
         if scheduled == 0 || self.pending() > 0 {
@@ -215,9 +213,9 @@ impl Sequence {
         Some(self.token(gap))
     }
 
-    /// Produces one more token of this step, from an accepted draft of speculative decoding.
-    /// `None`: the output is complete, or the last block is full. If the last block is full, vLLM
-    /// would allocate a block. This model produces no further token in this step instead.
+    /// Produces one more token of this step from an accepted draft of speculative decoding. `None`: the output
+    /// is complete, or the last block is full. In the second case, vLLM would allocate a block; this model
+    /// produces no further token in this step.
     pub(super) fn accept_draft(&mut self, block_size: u32) -> Option<GeneratedToken> {
         let free_slots = self.blocks.len() as u32 * block_size - self.computed;
         if free_slots == 0 || self.generated >= self.request.output_tokens {
@@ -251,8 +249,7 @@ impl Sequence {
         })
     }
 
-    /// The hashes of the first `count` blocks. Blocks beyond the given hashes get hashes that no other
-    /// sequence has.
+    /// The hashes of the first `count` blocks. Blocks without a given hash get unique hashes.
     fn hashes(&mut self, count: usize) -> &[u64] {
         let hashes = &mut self.request.block_hashes;
         while hashes.len() < count {

@@ -83,7 +83,7 @@ pub struct SimulatorSettings {
     pub faults: SimulatedFaults,
 }
 
-/// The settings that the check of a request needs.
+/// The settings with which a request is checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelLimits<'a> {
     /// The served model names.
@@ -118,13 +118,13 @@ impl Default for SimulatorSettings {
 }
 
 impl SimulatorSettings {
-    /// The parameters of the simulated engine at its start, from these settings.
+    /// The parameters of the simulated engine at its start, according to these settings.
     pub fn spec(&self) -> EngineSpec {
         self.spec_after(Duration::ZERO)
     }
 
-    /// The parameters of the simulated engine at the time `elapsed` after its start, with the faults that the
-    /// settings configure.
+    /// The parameters of the simulated engine at the time `elapsed` after its start, including the effects of
+    /// configured faults.
     pub(super) fn spec_after(&self, elapsed: Duration) -> EngineSpec {
         let spec = EngineSpec {
             block_size: self.block_size,
@@ -152,14 +152,14 @@ impl SimulatorSettings {
         }
     }
 
-    /// Maximum number of tokens of prompt and output together: the option `--max-model-len`, or the
-    /// size of the KV cache if the cache is smaller.
+    /// Maximum number of prompt and output tokens together: the option `--max-model-len`, or the size of the KV
+    /// cache if that is smaller.
     pub fn max_model_len(&self) -> u32 {
         self.max_len.min(self.spec().capacity())
     }
 
-    /// The address of the backend with an index, from 0, if the first one is at the port `first`.
-    /// `None` if its port number would exceed 65535.
+    /// The address of the backend with an index, from 0. The first backend has the port `first`. `None`: the
+    /// port number would exceed 65535.
     pub(super) fn addr(&self, first: u16, number: u16) -> Option<SocketAddr> {
         let port = match first {
             0 => 0,

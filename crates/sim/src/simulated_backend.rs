@@ -21,9 +21,9 @@ use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// The engine loop can be late against the real clock. It makes up for at most this delay: it computes
-/// the next step as if the step had begun on time. Timers round up to a millisecond. That delay is below the
-/// limit and does not slow the engine down. A busy machine causes larger delays, which do.
+/// Greatest delay against the real clock that the engine loop makes up for, by computing the next step as if it
+/// had begun on time. Timers round up to a millisecond, which is less than this limit, so they do not slow the
+/// engine down. Greater delays come from a busy machine, and do.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A simulated vLLM server without its socket.
@@ -34,7 +34,7 @@ pub struct SimulatedBackend {
     state: Mutex<SimulatedBackendState>,
     /// Notified when the engine has work.
     has_work: Notify,
-    /// Notified when a condition of [`SimulatedBackend::until`] can have changed.
+    /// Notified when a condition of [`SimulatedBackend::until`] may have become true.
     changed: Notify,
     /// The exporter of spans. `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
@@ -50,15 +50,15 @@ pub struct SimulatedBackend {
 struct SimulatedBackendState {
     engine: Engine,
     telemetry: EngineTelemetry,
-    /// The statistics, with the engine load after the last step or abort. The metrics page reports this
-    /// load, so its gauges do not change during a step.
+    /// The statistics, with the engine load after the last step or abort. The metrics page shows this load, so
+    /// its gauges do not change during a step.
     stats: SimulatedBackendStats,
     subscribers: HashMap<SequenceId, SequenceSubscriber>,
     next_sequence_id: u64,
     random: fastrand::Rng,
 }
 
-/// One sequence of a request, as it is submitted to the engine.
+/// A sequence of a request in the form in which it is submitted to the engine.
 #[derive(Debug)]
 pub(super) struct SubmittedSequence {
     pub(super) request: SequenceRequest,
@@ -66,14 +66,14 @@ pub(super) struct SubmittedSequence {
     pub(super) origin: SequenceOrigin,
 }
 
-/// The recipient of the tokens of a sequence: one choice of a request.
+/// The receiver of the tokens of one sequence, which is one choice of a request.
 #[derive(Debug)]
 struct SequenceSubscriber {
     progress: Arc<GenerationProgress>,
     choice: usize,
     finish: SimulatedFinishReason,
     origin: SequenceOrigin,
-    /// The span data. Only the first sequence of a request has it, so a request has one span.
+    /// The span data. Only the first sequence of a request has them, so that a request has one span.
     span: Option<RequestSpan>,
 }
 
@@ -166,7 +166,7 @@ impl SimulatedBackend {
         render_metrics_page(&source)
     }
 
-    /// Waits without end if the backend hangs now (`hang_after`).
+    /// If the backend hangs now (`hang_after`), waits forever.
     pub(super) async fn wait_if_hanging(&self) {
         let elapsed = clock::now().duration_since(self.started_at);
         if self
@@ -184,8 +184,8 @@ impl SimulatedBackend {
         self.kv_events.as_ref().map(KvEventPublisher::ports)
     }
 
-    /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. The KV
-    /// event about it is published with the next step, as from vLLM.
+    /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. As in vLLM, the KV
+    /// event about the clearing is published with the next step.
     pub(super) fn reset_prefix_cache(&self) -> bool {
         self.lock_state().engine.reset_prefix_cache()
     }
@@ -194,9 +194,8 @@ impl SimulatedBackend {
         format!("{:016x}", self.lock_state().random.u64(..))
     }
 
-    /// Adds the sequences of one request to the queue of the engine. Returns their ids and their progress. If
-    /// a sequence is longer than the KV cache, all sequences of the request are aborted and an error is
-    /// returned.
+    /// Adds the sequences of one request to the queue of the engine. Returns their ids and their progress. If a
+    /// sequence is longer than the KV cache, aborts all sequences of the request and fails.
     pub(super) fn submit(
         &self,
         requests: impl IntoIterator<Item = SubmittedSequence>,
@@ -248,8 +247,8 @@ impl SimulatedBackend {
         Ok((ids, progress))
     }
 
-    /// Ends a request. Sequences that are still in the engine are aborted, and the request then
-    /// counts as aborted instead of finished.
+    /// Ends a request. Sequences that are still in the engine are aborted. The request then counts as aborted,
+    /// not as finished.
     pub(super) fn end(&self, ids: &[SequenceId]) {
         let mut state = self.lock_state();
         let mut aborted = false;
@@ -267,7 +266,7 @@ impl SimulatedBackend {
         self.changed.notify_waiters();
     }
 
-    /// Drives the engine without end. Each step begins when the previous step ends.
+    /// Drives the engine forever. Each step begins when the previous step ends.
     pub(super) async fn run(&self) {
         let mut time = self.now();
         loop {
@@ -290,7 +289,7 @@ impl SimulatedBackend {
     /// Waits until the simulated clock shows `time`.
     async fn sleep_until_simulated(&self, time: Duration) {
         match time.saturating_sub(self.now()) {
-            // A timer takes at least a millisecond, even for a duration of zero.
+            // A timer would take at least a millisecond, even for a duration of zero.
             Duration::ZERO => tokio::task::yield_now().await,
             ahead => tokio::time::sleep(ahead.div_f64(self.settings.time_scale.get())).await,
         }

@@ -278,7 +278,7 @@ async fn kv_events_have_the_requests_session_id() {
             .expect("a message");
         described(&parts[2])
     };
-    // The prompt has 40 tokens and fills two blocks, the output fills the third one.
+    // The prompt of 40 tokens fills two blocks, and the output fills the third one.
     exchange(sim.addr, &ask('a', "one")).await;
     assert_eq!(
         next().await,

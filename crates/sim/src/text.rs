@@ -1,15 +1,15 @@
-//! The text model of the simulator. A token is four bytes of text, in prompts and in outputs, so
-//! all token counts are consistent. If a client sends an output back as a part of its next prompt,
-//! the engine reuses the blocks in which the output was computed.
+//! The text model of the simulator. A token is four bytes of text, both in prompts and in outputs, so all token
+//! counts are consistent. If a client sends an output back in its next prompt, the engine reuses the blocks
+//! that it computed for the output.
 
 use std::ops::Range;
 use tokenweir_protocol::named_enum;
 
 const TOKEN_BYTES: usize = 4;
 
-/// Words of [`TOKEN_BYTES`] bytes, with which outputs begin.
+/// Words of [`TOKEN_BYTES`] bytes. An output begins with one of them.
 const OPENING_WORDS: &str = "NuncQuidHaecAmorVitaUrbsLunaQuae";
-/// Words of [`TOKEN_BYTES`] bytes.
+/// Words of [`TOKEN_BYTES`] bytes for the rest of an output.
 const WORDS: &str = " sit est qui non sed nec vel aut hic cum dum per pro res lex pax lux vox rex dux \
                      ars vis mos ius sol mel nox sal via, et, ut. At";
 
@@ -44,8 +44,7 @@ impl SimulatedPrompt {
             .resize(self.bytes.len().next_multiple_of(TOKEN_BYTES), 0);
     }
 
-    /// Appends a chat message. A message with an empty text is the place where the output of the
-    /// model begins.
+    /// Appends a chat message. If the text is empty, the output of the model begins after the role.
     pub fn push_message(&mut self, role: &str, text: &str) {
         self.push(role);
         self.push(":");
@@ -57,7 +56,7 @@ impl SimulatedPrompt {
         (self.bytes.len() / TOKEN_BYTES).max(1) as u32
     }
 
-    /// The token ids. [`from_tokens`](Self::from_tokens) is the inverse.
+    /// The token ids, from which [`from_tokens`](Self::from_tokens) makes the prompt again.
     pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
         let tokens = self.bytes.chunks_exact(TOKEN_BYTES);
         tokens.map(|token| u32::from_le_bytes([token[0], token[1], token[2], token[3]]))
@@ -73,8 +72,8 @@ impl SimulatedPrompt {
         chain_hash(0, &self.bytes)
     }
 
-    /// The chained hashes of the full blocks of this prompt followed by `output`. The hash of a
-    /// block depends on all blocks before it.
+    /// The chained hashes of the full blocks of this prompt and `output` together. The hash of a block depends
+    /// on all blocks before it.
     pub fn block_hashes(&self, output: &SimulatedOutput, block_size: u32) -> Vec<u64> {
         let mut hash = 0;
         let text = self.followed_by(output);
@@ -89,7 +88,7 @@ impl SimulatedPrompt {
             .collect()
     }
 
-    /// This prompt and an output after it.
+    /// A prompt that consists of this prompt and an output.
     pub fn followed_by(&self, output: &SimulatedOutput) -> Self {
         let mut bytes = self.bytes.clone();
         bytes.extend((0..output.word_count()).flat_map(|nth| output.nth_word(nth).bytes()));
@@ -97,14 +96,14 @@ impl SimulatedPrompt {
     }
 }
 
-/// An output: one word per token. The same seed always gives the same words.
+/// An output with one word per token. A seed always gives the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedOutput {
-    /// Seed of the words.
+    /// Seed of the pseudorandom words.
     pub seed: u64,
     /// Length in tokens.
     pub tokens: u32,
-    /// The finish reason.
+    /// Why the output ends.
     pub finish: SimulatedFinishReason,
 }
 
@@ -120,8 +119,8 @@ named_enum! {
 }
 
 impl SimulatedOutput {
-    /// An output whose length the seed determines: 32 to 256 tokens. An output that would exceed
-    /// `max_tokens` has `max_tokens` tokens and the finish reason `Length`.
+    /// An output whose length depends on the seed: 32 to 256 tokens. If this exceeds `max_tokens`, the output
+    /// has `max_tokens` tokens and the finish reason `Length`.
     pub fn stopping(seed: u64, max_tokens: u32) -> Self {
         let tokens = 32 + (mix(seed, 1) % 225) as u32;
         if tokens <= max_tokens {
@@ -168,7 +167,7 @@ impl SimulatedOutput {
     }
 }
 
-/// Mixes two numbers into a hash. The result is the same on all machines and in all versions.
+/// Mixes two numbers into a hash. The result does not depend on the machine or the version.
 pub fn mix(a: u64, b: u64) -> u64 {
     let a = u128::from(a ^ 0x9E37_79B9_7F4A_7C15);
     let b = u128::from(b ^ 0xD6E8_FEB8_6659_FD93);

@@ -1,5 +1,5 @@
-//! The phases that the gateway derives for requests without engine times, compared with the times of
-//! a simulated engine. The time is virtual.
+//! Compares the phases that the gateway derives for requests without engine times with the times of a simulated
+//! engine. The time is virtual.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -19,7 +19,7 @@ use tokenweir_sim::engine::{
     SimulatedEngineLoad,
 };
 
-/// An engine about as fast as one with a model of 8 billion parameters on an H100 GPU.
+/// An engine that is about as fast as a model of 8 billion parameters on an H100 GPU.
 const H100: EngineSpec = EngineSpec {
     max_num_seqs: 24,
     max_num_batched_tokens: 8192,
@@ -31,12 +31,12 @@ const H100: EngineSpec = EngineSpec {
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
 /// Length of the window over which the gateway computes the mean prefill time.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
-/// Time that the API server of the engine needs to read a request. It reads one request at a time.
+/// Time that the API server of the engine needs to read a request. The API server reads one request at a time.
 const READ: Duration = Duration::from_millis(4);
 /// Time from the end of a batch until its tokens leave the API server of the engine.
 const AFTER: Duration = Duration::from_millis(3);
 
-/// A request that was sent, and what the gateway knows about it.
+/// A sent request, and what the gateway knows about it.
 struct SentRequest {
     record: RequestRecord,
     reservation: Reservation,
@@ -55,8 +55,8 @@ struct Simulation {
     next_scrape: Duration,
     /// The load on the metrics page, which the engine updates after each batch.
     reported: SimulatedEngineLoad,
-    /// Number of requests in the engine's queue after the present batch was scheduled. vLLM takes new
-    /// requests into its queue between two batches.
+    /// Number of requests in the engine's queue after the current batch was scheduled. vLLM takes new requests
+    /// into its queue only between two batches.
     waiting: usize,
     condition: BackendCondition,
     sent: BTreeMap<u64, SentRequest>,
@@ -66,7 +66,7 @@ struct Simulation {
     prefill: (Duration, u32),
     mean_prefill: Option<Duration>,
     mean_since: Duration,
-    /// Absolute error of the derived queue time of each request, as a share of its TTFT.
+    /// Absolute error of the derived queue time of each request, divided by its TTFT.
     queue_errors: Vec<f64>,
 }
 
@@ -99,7 +99,7 @@ impl Simulation {
         self.epoch + at
     }
 
-    /// Sends a request of `prompt_tokens` at the present time.
+    /// Sends a request of `prompt_tokens` prompt tokens now.
     fn send(&mut self, prompt_tokens: u32, output_tokens: u32) {
         let id = SequenceId(self.sequences);
         let now = self.instant(self.now);
@@ -283,8 +283,8 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 #[test]
 fn queue_time_is_derived_without_engine_times() {
     type Load = fn(&mut Simulation);
-    // The name of each load, the greatest p99 error that the test allows, and the load. In the last load,
-    // prompts wait for batches of other prompts, and no engine reports the size of these batches.
+    // Each entry has the name of a load, the greatest p99 error that the test allows, and the load. In the last
+    // load, prompts wait for batches of other prompts whose size no engine reports.
     let loads: [(&str, f64, Load); 8] = [
         ("concurrency 1", 0.3, |it| it.closed_loop(1, 100, 1..300)),
         ("concurrency 8", 0.3, |it| it.closed_loop(8, 400, 1..300)),

@@ -6,10 +6,10 @@ use ratatui::crossterm::event::KeyCode;
 use tokenweir_api::BackendSummary;
 use tokenweir_diagnose::Verdict;
 
-/// The risk of draining a backend: how many other backends get requests for the same model.
+/// The risk of draining a backend: the number of other backends that get requests for its models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainRisk {
-    /// At least two other backends remain, or the backend to drain gets no requests anyway.
+    /// At least two other backends remain, or the drained backend gets no requests anyway.
     None,
     /// One other backend remains for the model with this name.
     OneRemains(String),
@@ -17,11 +17,9 @@ pub enum DrainRisk {
     NoneRemains(String),
 }
 
-// === impl DrainRisk ===
-
 impl DrainRisk {
-    /// Returns the risk of draining `backend`, for that of its models which the fewest other
-    /// backends serve.
+    /// Returns the risk of draining `backend`. The model that the fewest other backends serve determines the
+    /// risk.
     pub(super) fn of(backend: &BackendSummary, backends: &[BackendSummary]) -> Self {
         if !backend.up {
             return Self::None;
@@ -52,8 +50,8 @@ impl DrainRisk {
         }
     }
 
-    /// Whether this key confirms the drain. If no other backend remains, only a capital letter confirms the
-    /// drain, so that the user does not confirm it by habit.
+    /// Whether this key confirms the drain. If no other backend remains, only the capital letter does, so that
+    /// a user does not confirm the drain by habit.
     pub(super) fn is_confirmed_by(&self, key: KeyCode) -> bool {
         match self {
             Self::NoneRemains(_) => key == KeyCode::Char('Y'),
@@ -76,7 +74,7 @@ impl DrainRisk {
     }
 }
 
-/// The title and the lines of text about one backend, with the verdicts that hold for this backend.
+/// The title and the lines of text about one backend, with its active verdicts.
 pub(super) fn backend_details(
     backend: &BackendSummary,
     verdicts: &[Verdict],
@@ -85,6 +83,10 @@ pub(super) fn backend_details(
         .condition_reason
         .as_deref()
         .or(backend.reason.as_deref());
+    let failure = match &backend.scrape_error {
+        Some(error) => format!(", the last failed: {}", text(error)),
+        None => String::new(),
+    };
     let mut lines = vec![
         format!("URL        {}", text(&backend.url)),
         format!("models     {}", text(&backend.models.join(", "))),
@@ -114,15 +116,8 @@ pub(super) fn backend_details(
         ),
         format!("KV usage   {}", percent(backend.kv_usage)),
         format!(
-            "scrape     {} ago{}",
-            seconds(backend.scrape_age_seconds),
-            backend
-                .scrape_error
-                .as_ref()
-                .map_or_else(String::new, |error| format!(
-                    ", the last failed: {}",
-                    text(error)
-                ))
+            "scrape     {} ago{failure}",
+            seconds(backend.scrape_age_seconds)
         ),
     ];
     if let Some(drain) = &backend.drain {

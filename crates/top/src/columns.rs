@@ -11,7 +11,8 @@ use tokenweir_api::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// Least width in characters. A column of texts grows up to its longest text, [`GROWING_COLUMN`] first.
+    /// Least width in characters. A text column grows until its longest text fits. The column
+    /// [`GROWING_COLUMN`] grows first.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
     /// Order in which columns are omitted on a narrow screen. The column with the highest number is omitted
@@ -25,7 +26,7 @@ pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     /// The name of the backend, or the id of the request.
     pub(super) name: String,
-    /// The tone of those cells that have no tone of their own. A tone determines the colour.
+    /// The tone of all cells without a tone of their own. A tone determines the colour.
     pub(super) tone: CellTone,
 }
 
@@ -53,11 +54,11 @@ pub(super) enum CellTone {
 enum SortKey {
     Text(String),
     Number(f64),
-    /// The value is unknown. The row comes last in both sort directions.
+    /// The value is unknown. The row is the last one in both sort directions.
     None,
 }
 
-/// Values of GPUs that are older than this number of seconds are shown as old.
+/// GPU values that are older than this number of seconds are marked as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, priority: u8) -> TableColumn {
@@ -78,8 +79,8 @@ const fn number_column(title: &'static str, width: u16, priority: u8) -> TableCo
     }
 }
 
-/// The columns of the pane of backends. TTFT shows most faults, so a narrow screen omits it last of all
-/// numbers.
+/// The columns of the pane of backends. TTFT shows most faults, so it is the last number that a narrow screen
+/// omits.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
@@ -99,17 +100,17 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column("WHY", 20, FIRST_SPARE_PRIORITY + 1),
 ];
 
-/// Columns from this priority on are shown only beside names of backends that are not cut.
+/// Columns with at least this priority are shown only if no name of a backend must be cut for them.
 pub(super) const FIRST_SPARE_PRIORITY: u8 = 20;
 
 /// The title of the column with the names of backends, in all panes.
 pub(super) const GROWING_COLUMN: &str = "BACKEND";
 /// The title of the column with the states of KV event streams.
 const EVENTS_COLUMN: &str = "EVENTS";
-/// The titles of the columns of GPUs: utilisation and memory.
+/// The titles of the two GPU columns: utilisation and memory.
 const GPU_COLUMN: &str = "GPU";
 const GPU_MEMORY_COLUMN: &str = "GPU MEM";
-/// The title of the column with the times to the first answer, for requests with reasoning.
+/// The title of the column with the times to the first answer. Only requests with reasoning have such a time.
 const ANSWER_COLUMN: &str = "ANSWER";
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
@@ -160,7 +161,6 @@ const fn group_columns(title: &'static str) -> [TableColumn; 9] {
     ]
 }
 
-/// The columns of a pane.
 pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     match pane {
         Pane::Models => MODEL_COLUMNS,
@@ -214,7 +214,7 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     }
 }
 
-/// The tone of a value that needs attention or not.
+/// The tone of a value: a warning if the value needs attention.
 fn warning_if(needs_attention: bool) -> CellTone {
     if needs_attention {
         CellTone::Warning
@@ -295,8 +295,8 @@ fn gpu_tone(gpus: &GpuSummary) -> CellTone {
     }
 }
 
-/// The text of the column STATE for a backend, with its tone. A backend that is ejected but used in
-/// panic mode has the state `panic`.
+/// The text of the column STATE for a backend, with its tone. The state is `panic` if the backend is ejected
+/// and panic mode uses it anyway.
 fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
     let word = backend.condition_word();
     match backend.state.as_str() {
@@ -311,7 +311,8 @@ fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
     }
 }
 
-/// The row of a model or of a tenant. `seconds`: the length of the last minute.
+/// The row of a model or of a tenant. `seconds_counted`: the length of the last minute, which can be shorter
+/// than 60 s.
 fn group_row(group: &GroupSummary, seconds_counted: f64) -> TableRow {
     let rate = |count: u64| (seconds_counted > 0.0).then(|| count as f64 / seconds_counted);
     let requests = group.requests;
@@ -386,17 +387,15 @@ fn ended_row(request: &EndedRequest) -> TableRow {
     }
 }
 
-// === impl TableRow, TableCell ===
-
 impl TableRow {
-    /// Whether a cell or the whole name contains `filter`, regardless of case. `filter` is in lower case.
+    /// Whether a cell or the full name contains `filter`, regardless of case. `filter` is in lower case.
     pub(super) fn matches_filter(&self, filter: &str) -> bool {
         let is_match = |words: &str| words.to_lowercase().contains(filter);
         is_match(&self.name) || self.cells.iter().any(|cell| is_match(&cell.text))
     }
 
-    /// The order of two rows by a column, and by name if both have the same value there. A row with an
-    /// unknown value comes last.
+    /// The order of two rows by a column, and by name if their values are equal. A row with an unknown value
+    /// comes last.
     pub(super) fn compare(&self, other: &Self, column: usize, is_descending: bool) -> Ordering {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;

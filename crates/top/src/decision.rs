@@ -4,9 +4,9 @@ use super::formatting::{common_end, count, cut, percent, seconds, text, words};
 use super::waterfall;
 use serde_json::Value;
 
-/// The lines of text about one request. The first lines show the result and, if the request was slow, the
-/// reason. The next lines show the routing decision. `decision`: the JSON document of the request from
-/// `/decisions`. A missing value is shown as a dash.
+/// The lines of text about one request. The first lines show the result and why the request was slow, if it
+/// was. The next lines show the routing decision. A missing value is shown as a dash. `decision`: the JSON
+/// document of the request from `/decisions`.
 pub fn explanation(decision: &Value) -> Vec<String> {
     let predicted = &decision["predicted"];
     let actual = &decision["actual"];
@@ -93,7 +93,7 @@ fn word(value: &Value) -> String {
     text(value.as_str().unwrap_or_default())
 }
 
-/// An identifier in a JSON document, in words. A dash if the value is no text.
+/// An identifier in a JSON document, in words. A dash if the value is not a text.
 fn label(value: &Value) -> String {
     words(value.as_str().unwrap_or_default())
 }
@@ -104,7 +104,7 @@ fn token_counts(values: &Value) -> String {
     format!("{} tokens, {} cached", count(input), count(cached))
 }
 
-/// Why the request was slow. `None`: it was not slow.
+/// Why the request was slow. `None`: the request was not slow.
 fn slow_line(actual: &Value) -> Option<String> {
     let cause = actual["slow_cause"].as_str()?;
     Some(format!(
@@ -129,8 +129,8 @@ fn ttft_line(predicted: &Value, actual: &Value) -> String {
     )
 }
 
-/// The part of the wait in the gateway during which no backend could serve the model. `None`: there was no
-/// such time.
+/// The part of the wait in the gateway during which no backend could serve the model. `None`: there was no such
+/// part.
 fn backend_wait_line(actual: &Value) -> Option<String> {
     let wait = seconds(Some(actual["backend_wait_seconds"].as_f64()?));
     Some(format!("no backend {wait} of the gateway queue"))
@@ -154,7 +154,7 @@ fn phases_line(phases: &Value) -> Option<String> {
     (!phases.is_empty()).then(|| format!("phases     {}", phases.join(", ")))
 }
 
-/// The attempts to send the request to a backend. `None`: there was no attempt, or the only one succeeded.
+/// The attempts to send the request to a backend. `None`: there was no attempt, or a single successful one.
 fn attempts_line(attempts: &Value) -> Option<String> {
     let attempt = |attempt: &Value| {
         let status = attempt["status"].as_u64().map(|status| status.to_string());
@@ -172,8 +172,8 @@ fn attempts_line(attempts: &Value) -> Option<String> {
     (!is_plain).then(|| format!("attempts   {}", attempts.join(", ")))
 }
 
-/// The cost of the chosen candidate, and the number of other candidates that tie with it. Costs tie if they
-/// differ by less than the error of the predictions. Empty: the costs are not known.
+/// The cost of the chosen candidate, and the number of other candidates with a tied cost. Costs tie if they
+/// differ by less than the error of the predictions. Empty: the costs are unknown.
 fn deciding_cost(decision: &Value) -> String {
     let Some(tie) = decision["tie_cost"].as_f64() else {
         return String::new();
@@ -217,8 +217,8 @@ fn candidate_line(candidate: &Value, name: &str) -> String {
     )
 }
 
-/// The line about the longest gaps between the chunks of a slow or broken stream. `None`: the document does
-/// not have the times of the chunks.
+/// The line about the longest gaps between the chunks of a slow or broken stream. `None`: the document lacks
+/// the times of the chunks.
 fn longest_gaps(timings: &Value) -> Option<String> {
     let gaps = timings["longest_gaps"]
         .as_array()?

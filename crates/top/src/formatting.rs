@@ -4,7 +4,7 @@ use tokenweir_api::LatencyQuantiles;
 
 const MISSING: &str = "–";
 
-/// A number in few characters, such as `0.42`, `13.2`, `132` or `12.3k`.
+/// Formats a number in few characters, such as `0.42`, `13.2`, `132` or `12.3k`.
 pub(super) fn number(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         None => MISSING.to_owned(),
@@ -23,8 +23,8 @@ pub(super) fn count(value: impl Into<Option<f64>>) -> String {
         .map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
 }
 
-/// Formats a duration that is given in seconds. The magnitude of the duration determines the unit,
-/// from microseconds to days. `None` or a value that is not finite: a dash.
+/// Formats a duration in seconds. Its magnitude determines the unit, from microseconds to days. The result is a
+/// dash for `None` and for a value that is not finite.
 pub(super) fn seconds(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         None => MISSING.to_owned(),
@@ -37,8 +37,7 @@ pub(super) fn seconds(value: Option<f64>) -> String {
     }
 }
 
-/// A time that is given in seconds, written with its two largest units. A time below a minute is written in
-/// seconds only.
+/// Formats a duration in seconds with its two largest units. A duration below a minute has only seconds.
 pub(super) fn span(value: f64) -> String {
     let total_seconds = value as u64;
     let days = total_seconds / 86_400;
@@ -89,15 +88,14 @@ pub(super) fn words(identifier: &str) -> String {
     text(&identifier.replace('_', " "))
 }
 
-/// The first characters of a request id. `tokenweir explain` accepts these characters instead of the whole
-/// id.
+/// The first 8 characters of a request id. `tokenweir explain` accepts them instead of the whole id.
 pub(super) fn short_id(id: &str) -> String {
     text(&id.chars().take(8).collect::<String>())
 }
 
-/// A text in at most `width` characters. A text that is too long keeps its beginning and its end, because
-/// names of replicas differ at their ends. `common_end`: length of the end that all texts of the column have in
-/// common; it is cut first.
+/// Cuts a text to at most `width` characters. The beginning and the end of the text stay, because names of
+/// replicas differ at their ends. `common_end`: the number of last characters that all texts of the column
+/// share. These characters are removed first.
 pub(super) fn cut(words: &str, width: usize, common_end: usize) -> String {
     let letters: Vec<char> = words.chars().collect();
     let own = letters.len().saturating_sub(common_end);
@@ -115,8 +113,8 @@ pub(super) fn cut(words: &str, width: usize, common_end: usize) -> String {
     parts.chain(end).take(width).collect()
 }
 
-/// Length of the longest end that these names have in common, from a separator on, such as the domain of host
-/// names. 0: fewer than two different names, or no such end.
+/// Length of the longest common end of these names that begins with a separator, such as the domain of host
+/// names. 0: there are fewer than two different names, or no such end.
 pub(super) fn common_end<'a>(names: impl Iterator<Item = &'a str> + Clone) -> usize {
     let Some(first) = names.clone().next() else {
         return 0;
@@ -134,7 +132,7 @@ pub(super) fn common_end<'a>(names: impl Iterator<Item = &'a str> + Clone) -> us
         .count()
 }
 
-/// A text by which names are sorted in natural order: `gpu-9` before `gpu-10`. Each number gets leading zeros.
+/// A text for sorting names in natural order: `gpu-9` before `gpu-10`. Each number is padded with zeros.
 pub(super) fn natural_key(words: &str) -> String {
     let mut key = String::with_capacity(words.len() + NUMBER_DIGITS);
     let mut rest = words;

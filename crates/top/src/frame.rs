@@ -27,13 +27,13 @@ use style::{WIDE_COLUMNS, bold_style};
 pub struct TopFrame<'a> {
     /// The state to draw.
     pub state: &'a TopState,
-    /// The options.
+    /// Colours and key hints of the frame.
     pub options: FrameOptions,
 }
 
 /// Minimum size of the screen: columns and lines.
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
-/// If fewer lines than this are left for the panes, only the current pane is shown.
+/// If fewer lines than this remain for the panes, only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
 impl Widget for TopFrame<'_> {
@@ -91,8 +91,7 @@ impl TopFrame<'_> {
             .max(MIN_SCREEN_SIZE.1)
     }
 
-    /// Draws all panes, one below the other. If the frame is for a terminal with few lines, draws only the
-    /// current pane.
+    /// Draws all panes, one below the other. On a terminal with few lines, draws only the current pane.
     fn render_panes(&self, area: Rect, buffer: &mut Buffer) {
         if self.options.has_keys && area.height < MIN_LINES_FOR_ALL_PANES {
             return self.render_pane(self.state.pane, area, buffer);
@@ -274,8 +273,8 @@ fn display_filter(filter: &str) -> String {
     }
 }
 
-/// The heights of the three panes. `wanted`: the heights at which each pane shows all its rows. On a low
-/// screen, the first two panes are shortened to leave space for the panes below them. The last pane gets the
+/// The heights of the three panes. `wanted`: the height with which each pane shows all its rows. On a low
+/// screen, the first two panes become shorter to leave space for the panes below them. The last pane gets the
 /// remaining height.
 fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     let first = wanted[0].min((height / 3).max(3)).min(height);
@@ -293,7 +292,7 @@ struct FittedColumn {
     /// Width in characters.
     width: usize,
     is_numeric: bool,
-    /// Length of the end that all texts of the column have in common.
+    /// Number of last characters that all texts of the column share.
     common_end: usize,
 }
 
@@ -310,8 +309,8 @@ impl FittedColumn {
     }
 }
 
-/// Those of the `shown` columns that fit into `width`. The remaining width goes to the columns whose texts would
-/// be cut, first to the names of backends.
+/// The columns of `shown` that fit into `width`. The remaining width goes to the columns whose texts would be
+/// cut, first to the names of backends.
 fn fit_columns(
     columns: &[TableColumn],
     mut shown: Vec<usize>,
@@ -342,8 +341,9 @@ fn fit_columns(
     fitted
 }
 
-/// Removes the columns of the highest priority numbers until the others fit into `available`. `lacking`: the width that the
-/// names in the first column lack. A column of a spare priority goes before a name is cut.
+/// Removes the columns with the highest priority numbers until the rest fits into `available`. `lacking`: the
+/// width that is missing for the names in the first column. A column of a spare priority is removed before a
+/// name is cut.
 fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize, available: usize) {
     while shown.len() > 1 {
         let last = shown
@@ -360,7 +360,7 @@ fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize,
     }
 }
 
-/// The least width of these columns, each with a space.
+/// The least total width of these columns, with one space for each.
 fn needed_width(columns: &[TableColumn], shown: &[usize]) -> usize {
     let widths = shown.iter().map(|index| columns[*index].width + 1);
     widths.map(usize::from).sum()
@@ -370,7 +370,7 @@ fn cells(rows: &[TableRow], index: usize) -> impl Iterator<Item = &TableCell> + 
     rows.iter().filter_map(move |row| row.cells.get(index))
 }
 
-/// The number of characters that the longest text of a column has beyond its least width.
+/// The number of characters by which the longest text of a column exceeds the least width of the column.
 fn lacking_width(column: &TableColumn, index: usize, rows: &[TableRow]) -> usize {
     let lengths = cells(rows, index).map(|cell| cell.text.chars().count());
     let longest = lengths.max().unwrap_or_default();

@@ -10,9 +10,9 @@ pub enum Pane {
     Streams,
     /// The list of ended requests.
     Ended,
-    /// The list of models, in the place of the backends.
+    /// The list of models, which replaces the list of backends.
     Models,
-    /// The list of tenants, in the place of the backends.
+    /// The list of tenants, which replaces the list of backends.
     Tenants,
 }
 
@@ -26,12 +26,12 @@ impl Pane {
         Self::Tenants,
     ];
 
-    /// The position in [`Pane::ALL`].
+    /// The index of the pane in [`Pane::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize
     }
 
-    /// Whether the pane is shown at the top of the screen, in the place of the backends.
+    /// Whether the pane is one of those at the top of the screen: backends, models or tenants.
     pub(super) const fn is_first(self) -> bool {
         !matches!(self, Self::Streams | Self::Ended)
     }

@@ -31,9 +31,9 @@ impl TotalRates {
         {}
     }
 
-    /// The number of ended requests and of output tokens per second. The rates are means over the last
-    /// seconds. While the snapshots cover less than half a second, they are means over the last minute.
-    /// `None`: the gateway has just started.
+    /// The number of ended requests and of output tokens per second, as means over the last seconds. While the
+    /// snapshots cover less than half a second, the means are over the last minute. `None`: the gateway has
+    /// just started.
     pub(super) fn per_second(&self, document: &GatewaySnapshot) -> Option<Rates> {
         if let Some((then, before)) = self.0.front()
             && let Some((now, last)) = self.0.back()

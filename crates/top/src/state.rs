@@ -12,7 +12,7 @@ use tokenweir_api::{BackendSummary, GatewaySnapshot};
 pub struct TopState {
     /// The last snapshot of the gateway. `None`: no snapshot yet.
     pub(super) document: Option<GatewaySnapshot>,
-    /// Why the last request for a snapshot failed. `None`: it succeeded.
+    /// Why the last request for a snapshot failed. `None`: the last request succeeded.
     pub(super) problem: Option<String>,
     pub(super) rates: TotalRates,
     /// The current pane, to which keys apply.
@@ -21,10 +21,10 @@ pub struct TopState {
     first: Pane,
     /// The selection and the sort order of each pane, in the order of [`Pane::ALL`].
     views: [PaneView; Pane::ALL.len()],
-    /// Only rows that contain this text are shown. Empty: all rows are shown.
+    /// The text that a row must contain to be shown. Empty: all rows are shown.
     pub(super) filter: String,
     pub(super) mode: InputMode,
-    /// A message of one line, such as the result of the last action. It disappears at the next key press.
+    /// A message of one line, such as the result of the last action. The next key press removes it.
     pub(super) notice: Option<String>,
     /// Whether new snapshots are ignored, because the user has paused the view.
     pub(super) is_paused: bool,
@@ -38,11 +38,11 @@ pub enum InputMode {
     Watching,
     /// The user types the filter.
     Filtering,
-    /// The user is asked whether a backend is to be drained or undrained.
+    /// The user must confirm that a backend is to be drained, or that its drain is to be ended.
     Confirming {
-        /// The name of the backend.
+        /// The name of the backend to drain, or whose drain is to be ended.
         backend: String,
-        /// True: the backend is to be drained. False: it is to be undrained.
+        /// `true`: the backend is to be drained. `false`: its drain is to be ended.
         is_drained: bool,
         /// The risk of the drain. It determines the question and the key that confirms the drain.
         risk: DrainRisk,
@@ -58,7 +58,7 @@ pub enum InputMode {
     },
 }
 
-/// An action outside the view that a key press requests.
+/// An action outside the view, which a key press requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserAction {
     /// Quit the program.
@@ -67,7 +67,7 @@ pub enum UserAction {
     Drain {
         /// The name of the backend.
         backend: String,
-        /// True: the backend is to be drained. False: it is to be undrained.
+        /// `true`: drain the backend. `false`: end its drain.
         is_drained: bool,
     },
     /// Show the routing decision of a request.
@@ -105,8 +105,8 @@ const KEY_HELP: [&str; 13] = [
 ];
 
 impl TopState {
-    /// A state without a snapshot. It sorts backends by the urgency of their condition, open streams by age
-    /// (the oldest first), and ended requests by the time since their end (the latest first).
+    /// A state without a snapshot. Backends are sorted by the urgency of their condition, open streams by age
+    /// (the oldest first), and ended requests by their end (the latest first).
     pub fn new() -> Self {
         let sorted_by = |column, is_descending| PaneView {
             column,
@@ -236,8 +236,7 @@ impl TopState {
         [self.first, Pane::Streams, Pane::Ended]
     }
 
-    /// The pane that follows the current pane on the screen after a number of steps. The first pane follows the
-    /// last pane.
+    /// The pane that is `steps` after the current pane on the screen. The first pane follows the last pane.
     fn pane_after(&self, steps: usize) -> Pane {
         let panes = self.panes();
         let current = panes.iter().position(|pane| *pane == self.pane);
@@ -279,8 +278,8 @@ impl TopState {
         }
     }
 
-    /// Shows the details of the selected backend, or returns the action that shows the routing decision of
-    /// the selected request. `None`: no request is selected.
+    /// Shows the details of the selected backend, or filters by the selected model or tenant. For a selected
+    /// request, returns the action that shows its routing decision. `None`: no request is selected.
     fn show_details(&mut self) -> Option<UserAction> {
         if let (Some(backend), Some(document)) = (self.selected_backend(), &self.document) {
             let (title, lines) = backend_details(backend, &document.verdicts);
@@ -328,8 +327,8 @@ impl TopState {
         rows
     }
 
-    /// The selection and the sort order of a pane that has `row_count` rows. If the selected row does not
-    /// exist any more, the last row is selected.
+    /// The selection and the sort order of a pane with `row_count` rows. If the selected row no longer exists,
+    /// the last row is selected.
     pub(super) fn view(&self, pane: Pane, row_count: usize) -> PaneView {
         let view = self.views[pane.index()];
         PaneView {
@@ -345,7 +344,7 @@ impl TopState {
     }
 }
 
-/// The line, from 0 to `last`, to which a key moves from a line. `None`: the key does not move.
+/// The line, from 0 to `last`, to which a key moves from the line `from`. `None`: the key does not move.
 fn line_after(key: KeyCode, from: usize, last: usize) -> Option<usize> {
     let by = match key {
         KeyCode::Up | KeyCode::Char('k') => -1,

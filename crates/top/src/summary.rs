@@ -39,7 +39,8 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let times = known.fold(String::new(), |times, (name, quantiles)| {
         times + ", " + &format_quantiles(name, quantiles)
     });
-    // The clock of the gateway begins when it reads a request. Without CPU time it reads late.
+    // The clock of a request starts when the gateway reads the request. A gateway without CPU time reads late,
+    // so the times are too short.
     let is_starved = gateway
         .verdicts
         .iter()
@@ -82,7 +83,7 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     ]
 }
 
-/// The share of good answers of the last minute, and the classes of the others, such as `98% good answers (12
+/// The share of good answers in the last minute, and the classes of bad answers, such as `98% good answers (12
 /// empty)  `. Empty: there were no answers.
 pub(super) fn answers(counts: &AnswerCounts) -> String {
     let Some(share) = counts.good_share() else {
@@ -101,7 +102,7 @@ pub(super) fn answers(counts: &AnswerCounts) -> String {
     }
 }
 
-/// The number of responses with a status of 4xx, with the statuses, such as `14 4xx (401: 12, 404: 2)`.
+/// The number of 4xx responses, with their statuses, such as `14 4xx (401: 12, 404: 2)`.
 pub(super) fn status_counts(by_status: &BTreeMap<u16, u64>) -> String {
     let total: u64 = by_status.values().sum();
     let statuses: Vec<String> = by_status
@@ -138,7 +139,7 @@ pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
     (ranked.len() > 1).then(|| format!("clients: {}", clients.join("; ")))
 }
 
-/// One line about what differs most from the last hour. `None`: nothing does.
+/// One line about the greatest differences from the last hour. `None`: there is no notable difference.
 pub(super) fn changes(gateway: &GatewaySnapshot) -> Option<String> {
     let words: Vec<String> = gateway
         .changes

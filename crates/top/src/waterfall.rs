@@ -1,4 +1,4 @@
-//! The parts of a request as bars on a line of time, for `tokenweir explain`.
+//! The parts of a request as bars on a time axis, for `tokenweir explain`.
 
 use super::formatting::{seconds, words};
 use serde_json::Value;
@@ -12,8 +12,8 @@ struct Part {
 /// Width of the bars, in characters.
 const WIDTH: f64 = 48.0;
 
-/// One line for each part of the request, in order of time: its name, its bar and its duration. Empty: fewer than two
-/// parts are known. `decision`: the JSON document of the request from `/decisions`.
+/// One line for each part of the request, in order of time, with its name, its bar and its duration. Empty:
+/// fewer than two parts are known. `decision`: the JSON document of the request from `/decisions`.
 pub(super) fn bars(decision: &Value) -> Vec<String> {
     let parts = parts(decision);
     let total: f64 = parts.iter().map(|part| part.seconds).sum();
@@ -44,8 +44,8 @@ pub(super) fn bars(decision: &Value) -> Vec<String> {
     lines
 }
 
-/// The parts in order of time: failed attempts after the wait in the gateway, the phases before the first output, and
-/// the tokens with their longest pauses.
+/// The parts in order of time: the wait in the gateway, failed attempts, the other phases before the first
+/// output, and the tokens with their longest pauses.
 fn parts(decision: &Value) -> Vec<Part> {
     let mut parts = Vec::new();
     for phase in rows(&decision["phases"]) {
@@ -74,7 +74,8 @@ fn add_failed_attempts(parts: &mut Vec<Part>, attempts: &Value) {
     }
 }
 
-/// Adds the time after the first output, without and with the longest pauses between chunks.
+/// Adds two parts for the time after the first output: the time without the longest pauses between chunks, and
+/// these pauses.
 fn add_output(parts: &mut Vec<Part>, decision: &Value) {
     let actual = &decision["actual"];
     let duration = actual["duration_seconds"].as_f64();
@@ -93,7 +94,7 @@ fn add_output(parts: &mut Vec<Part>, decision: &Value) {
     push(parts, "pauses".to_owned(), &Value::from(paused));
 }
 
-/// Adds a part that took time.
+/// Adds a part, if it took time.
 fn push(parts: &mut Vec<Part>, name: String, seconds: &Value) {
     if let Some(seconds) = seconds.as_f64().filter(|seconds| *seconds > 0.0) {
         parts.push(Part { name, seconds });

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Response, StatusCode, request};
+use http::{StatusCode, request};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokenweir_gateway::backend::{Backend, Lease};
 use tokenweir_gateway::proxy::admission::{BegunStream, BegunWait, LeasedBackend};
 use tokenweir_gateway::proxy::attempt::{self, AttemptFailure, OutboundRequest};
 use tokenweir_gateway::proxy::{ProxyContext, ResponseGuard, retry};
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::{BackendBody, BackendResponse};
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::is_event_stream;
@@ -54,7 +54,7 @@ enum Step {
     Leasing(BoxFuture<'static, Result<LeasedBackend, GatewayError>>),
     Sending(
         Lease,
-        BoxFuture<'static, Result<Response<BackendBody>, SendError>>,
+        BoxFuture<'static, Result<BackendResponse, SendError>>,
     ),
 }
 
@@ -229,7 +229,7 @@ impl StreamContinuation {
     fn on_response(
         &mut self,
         exchange: &mut Exchange,
-        result: Result<Response<BackendBody>, SendError>,
+        result: Result<BackendResponse, SendError>,
     ) -> Option<Continued> {
         let mut interruption = self.interruption.take()?;
         let step = std::mem::replace(&mut interruption.step, Step::Begin(Duration::ZERO));
@@ -305,7 +305,7 @@ const fn refusal_of(error: &GatewayError) -> ContinuationRefusal {
 fn continuing_body(
     exchange: &mut Exchange,
     lease: &Lease,
-    result: Result<Response<BackendBody>, SendError>,
+    result: Result<BackendResponse, SendError>,
 ) -> Result<BackendBody, FailureKind> {
     let now = clock::now();
     let (status, kind) = match result {

@@ -48,8 +48,6 @@ pub enum DnsError {
 /// Timeout of one DNS query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-// === impl DnsResolver ===
-
 impl DnsResolver {
     /// Uses the name servers of this machine (`/etc/resolv.conf`). Must be called inside a Tokio
     /// runtime.

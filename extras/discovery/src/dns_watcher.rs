@@ -19,8 +19,6 @@ pub struct DnsWatcher {
     failures: u32,
 }
 
-// === impl DnsWatcher ===
-
 impl DnsWatcher {
     /// Creates the source. It resolves the name at the first call of [`DiscoverySource::changed`],
     /// and then `interval` after each result.

@@ -40,8 +40,6 @@ pub enum PodPort {
 /// Maximum length of the name of a Service, a namespace or a port, in bytes.
 const MAX_LABEL_BYTES: usize = 63;
 
-// === impl KubernetesConfig ===
-
 impl KubernetesConfig {
     /// The first invalid key of this section, and its problem. `None`: all keys are valid. The key
     /// is a suffix of the path of the section, such as `.port`.

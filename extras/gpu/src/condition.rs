@@ -21,6 +21,10 @@ pub(crate) fn condition_of<'a>(gpus: impl Iterator<Item = &'a GpuValues>) -> Gpu
             .filter_map(|gpu| gpu.temperature_celsius)
             .max_by(f64::total_cmp),
         is_throttled: throttles.map(ThrottleReasons::has_fault).max(),
+        last_xid: gpus
+            .iter()
+            .filter_map(|gpu| gpu.last_xid)
+            .max_by(f64::total_cmp),
     }
 }
 

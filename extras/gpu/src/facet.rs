@@ -16,7 +16,7 @@ pub struct GpuFacet {
     cost: Mutex<BackendCost>,
     /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
     /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
-    pub is_throttled: AtomicFlag,
+    pub(crate) is_throttled: AtomicFlag,
 }
 
 /// What a backend costs.
@@ -28,9 +28,7 @@ pub struct BackendCost {
     pub hour_price: Option<f64>,
 }
 
-impl StatusBlock for BackendCost {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for BackendCost {}
 
 impl GpuFacet {
     /// The facet of a backend with these GPUs.

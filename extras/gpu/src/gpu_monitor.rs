@@ -1,17 +1,20 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
+use super::facet::GpuFacet;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 use super::settings::{GpuExporter, GpuSettings};
 use crate::page::{GpuBackend, GpuOwners, GpuSourcePlace};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_engine::address::BackendAddress;
+use tokenweir_diagnose::DiagnosisSample;
+use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::mutex::lock;
 
 /// Scrapes one GPU exporter.
@@ -96,7 +99,7 @@ impl GpuMonitor {
     }
 
     /// Assigns the GPUs of all exporters to these backends of the pool.
-    pub fn assign_to(&self, backends: &[Arc<Backend>], now: Instant) -> GpuAssignment {
+    fn assign_to(&self, backends: &[Arc<Backend>], now: Instant) -> GpuAssignment {
         let owners = backends.iter().map(|backend| {
             let identity = &backend.identity;
             let host = identity.address.host_and_port().0;
@@ -137,6 +140,26 @@ impl GpuMonitor {
             .iter()
             .map(|(it, _)| (it.clone(), it.latest()))
             .collect()
+    }
+}
+
+impl DiagnosisHooks for GpuMonitor {
+    /// Also tells each backend whether its GPUs lower their clock.
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) {
+        let assignment = self.assign_to(backends, now);
+        let conditions = assignment.conditions();
+        for ((backend, (_, sample)), condition) in backends.iter().zip(samples).zip(conditions) {
+            let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
+            if let Some(gpus) = backend.facets.get::<GpuFacet>() {
+                gpus.is_throttled.set(is_throttled.unwrap_or(false));
+            }
+            sample.gpus = condition;
+        }
     }
 }
 

@@ -91,8 +91,6 @@ pub struct GpuExporterStatus {
     pub missing: Vec<&'static GpuSignal>,
 }
 
-// === impl GpuAssignment ===
-
 impl GpuAssignment {
     /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: no
     /// GPU of the backend has values that are at most 30 s old.

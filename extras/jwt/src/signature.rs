@@ -66,8 +66,6 @@ struct Jwk<'a> {
 /// check.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
-// === impl Algorithm ===
-
 impl Algorithm {
     /// The algorithm of this name in a header. `None`: none of these, such as `none` and `HS256`.
     pub(super) fn parse(name: &str) -> Option<Self> {
@@ -87,8 +85,6 @@ impl Algorithm {
         }
     }
 }
-
-// === impl PublicKey ===
 
 impl PublicKey {
     /// Reads a key. `None`: the key is not one of these kinds, is weak, or is not for signatures.

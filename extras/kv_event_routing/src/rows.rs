@@ -27,9 +27,7 @@ pub struct KnowledgeStatus {
     pub learning: LearningCounts,
 }
 
-impl StatusBlock for KnowledgeStatus {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for KnowledgeStatus {}
 
 /// The metrics of KV events.
 pub const ROWS: &[MetricDescriptor] = &[

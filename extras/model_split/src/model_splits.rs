@@ -6,10 +6,12 @@ use super::split::Split;
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokenweir_diagnose::VersionTakenOut;
+use std::time::Instant;
+use tokenweir_diagnose::GatewayConditions;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_gateway::proxy::{ProxyContext, ReadRequest, conversation_hash};
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
@@ -53,12 +55,6 @@ impl ModelSplits {
         splits.sort_by(|one, other| one.name.cmp(&other.name));
         splits
     }
-
-    /// The versions that the guards have taken out.
-    pub fn taken_out(&self) -> Vec<VersionTakenOut> {
-        let splits = self.splits();
-        splits.iter().flat_map(|split| split.taken_out()).collect()
-    }
 }
 
 impl RequestOption for ModelSplits {
@@ -86,6 +82,15 @@ impl RequestOption for ModelSplits {
             conversation,
         });
         Some(version)
+    }
+}
+
+/// Reports the versions that the guards have taken out.
+impl DiagnosisHooks for ModelSplits {
+    fn complete_conditions(&self, gateway: &mut GatewayConditions, _: Instant) {
+        let splits = self.splits();
+        let taken_out = splits.iter().flat_map(|split| split.taken_out());
+        gateway.versions_taken_out = taken_out.collect();
     }
 }
 

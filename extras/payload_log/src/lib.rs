@@ -39,8 +39,6 @@ pub struct PayloadLog {
     file_counters: Arc<RotatingFileCounters>,
 }
 
-// === impl PayloadLog ===
-
 impl PayloadLog {
     /// Opens the configured file and starts the writer thread. `None`: no file is configured, so
     /// the payload log is disabled.

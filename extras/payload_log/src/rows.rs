@@ -11,9 +11,7 @@ use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct PayloadLogStatus(pub FileRecordCounts);
 
-impl StatusBlock for PayloadLogStatus {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for PayloadLogStatus {}
 
 /// The metrics of the payload log.
 pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(

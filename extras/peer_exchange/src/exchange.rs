@@ -6,7 +6,9 @@ use crate::messages::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, Session
 use crate::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use tokenweir_diagnose::GatewayConditions;
 use tokenweir_gateway::backend::facets::{BackendFacet, LoadChange, PoolFacet};
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::PromptFingerprint;
 use tokio::sync::{mpsc, watch};
@@ -52,6 +54,12 @@ impl BackendFacet for ExchangeFacet {
 impl PoolFacet for ExchangeFacet {
     fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> Option<u64> {
         Some(self.0.key.prompt_seed(model, salt))
+    }
+}
+
+impl DiagnosisHooks for PeerExchange {
+    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant) {
+        gateway.connected_gateways = self.status(now).peers as u64;
     }
 }
 

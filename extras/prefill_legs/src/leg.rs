@@ -2,12 +2,12 @@
 
 use crate::bodies::PrefillResponse;
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use std::time::Instant;
 use tokenweir_gateway::backend::Lease;
 use tokenweir_gateway::proxy::attempt::{self, AttemptFailure, PreparedRequest};
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Exchange;
@@ -107,7 +107,7 @@ fn last_leg(exchange: &mut Exchange) -> Option<&mut Attempt> {
 
 /// Receives the response to a prefill leg.
 async fn receive(
-    response: impl Future<Output = Result<Response<BackendBody>, SendError>>,
+    response: impl Future<Output = Result<BackendResponse, SendError>>,
 ) -> Result<PrefillResponse, LegFailure> {
     let response = response
         .await

@@ -63,8 +63,6 @@ pub struct QualitySnapshot {
     pub samples: QualitySampleCounts,
 }
 
-// === impl QualityMonitor ===
-
 impl QualityMonitor {
     /// Starts quality monitoring. Prompts and responses are redacted with `redaction`. The
     /// result is `None` if quality monitoring is disabled. The guard is `None` if no texts are sampled,

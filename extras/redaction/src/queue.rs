@@ -34,8 +34,6 @@ const BATCH_LINGER: Duration = Duration::from_millis(50);
 /// dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-// === impl PayloadQueue ===
-
 impl<T: Send + 'static> PayloadQueue<T> {
     /// Starts the thread. The thread passes the prompts and responses of at most `batch_size`
     /// requests at a time to `handle`. If `handle` panics, the requests of this call are dropped,

@@ -92,8 +92,6 @@ fn find_pattern_matches(
     matches
 }
 
-// === impl UnescapedText ===
-
 impl UnescapedText {
     fn new(text: &str) -> Self {
         let source_offsets = Vec::new();

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use tokenweir_gateway::proxy::access::Principal;
 use tokenweir_gateway::proxy::option::{RequestOption, TakenRequest};
 use tokenweir_gateway::proxy::{
-    EarlyResponse, HeldBody, ProxyContext, ProxyResponseBody, ReceivedBody, RecordedRequest,
-    ResponseHeaders, RunBody, RunHead, handle_request, peek_request, receive_body,
+    EarlyResponse, HeldBody, ProxyContext, ProxyResponse, ProxyResponseBody, ReceivedBody,
+    RecordedRequest, ResponseHeaders, RunBody, RunHead, handle_request, peek_request, receive_body,
 };
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
@@ -183,7 +183,7 @@ impl TakenRequest for KeyedRequest<'_> {
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
-    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    ) -> BoxFuture<'a, ProxyResponse>
     where
         Self: 'a,
     {
@@ -201,7 +201,7 @@ impl KeyedRequest<'_> {
         abort: ResponseAbortHandle,
         early: &EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
-    ) -> Response<ProxyResponseBody> {
+    ) -> ProxyResponse {
         let (mut head, body) = request.into_parts();
         let RecordedRequest {
             exchange,
@@ -280,7 +280,7 @@ impl KeyedRequest<'_> {
         request: Request<ReceivedBody>,
         producer: Producer<RunHead>,
         mut body: RunBody,
-    ) -> Response<ProxyResponseBody> {
+    ) -> ProxyResponse {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
         recorded
             .exchange
@@ -292,9 +292,9 @@ impl KeyedRequest<'_> {
         match body.head().await {
             Some(head) => respond(body, &head, head.headers.clone(), None),
             // The run has panicked.
-            None => GatewayError::Internal
-                .to_response_in(envelope, None)
-                .map(ProxyResponseBody::Complete),
+            None => {
+                ProxyResponseBody::complete(GatewayError::Internal.to_response_in(envelope, None))
+            }
         }
     }
 }
@@ -307,7 +307,7 @@ async fn attached(
     mut following: RunBody,
     head: request::Parts,
     body: HeldBody,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     let record = recorded.exchange.record();
     record
         .notes
@@ -370,7 +370,7 @@ async fn refuse(
     abort: ResponseAbortHandle,
     head: request::Parts,
     error: GatewayError,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     recorded.permit = Err(error);
     let request = Request::from_parts(head, Full::default());
     handle_request(context, recorded, abort, &EarlyResponse::default(), request).await
@@ -382,12 +382,12 @@ fn respond(
     head: &RunHead,
     headers: HeaderMap,
     exchange: Option<Exchange>,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     body.begin(head, exchange);
     let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
     *response.status_mut() = head.status;
     *response.headers_mut() = headers;
-    response
+    Box::new(response)
 }
 
 /// The digest of path, query, content type and body. A repeated request gets the response to an
@@ -404,8 +404,6 @@ fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
         .map_or("", |target| target.as_str());
     Digest::of(&[target.as_bytes(), content_type, body])
 }
-
-// === impl LastEvent ===
 
 impl LastEvent {
     /// `None`: the client has an event that this gateway did not send, or names several.

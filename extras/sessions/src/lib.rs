@@ -8,15 +8,9 @@
 //! This option keeps the number of sessions in progress to those that fit. It decides as the gate of
 //! admission which requests wait in the admission queue.
 
-mod block_table;
-mod growth;
-mod return_times;
 mod section;
 mod sessions_status;
 mod settings;
-mod turn;
-
-mod working_set;
 
 mod session_gate;
 

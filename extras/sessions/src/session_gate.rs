@@ -1,9 +1,6 @@
 //! The gate of admission that lets sessions in, and the permits of their turns.
 
-use super::block_table::ContextId;
 use super::sessions_status::{AdmissionReason, SessionsStatus};
-use super::turn::{Turn, TurnKind};
-use super::working_set::WorkingSet;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +12,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{Admission, AdmissionPermit};
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
+use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens, WorkingSet};
 
 /// Lets sessions in.
 #[derive(Debug)]
@@ -38,11 +36,9 @@ struct TurnPermit {
     state: Arc<GateState>,
     backends: Arc<[usize]>,
     context: ContextId,
-    /// Tokens of prompt and response. `None`: not known.
-    tokens: Option<u64>,
+    /// The tokens of the turn. `None`: not known.
+    tokens: Option<TurnTokens>,
 }
-
-// === impl SessionGate ===
 
 impl SessionGate {
     pub(crate) fn new(pool: Arc<BackendPool>) -> Self {
@@ -160,8 +156,6 @@ impl AdmissionGate for SessionGate {
     }
 }
 
-// === impl GateState ===
-
 impl GateState {
     /// Runs `work` on the working set of `backends`, those of the model of a request.
     fn in_set<R>(
@@ -188,13 +182,15 @@ impl GateState {
     }
 }
 
-// === impl TurnPermit ===
-
 impl AdmissionPermit for TurnPermit {
     fn finished(&mut self, record: &RequestRecord) {
         let usage = &record.observed.usage;
         let Some(input) = usage.input else { return };
-        self.tokens = Some(input + usage.output.unwrap_or(0));
+        self.tokens = Some(TurnTokens {
+            prompt: input,
+            cached: usage.cached,
+            output: usage.output.unwrap_or(0),
+        });
         if let Some(prompt) = &record.fingerprint
             && let Some(set) = lock(&self.state.sets).get_mut(&self.backends)
         {

@@ -9,7 +9,7 @@ use tokenweir_protocol::mutex::lock;
 
 /// The sleep mode of one backend.
 #[derive(Debug, Default)]
-pub struct SleepFacet {
+pub(crate) struct SleepFacet {
     /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
     /// cannot be woken.
     pub(crate) is_wake_requested: AtomicFlag,
@@ -18,7 +18,7 @@ pub struct SleepFacet {
 
 /// How often the gateway changed the sleep mode of an engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SleepCounts {
+pub(crate) struct SleepCounts {
     /// Number of times that the gateway woke the engine.
     pub wakes: u64,
     /// Number of times that the gateway put the engine to sleep.

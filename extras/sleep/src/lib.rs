@@ -2,10 +2,9 @@
 
 mod facet;
 mod mode;
-pub mod rows;
+mod rows;
 mod settings;
 mod step;
 
-pub use facet::{SleepCounts, SleepFacet};
 pub use mode::SleepMode;
-pub use settings::{Section, SleepSettings};
+pub use settings::SleepSettings;

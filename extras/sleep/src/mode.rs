@@ -1,8 +1,12 @@
 //! Sleep mode of all engines of a pool.
 
-use crate::settings::SleepSettings;
+use crate::facet::SleepFacet;
+use crate::rows;
+use crate::settings::{Section, SleepSettings};
 use std::sync::{Arc, Mutex};
 use tokenweir_gateway::backend::facets::PoolFacet;
+use tokenweir_gateway::metric::MetricDescriptor;
+use tokenweir_option::{GatewayOption, OptionParts};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 use tokio::sync::Semaphore;
@@ -15,18 +19,26 @@ pub struct SleepMode {
     pub(crate) permits: Arc<Semaphore>,
 }
 
-impl SleepMode {
-    /// The sleep mode with these settings.
-    pub fn new(settings: SleepSettings) -> Self {
+impl GatewayOption for SleepMode {
+    type Section = Section;
+    type Settings = SleepSettings;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+
+    fn new(settings: &SleepSettings) -> Self {
         Self {
-            settings: Arc::new(Mutex::new(settings)),
+            settings: Arc::new(Mutex::new(*settings)),
             permits: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Applies the settings of a reload.
-    pub fn configure(&self, settings: SleepSettings) {
-        *lock(&self.settings) = settings;
+    fn configure(&self, settings: &SleepSettings) {
+        *lock(&self.settings) = *settings;
+    }
+
+    fn attach(self: &Arc<Self>, parts: &mut OptionParts) {
+        parts.facets.push(Box::new(|| Box::<SleepFacet>::default()));
+        parts.pool_facets.push(self.clone());
+        parts.drivers.push(self.clone());
     }
 }
 

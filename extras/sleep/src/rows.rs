@@ -4,12 +4,10 @@ use crate::facet::SleepCounts;
 use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_gateway::status::StatusBlock;
 
-impl StatusBlock for SleepCounts {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for SleepCounts {}
 
 /// The metrics of sleep mode.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+pub(crate) const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
     "tokenweir_backend_sleep_changes_total",
     "Times that the gateway woke the engine of the backend, or put it to sleep.",
     &[

@@ -118,7 +118,7 @@ impl SleepStep {
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
         match post(checker, WAKE_PATH).await {
             // A large engine takes longer to wake than the timeout, so a timeout is no failure.
-            Ok(StatusCode::OK) | Err(FetchError::Timeout) => lock(&facet.counts).wakes += 1,
+            Ok(StatusCode::OK) | Err(FetchError::Timeout { .. }) => lock(&facet.counts).wakes += 1,
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %checker.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
@@ -151,7 +151,7 @@ impl SleepStep {
                 checker.scrape_at_once().await;
             }
             // The engine needs longer than the timeout. The next metrics pages show when it sleeps.
-            Err(FetchError::Timeout) => return,
+            Err(FetchError::Timeout { .. }) => return,
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %checker.backend.identity.id, answer, "the engine cannot be put to sleep: it needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1");

@@ -88,8 +88,6 @@ const ESTIMATED_BYTES_PER_TOKEN: u64 = 4;
 /// HTTP status 429, which a backend returns when it is overloaded.
 const TOO_MANY_REQUESTS_STATUS: u16 = 429;
 
-// === impl TraceCapture ===
-
 impl TraceCapture {
     /// Starts a capture that appends `share` of the requests, from 0 to 1, to `file`. The file is rotated at half of `max_bytes`, so that
     /// the file and the rotated file `<file>.old` together have at most `max_bytes`. Fails if

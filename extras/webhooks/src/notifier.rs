@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::client::receiver::Receiver;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::mutex::lock;
 
 /// Sends messages to one webhook.
@@ -63,9 +64,21 @@ impl WebhookNotifier {
         };
     }
 
+    /// Returns the state of the requests to each webhook.
+    pub fn status(&self) -> Vec<WebhookStatus> {
+        let running = lock(&self.running);
+        running
+            .senders
+            .iter()
+            .map(|(sender, _)| sender.state().status)
+            .collect()
+    }
+}
+
+impl DiagnosisHooks for WebhookNotifier {
     /// Queues a message to all webhooks for each verdict that began, ended or became more severe since the last
     /// call. Does not wait until a webhook has received it.
-    pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
+    fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         let running = lock(&self.running);
         if running.senders.is_empty() {
             return;
@@ -81,15 +94,5 @@ impl WebhookNotifier {
                 .iter()
                 .for_each(|(sender, _)| sender.push(body.clone()));
         }
-    }
-
-    /// Returns the state of the requests to each webhook.
-    pub fn status(&self) -> Vec<WebhookStatus> {
-        let running = lock(&self.running);
-        running
-            .senders
-            .iter()
-            .map(|(sender, _)| sender.state().status)
-            .collect()
     }
 }

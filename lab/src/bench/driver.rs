@@ -188,8 +188,6 @@ fn spawn_preparer(
     prepared
 }
 
-// === impl DriverState ===
-
 impl DriverState {
     fn new(
         begin: Instant,

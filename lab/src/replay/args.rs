@@ -93,7 +93,7 @@ pub struct ReplayArgs {
     /// Use only the first N requests of the trace. [default for --workload: 10000]
     #[arg(long, value_name = "N")]
     pub max_requests: Option<usize>,
-    /// Configuration file of the gateway: sections `routing` and `admission`. [default: no file]
+    /// Configuration file of the gateway: sections `routing`, `admission` and `sessions`. [default: no file]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.
@@ -110,7 +110,7 @@ their successor), smetric (another one of the vLLM router), \
 dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
 contents), thunder_agent and dynamo_sessions (admission of sessions of llm-d and of Dynamo), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
 lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), \
-without_admission (kv_aware without admission control), and backlog_and_share.
+without_admission and without_sessions (kv_aware without admission control, and without admission of sessions), and backlog_and_share.
 
 Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block \
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, \

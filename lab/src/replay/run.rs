@@ -137,7 +137,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> S
             downtime: replay.restart_downtime,
         }),
         known_objectives: objectives,
-        admission: admission::simulated(&config.admission, objectives),
+        admission: admission::simulated(config, objectives),
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }

@@ -40,7 +40,7 @@ pub struct TournamentArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: u16,
-    /// Configuration file of the gateway: sections `routing` and `admission`. [default: no file]
+    /// Configuration file of the gateway: sections `routing`, `admission` and `sessions`. [default: no file]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.

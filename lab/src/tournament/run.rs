@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         requests: arguments.requests as usize,
         seconds: arguments.duration.as_secs_f64(),
         gateways: arguments.gateways.into(),
-        admission: admission::simulated(&loaded.config.admission, OBJECTIVES),
+        admission: admission::simulated(&loaded.config, OBJECTIVES),
         epoch: clock::now(),
         kinds,
     };

@@ -1,5 +1,5 @@
-// The details of a backend, with its streams and its last requests, and the confirmation of a drain. The warning of
-// a drain is stronger if few backends remain.
+// The details of a backend with its streams and its last requests, and the confirmation of a drain. If few backends
+// would remain, the confirmation warns more strongly.
 
 import { buttons, detailLink, factList, itemTable, open } from "./dialogs.js";
 import { count, duration, element, label, number, percent, seconds, text } from "./words.js";
@@ -43,7 +43,7 @@ const ENDED = [
   ["Tokens", (request) => number(request.output_tokens)],
 ];
 
-/** Shows the details of a backend of the document of /streams. */
+/** Shows the details of a backend from the document of /streams. */
 export function showBackend(backend, { verdicts, streams, ended }) {
   const dialog = open(backend.name, "wide");
   for (const verdict of verdicts.filter((one) => one.backend === backend.name)) {
@@ -65,8 +65,8 @@ export function showBackend(backend, { verdicts, streams, ended }) {
 const DURATIONS = [["", "I undrain it"], ["15m", "15 minutes"], ["1h", "1 hour"], ["4h", "4 hours"]];
 
 /**
- * The model with the fewest other backends that get requests, and their number. Without models, all backends
- * count.
+ * The model with the fewest other backends that get requests, and the number of these backends. If no model is known,
+ * all other backends count.
  */
 function remaining(backend, backends) {
   const others = backends.filter((other) => other.up && other.name !== backend.name);

@@ -26,7 +26,7 @@ const share = (name, title, value, warns, hint, isMarked = () => false) => ({
   },
 });
 
-// In this file `backend` is an entry of `backends` in /streams: one backend.
+// In this file `backend` is one entry of `backends` in /streams.
 
 const BREAKERS = {
   resting: ["warn", "resting", "It answered 503 (full or paused) a moment ago"],
@@ -65,7 +65,7 @@ function stateOf(backend) {
   }
 }
 
-/** Who drained a backend, when, why and until when. */
+/** The initiator, the start, the reason and the end of a drain. */
 function drainHint(drain) {
   if (!drain) return undefined;
   const reason = drain.reason ? `: ${drain.reason}` : "";
@@ -92,7 +92,7 @@ const chip = (name, title, state, more = {}) => ({
   ...more,
 });
 
-/** A name that may be cut. With `href` of an item, it is the link to the details of the row. */
+/** A name that may be cut. If `href` returns a URL for the item, the name links to the details of the row. */
 const long = (name, title, value, { href, ...more } = {}) => {
   let end = "";
   return {
@@ -107,7 +107,7 @@ const long = (name, title, value, { href, ...more } = {}) => {
   };
 };
 
-/** The name of a backend, and below it why it needs attention. */
+/** The name of a backend and, below it, the reason why the backend needs attention. */
 const named = long("name", "Backend", (backend) => backend.name, { href: (backend) => target("backend", backend.name) });
 const nameAndReason = {
   ...named,
@@ -191,7 +191,7 @@ const EVENT_STATES = {
 
 const PHASES = { no_output: "info", decode: "none", stalled: "bad", write_stalled: "warn", closing: "none" };
 
-/** The id of a request. The first characters are enough to tell requests apart, and to find one. */
+/** The id of a request. Its first characters suffice to distinguish requests and to find one. */
 const requestId = {
   name: "request_id", title: "Request", className: "name lead id", value: (request) => request.request_id,
   make: (cell) => cell.append(element("a", "lead")),
@@ -254,7 +254,7 @@ const OUTCOMES = { ok: "none", cancelled: "drained", client_error: "warn" };
 export const endedColumns = (link) => [
   requestId,
   chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", label(request.outcome)]),
-  // When sorted by this column, slow requests are first.
+  // Sorting by this column puts slow requests first.
   chip("slow", "Slow", (request) => [request.slow_cause ? "warn" : "none", label(request.slow_cause ?? "")],
     { value: (request) => request.slow_cause, hint: "Slow cause" }),
   figure("ttft", "TTFT", (request) => request.ttft_seconds, seconds),

@@ -2,7 +2,7 @@
 
 import { commonEnd, element, showName, target } from "./words.js";
 
-/** A dialog with a title, which is not shown yet. Its end removes the fragment of the URL that opened it. */
+/** A hidden dialog with a title. Closing it removes the URL fragment that opened it. */
 export function open(title, className = "") {
   const dialog = element("dialog", className);
   const head = element("h2", "", title);
@@ -14,13 +14,13 @@ export function open(title, className = "") {
     dialog.remove();
     if (hash !== "" && location.hash === hash) history.replaceState(null, "", location.pathname);
   });
-  // The focus is on the dialog, not on a list far below its beginning.
+  // The dialog itself has the focus, so that it does not scroll to a list far below its beginning.
   if (className === "wide") dialog.autofocus = true;
   document.body.append(dialog);
   return dialog;
 }
 
-/** A list of facts: each has a name, and a text or a node. */
+/** A list of facts. Each fact has a name, and a text or a node. */
 export function factList(facts, className = "") {
   const list = element("dl", `facts ${className}`);
   for (const [name, value] of facts) {
@@ -61,7 +61,7 @@ export function itemTable(columns, items, { cellClass = "figure", rowClass = () 
 /** A link to the details of a backend or of a request. */
 export const detailLink = (kind, name, shown = name) => Object.assign(element("a", "", shown), { href: target(kind, name), title: name });
 
-/** Adds a line of buttons, each with a label, a class and an action, which close the dialog. */
+/** Adds a line of buttons, each with a label, a class and an action. Each button closes the dialog. */
 export function buttons(dialog, ...labels) {
   const line = element("div", "buttons");
   const created = labels.map(([label, className, action]) => {
@@ -81,7 +81,7 @@ export function buttons(dialog, ...labels) {
 /** Whether a dialog is open. */
 export const isOpen = () => document.querySelector("dialog[open]") !== null;
 
-/** Shows the keys. */
+/** Shows the list of keyboard shortcuts. */
 export function help() {
   const dialog = open("Keys", "keys");
   const list = element("dl");
@@ -102,7 +102,7 @@ export function help() {
   dialog.showModal();
 }
 
-/** Requests a confirmation. Resolves to whether the user confirmed. */
+/** Asks the user for a confirmation. Resolves to whether the user confirmed. */
 export function confirm(title, message, label) {
   return new Promise((resolve) => {
     const dialog = open(title);
@@ -122,7 +122,7 @@ export function showMessage(title, message) {
   dialog.showModal();
 }
 
-/** Requests the admin token from the user. Resolves to "" if the user cancels. */
+/** Asks the user for the admin token. Resolves to "" if the user cancels. */
 export function requestToken(isWrong) {
   return new Promise((resolve) => {
     const dialog = open("Admin token");

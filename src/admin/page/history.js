@@ -1,4 +1,4 @@
-// The latencies of the last hour as heat maps, and the timeline of the last days. The data are those of /history.
+// The latencies of the last hour as heat maps, and the timeline of the last days. The data comes from /history.
 
 import { itemTable } from "./dialogs.js";
 import { shape } from "./plots.js";
@@ -6,10 +6,10 @@ import { count, duration, element, label, seconds, text } from "./words.js";
 
 /** Number of minutes in a heat map. */
 const MINUTES = 60;
-/** A heat map has at least this number of rows. */
+/** Minimum number of rows of a heat map. */
 const MIN_ROWS = 5;
 
-/** A heat map: a column for each minute, a row for each range of latencies. A darker cell has more latencies. */
+/** A heat map with a column for each minute and a row for each range of latencies. A darker cell has more latencies. */
 export class HeatMap {
   #svg = shape("svg", { preserveAspectRatio: "none", class: "heat", role: "img" });
   #note = element("p", "axis quiet");
@@ -36,7 +36,7 @@ export class HeatMap {
     minutes.forEach((counts, minute) => rows.forEach((bucket, y) => {
       if (counts[bucket] === 0) return;
       const x = MINUTES - minutes.length + minute;
-      // The square root keeps few latencies visible beside many.
+      // With the square root, cells with few latencies stay visible beside cells with many.
       const opacity = (0.15 + 0.85 * Math.sqrt(counts[bucket] / most)).toFixed(2);
       this.#svg.append(shape("rect", { x, y, width: 1, height: 1, "fill-opacity": opacity }));
     }));
@@ -70,9 +70,9 @@ export class HeatMap {
   }
 }
 
-/** The timeline shows this time before and after a moment, in seconds. */
+/** Time that the timeline shows before and after a selected moment, in seconds. */
 const AROUND = 1800;
-/** Without a moment, the timeline lists the last marks. */
+/** Number of last marks that the timeline lists if no moment is selected. */
 const MAX_LISTED = 12;
 const [WIDTH, HEIGHT] = [1000, 24];
 const LEVELS = { critical: "critical", warning: "warning" };
@@ -97,16 +97,16 @@ function lasted(mark) {
   return mark.ended === mark.began ? "" : duration(mark.ended - mark.began);
 }
 
-/** The name of a mark; that of a verdict links to its runbook. */
+/** The name of a mark. The name of a verdict links to its runbook. */
 function markName(mark) {
   if (mark.kind !== "verdict") return mark.name;
   return Object.assign(element("a", "", label(mark.name)), { href: `/runbooks#${encodeURIComponent(mark.name)}` });
 }
 
-/** Verdicts, drains, reloads, deploys and starts. */
+/** The timeline of verdicts, drains, reloads, deploys and starts. */
 export class Timeline {
   #marks = [];
-  /** The moment that the user looks at, in seconds since 1970. `null`: now. */
+  /** The selected moment, in seconds since 1970. `null`: now. */
   #at = null;
   #input = Object.assign(element("input"), { type: "datetime-local", id: "at" });
   #svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", class: "strip", role: "img" });

@@ -14,7 +14,7 @@ import { count, duration, element, label, number, percent, seconds } from "./wor
 
 const INTERVAL_MS = 1000;
 const TIMEOUT_MS = 5000;
-/** The page fetches /history once in this number of intervals. */
+/** Number of intervals between two requests for /history. */
 const HISTORY_INTERVALS = 10;
 /** Time after which a Prometheus should have read /metrics, in seconds. */
 const METRICS_READ_SECONDS = 300;
@@ -105,13 +105,13 @@ const length = (history, index) =>
 const shareOf = (history, name) =>
   history[name].map((value, index) => (history.requests[index] > 0 ? value / history.requests[index] : null));
 
-/** The axis of a share ends at 5 % or above, so that a single failure does not look like a total failure. */
+/** Minimum end of the axis of a share: 5 %, so that a single failure does not look like a total failure. */
 const MIN_SHARE_AXIS = 0.05;
 
-/** The class of a figure for each level of harm. */
+/** The CSS class of a figure for each level of harm. */
 const LEVELS = { warning: "warn", critical: "bad" };
 
-/** The tiles. The first four show what an operator asks first. `harm`: the harm that colours the number. */
+/** The tiles. The first four answer the first questions of an operator. `harm`: the harm that colours the number. */
 const TILES = [
   {
     title: "Good answers", plotted: "not good", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS, harm: "answers",
@@ -140,7 +140,7 @@ const TILES = [
   quantileTile("E2E", "e2e"),
 ];
 
-/** What clients got instead of a good answer. */
+/** The results that clients got instead of a good answer. */
 const BAD_ANSWERS = ["failed", "empty", "damaged", "truncated", "client_timeout", "refused", "rejected", "late"];
 const badAnswers = (answers) =>
   BAD_ANSWERS.filter((name) => answers[name] > 0).map((name) => `${count(answers[name])} ${label(name)}`);
@@ -153,7 +153,7 @@ function shareTile(title, name, details) {
   };
 }
 
-/** A tile with the p95: a median hides one slow backend. `more` returns further texts. */
+/** A tile with the p95, because a median would hide one slow backend. `more` returns further texts. */
 function quantileTile(title, name, more = () => []) {
   const quantiles = (live) => live.last_minute[name];
   return {
@@ -163,13 +163,13 @@ function quantileTile(title, name, more = () => []) {
   };
 }
 
-/** The wait for the first answer token: users of reasoning models do not see the reasoning. */
+/** The wait for the first answer token, because users of reasoning models do not see the reasoning. */
 function firstAnswer({ last_minute: minute, harm }) {
   if (!minute.first_answer) return [];
   return [element("span", LEVELS[harm.slow_first_answer.level] ?? "", `first answer p95 ${seconds(minute.first_answer.p95)}`)];
 }
 
-/** The longest wait in the queue. The TTFT does not show it: it covers only requests that are served. */
+/** The longest wait in the queue. The TTFT does not show this wait, because it covers only served requests. */
 const longestWait = (live) =>
   (live.longest_wait_seconds === null ? [] : [`longest wait ${seconds(live.longest_wait_seconds)}`]);
 
@@ -194,7 +194,7 @@ for (const tile of TILES) {
   $("tiles").append(article);
 }
 
-/** The history without a last interval that has hardly begun: its values would be noise. */
+/** The history. If its last interval has hardly begun, the interval is left out, because its values would be noise. */
 function withoutShortEnd(history) {
   if (history.last_seconds >= MIN_LAST_SECONDS || history.requests.length < 2) return history;
   const shorter = Object.entries(history).map(([name, value]) => [name, Array.isArray(value) ? value.slice(0, -1) : value]);
@@ -225,7 +225,7 @@ function storeSample(live) {
 
 // === the page
 
-/** A longer list of backends is folded below the backends that need attention. */
+/** Length above which a list of backends is folded below the backends that need attention. */
 const MAX_UNFOLDED_BACKENDS = 12;
 
 const verdicts = new Verdicts($("verdicts"));
@@ -273,7 +273,7 @@ const STATES = { ready: "good", changed: "warn", degraded: "warn", shutting_down
 function pill(className, label, reasons = []) {
   $("state").className = `pill ${className}`;
   $("state").textContent = [label, ...(reasons.length > 0 ? [reasons.join("; ")] : [])].join(": ");
-  // The state is visible in the tab of the browser, too.
+  // The browser tab shows the state too.
   document.title = `${label} – tokenweir`;
 }
 
@@ -300,7 +300,7 @@ function show(live) {
   tables.ended.update(live.ended);
   for (const name of ["clients", "models", "tenants"]) {
     tables[name].update(live[name]);
-    // One row has nothing to compare with.
+    // A single row cannot be compared.
     $(name).hidden = live[name].length < 2;
   }
   showNotes(live);
@@ -327,7 +327,7 @@ function traceLink(id) {
 
 // === actions
 
-/** Shows the details that the fragment of the URL names: a row links to them, and so can another page. */
+/** Shows the details that the URL fragment names. Rows and other pages can link to them. */
 async function showTarget() {
   const [[kind, name] = []] = new URLSearchParams(location.hash.slice(1));
   if (!kind) return;
@@ -421,7 +421,7 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
-/** A link cannot send the admin token, so the page fetches the linked document. */
+/** Fetches a linked document, because a link cannot send the admin token. */
 document.querySelector("footer").addEventListener("click", async (event) => {
   const link = event.target.closest("a");
   if (!link || sessionStorage.getItem(TOKEN_KEY) === null) return;

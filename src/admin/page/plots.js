@@ -1,11 +1,11 @@
-// Small plots of the last hour of one value, as SVG.
+// Small SVG plots of one value over the last hour.
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [240, 28];
-/** A plot covers at least this number of intervals, so that the first ones are not stretched over its width. */
+/** Minimum number of intervals of a plot, so that the first ones are not stretched over its width. */
 const MIN_POINTS = 30;
 
-/** An element of an SVG. */
+/** Creates an SVG element. */
 export function shape(tag, attributes) {
   const created = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
@@ -14,7 +14,7 @@ export function shape(tag, attributes) {
 
 /**
  * A plot with an axis. Its methods: `draw(values, seconds, format, top)` draws values of intervals of this length,
- * the newest at the right edge and 0 at the bottom. The pointer shows the value of its moment in the axis.
+ * the newest at the right edge and 0 at the bottom. The axis shows the value below the pointer.
  */
 export class Plot {
   #svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", class: "spark", role: "img" });
@@ -26,7 +26,7 @@ export class Plot {
   #drawn = { values: [], seconds: 1, format: String };
   #pointer = null;
 
-  /** `shown`: the name in the label of the axis, if the plot shows another value than its tile. */
+  /** `shown`: the name for the axis label, if the plot shows another value than its tile. */
   constructor(tile, name, shown) {
     this.name = name;
     this.shown = shown ? `${shown} ` : "";
@@ -61,7 +61,7 @@ export class Plot {
       if (value === null) runs.push([]);
       else runs.at(-1).push(point(value, index));
     });
-    // A value between two gaps is a short line.
+    // A value between two gaps is drawn as a short line.
     const drawn = runs.filter((run) => run.length > 0).map((run) => (run.length > 1 ? run : [run[0], shift(run[0], step / 2)]));
     this.#line.setAttribute("d", drawn.map((run) => `M${run.join("L")}`).join(""));
     const down = (run) => `M${x(run[0])},${HEIGHT}L${run.join("L")}L${x(run.at(-1))},${HEIGHT}Z`;

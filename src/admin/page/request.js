@@ -1,10 +1,10 @@
-// The details of one request: its time as a waterfall of phases, its facts and its routing decision.
+// The details of one request: a waterfall of its phases, its facts and its routing decision.
 
 import { buttons, detailLink, factList, itemTable, open } from "./dialogs.js";
 import { shape } from "./plots.js";
 import { count, element, label, percent, seconds, text } from "./words.js";
 
-/** The facts about a request: first its result, then its routing decision. An empty fact is not shown. */
+/** The facts about a request: its result, and then its routing decision. Empty facts are not shown. */
 const FACTS = [
   ["Outcome", (decision) => `${label(decision.actual.outcome)} in ${seconds(decision.actual.duration_seconds)}`],
   ["Slow cause", (decision) => slowText(decision.actual)],
@@ -20,7 +20,7 @@ const FACTS = [
 const slowText = ({ slow_cause: cause, slow_meaning: meaning }) => (cause === null ? "" : `${label(cause)}: ${meaning}`);
 const tokens = (values) => `${count(values.input_tokens)} tokens, ${count(values.cached_tokens)} cached`;
 
-/** How the predicted cost decided. Costs that differ by less than the error of predictions are a tie. */
+/** The effect of the predicted cost on the decision. Costs that differ by less than the error of predictions tie. */
 function costText({ candidates, tie_cost: tie }) {
   const chosen = candidates.find((candidate) => candidate.chosen)?.cost;
   if (tie === null || chosen === undefined) return "";
@@ -28,12 +28,12 @@ function costText({ candidates, tie_cost: tie }) {
   return `: cost ${seconds(chosen)}${ties > 1 && chosen <= tie ? `, a tie with ${ties - 1} (up to ${seconds(tie)})` : ""}`;
 }
 
-/** The class of the bar of each phase; the other phases are times in the gateway. */
+/** The CSS class of the bar of each phase. Phases without a class are times in the gateway. */
 const PHASE_BARS = {
   gateway_queue: "queue", queue: "queue", front_end: "engine", prefill: "engine", decode: "output", unexplained: "unknown",
 };
 
-/** What a request did, in the order of time. Each step has a name, seconds, and the class of its bar. */
+/** The steps of a request in the order of time. Each step has a name, seconds, and the class of its bar. */
 function steps({ phases, attempts, actual }) {
   const known = phases.map(({ phase, seconds: took, is_estimated: isEstimated }) => ({
     phase, took, isEstimated, name: label(phase), kind: PHASE_BARS[phase] ?? "gateway",
@@ -41,7 +41,7 @@ function steps({ phases, attempts, actual }) {
   const failed = attempts.filter(({ failure }) => failure !== null).map(({ backend, failure, seconds: took }) => ({
     phase: "attempt", took: took ?? 0, name: `${backend}: ${label(failure)}`, kind: "failure",
   }));
-  // The failed attempts come in place of their sum. Without an output, the last attempt failed, too.
+  // The failed attempts replace their sum. Without an output, the last attempt failed too.
   const place = known.findIndex(({ phase }) => phase === "failed_attempts");
   if (place >= 0) known.splice(place, 1, ...failed);
   else known.push(...failed);
@@ -57,7 +57,7 @@ function steps({ phases, attempts, actual }) {
 /** The width of a waterfall in the units of its bars. */
 const WIDTH = 1000;
 
-/** The steps of a request as a table: each has a bar at its time. A gap between two chunks is a mark in the output. */
+/** The steps of a request as a table with a bar for each step. A mark in the output is a gap between two chunks. */
 function waterfall(decision) {
   const total = Math.max(decision.actual.duration_seconds, 1e-6);
   const place = (time) => Math.min(Math.max((time / total) * WIDTH, 0), WIDTH);
@@ -69,7 +69,7 @@ function waterfall(decision) {
     const svg = shape("svg", { viewBox: `0 0 ${WIDTH} 10`, preserveAspectRatio: "none", "aria-hidden": "true" });
     const part = (from, to, className) => {
       const [x, end] = [place(from), place(to)];
-      // A bar of a short time stays visible.
+      // The minimum width keeps the bar of a short time visible.
       svg.append(shape("rect", { x: Math.min(x, WIDTH - 2), width: Math.max(end - x, 2), height: 10, class: className }));
     };
     part(start, start + took, kind);
@@ -82,13 +82,13 @@ function waterfall(decision) {
   return table;
 }
 
-/** Draws the chunks of a slow or broken stream, and the silences in it. */
+/** Draws the chunks of a slow or broken stream, and the gaps between them. */
 function outputParts(timings, part) {
   for (const ms of timings?.samples_ms ?? []) part(ms / 1000, ms / 1000, "chunk");
   for (const { ended_ms: end, gap_ms: gap } of timings?.longest_gaps ?? []) part((end - gap) / 1000, end / 1000, "silence");
 }
 
-/** The number of chunks, and the longest silences, as facts. */
+/** The number of chunks, and the longest gaps, as facts. */
 function chunkFacts(timings) {
   if (!timings) return [];
   const silences = timings.longest_gaps.map((gap) => `${seconds(gap.gap_ms / 1000)} after ${count(gap.after_chunks)}`);
@@ -107,7 +107,7 @@ const CANDIDATE = [
   ["In flight", (candidate) => count(candidate.in_flight)],
 ];
 
-/** Shows an ended request: `decision` is its document of /decisions. */
+/** Shows an ended request. `decision`: its document from /decisions. */
 export function showDecision(id, decision) {
   const dialog = open("Request", "wide");
   dialog.append(element("p", "id quiet", id), waterfall(decision));
@@ -132,7 +132,7 @@ export function showDecision(id, decision) {
   dialog.showModal();
 }
 
-/** Shows an open stream: an entry of /streams. */
+/** Shows an open stream, which is an entry of /streams. */
 export function showStream(stream) {
   const dialog = open("Open stream");
   dialog.append(element("p", "id quiet", stream.request_id), factList([

@@ -3,21 +3,21 @@
 
 import { element } from "./words.js";
 
-/** Sorts gpu-9 before gpu-10. */
+/** Compares names with numbers by value: gpu-9 comes before gpu-10. */
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 /** Number of rows that a folded table shows for comparison below the rows with a level. */
 const EXTRA_ROWS = 4;
 
 /**
- * A column has a `name`, a `title` for its header, and a `value` of a row to sort and filter by. It has
+ * A column has a `name`, a `title` for its header, and a `value` of a row to sort and filter by. It also has
  * either `text` of a row, or `make` and `show` for a custom cell; `prepare` gets all rows before they are shown.
  * `optional`: hidden while it is empty, or while `isUseful` of all rows is false. `order`: the value to sort by, if it
  * differs from `value`.
  *
  * The link of the class `lead` in a row opens its details: a click anywhere in the row, a touch and Enter follow it.
- * `level` of an item is the class of its row, or "". A table with more rows than `foldAbove` shows those with a level
- * and a few others; a button shows the rest.
+ * `level` of an item is the class of its row, or "". A table with more rows than `foldAbove` shows the rows with a
+ * level and a few others. A button shows the rest.
  */
 export class Table {
   #columns;
@@ -62,7 +62,7 @@ export class Table {
     section.append(line, frame, this.#fold);
     this.#body.addEventListener("keydown", (event) => this.#onKeydown(event));
     this.#body.addEventListener("click", (event) => {
-      // A click that ends the selection of a text opens nothing.
+      // A click that ends a text selection must not open the details.
       if (!event.target.closest("a, button") && getSelection().isCollapsed) openRow(event.target.closest("tr"));
     });
     this.#body.addEventListener("focusin", (event) => this.#select(event.target.closest("tr")));
@@ -152,7 +152,7 @@ export class Table {
         row.append(cell);
         return cell;
       });
-      // The row has the focus in place of its link.
+      // The row gets the focus instead of its link.
       for (const link of row.querySelectorAll("a.lead")) link.tabIndex = -1;
       known = { row, cells };
       this.#rows.set(key, known);
@@ -233,7 +233,7 @@ export class Table {
     this.#updateTabStops();
   }
 
-  /** Tab moves from the selected row to its links and buttons, but not to those of other rows. */
+  /** Lets Tab reach the links and buttons of the selected row only. */
   #updateTabStops() {
     for (const row of this.#body.children) {
       for (const inner of row.querySelectorAll("a:not(.lead), button")) inner.tabIndex = row.tabIndex;

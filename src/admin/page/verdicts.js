@@ -1,11 +1,11 @@
-// The current verdicts, as in /diagnose. A verdict keeps its element while its values change, so that the
-// remedy can be read and copied.
+// The current verdicts, as in /diagnose. A verdict keeps its element while its values change, so that the user can
+// read and copy the remedy.
 
 import { duration, element, label, number, percent, seconds, text } from "./words.js";
 
 const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 
-/** A narrow screen shows the backends first, and the evidence on request. */
+/** Whether the screen is narrow. A narrow screen shows the backends first, and the evidence on request. */
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
 /** Maximum number of groups of verdicts that are shown before the user asks for the rest. */
@@ -69,7 +69,7 @@ function empty(isFirst) {
   return item;
 }
 
-/** The key of verdicts that are shown as one: the same rule, severity, cause and remedy at several backends. */
+/** The key by which verdicts of several backends are shown as one: rule, severity, cause and remedy. */
 function finding({ verdict, scope, severity, cause, remedy }) {
   return JSON.stringify([verdict, scope, severity, cause ?? null, remedy]);
 }
@@ -81,7 +81,7 @@ function subject(group) {
   return group.length > MAX_NAMED ? `${names} and ${group.length - MAX_NAMED} more` : names;
 }
 
-/** Fills an item from a group of verdicts. The first verdict has the evidence that is shown. */
+/** Fills an item from a group of verdicts. Shows the evidence of the first verdict. */
 function fill(item, group) {
   const [verdict] = group;
   const [head, remedy, details] = item.children;

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use tonic::Status;
 
-/// The name of the metric that the scaler reports for each KEDA trigger. KEDA adds the number of the
-/// trigger to it.
+/// The name of the metric that the scaler reports for each KEDA trigger. KEDA adds the number of the trigger.
 const METRIC_NAME: &str = "requests";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -32,8 +31,8 @@ pub(super) struct MetricsResponse {
     pub(super) metrics: Vec<MetricNumber>,
 }
 
-/// KEDA's message `MetricSpec`, whose number is the target of a trigger, or `MetricValue`, whose number
-/// is the current value. The fields of both messages have the same field numbers and types.
+/// KEDA's message `MetricSpec` (the target of a trigger) or `MetricValue` (its current value). Both messages
+/// have the same field numbers and types.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct MetricNumber {
     #[prost(string, tag = "1")]
@@ -44,8 +43,6 @@ pub(super) struct MetricNumber {
     #[prost(double, tag = "3")]
     pub(super) float: f64,
 }
-
-// === impl ScaledObjectRef, MetricsResponse ===
 
 impl ScaledObjectRef {
     pub(super) fn model(&self) -> Result<&str, Status> {
@@ -59,8 +56,8 @@ impl ScaledObjectRef {
             .ok_or_else(|| Status::invalid_argument(problem))
     }
 
-    /// Returns the number of requests that one backend should serve, from the metadata of the KEDA
-    /// trigger. Fails if the trigger does not state a number above 0.
+    /// Returns the number of requests that one backend should serve, from the metadata of the KEDA trigger.
+    /// Fails if the trigger states no number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
         let target = self
             .scaler_metadata

@@ -1,5 +1,5 @@
-//! The external push scaler of KEDA, the Kubernetes autoscaler: KEDA scales the backends of a model by
-//! the number of requests for the model.
+//! The external push scaler for KEDA, the Kubernetes autoscaler. KEDA scales the backends of a model by the
+//! number of requests for the model.
 
 mod messages;
 mod streams;
@@ -25,14 +25,12 @@ use tower::service_fn;
 pub use streams::MAX_SCALER_STREAMS;
 pub(super) use streams::ScalerStreams;
 
-/// Time between two checks whether a model has requests, while KEDA keeps a `StreamIsActive` stream
-/// open.
+/// Time between two checks for requests of a model while KEDA keeps a `StreamIsActive` stream open.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a message from KEDA. A message contains only the few metadata entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// The error for a model that is never active, because no request for it waits. A wrong name would
-/// otherwise look like a model without requests.
+/// The error for an unknown model. Without this error, a wrong name would look like a model without requests.
 const UNKNOWN_MODEL: &str = "neither `models` of the configuration nor a backend names the model";
 
 /// Serves one gRPC call of KEDA to the external scaler.
@@ -82,14 +80,13 @@ pub(super) async fn call(
             };
             unary(request, value).await
         }
-        // KEDA needs no other methods: if a scaler answers `unimplemented`, KEDA goes on without the
-        // method.
+        // KEDA does not need its other methods: after `unimplemented`, it continues without them.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)
 }
 
-/// Answers a call that has one message and gets one message.
+/// Answers a call with one message in each direction.
 async fn unary<Q, A>(
     request: Request,
     answer: impl Fn(Q) -> Result<A, Status>,
@@ -112,9 +109,8 @@ where
     Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None)
 }
 
-/// Returns a stream that states whether the model has requests: once at the start, and again at each
-/// change. The stream holds `permit` while it is open, and ends if `is_active` fails or another stream
-/// replaces this one.
+/// Returns a stream that states whether the model has requests: at the start, and again at each change. The
+/// stream holds `permit` while it is open. It ends if `is_active` fails or another stream replaces it.
 fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
     permit: ScalerPermit,

@@ -29,8 +29,8 @@ pub(super) struct ScalerPermit {
 }
 
 impl ScalerStreams {
-    /// Counts a new stream. At the limit, the stream replaces the oldest one of the client that has the most,
-    /// so that no client can keep KEDA out.
+    /// Counts a new stream. At the limit, it replaces the oldest stream of the client with the most streams, so
+    /// that no client can lock out KEDA.
     pub(super) fn open(self: &Arc<Self>, client: Option<IpAddr>) -> ScalerPermit {
         let is_replaced = Arc::<AtomicBool>::default();
         let mut streams = lock(&self.0);
@@ -53,7 +53,7 @@ impl ScalerStreams {
     }
 }
 
-/// The position of the oldest stream of the client that has the most streams.
+/// The position of the oldest stream of the client with the most streams.
 fn oldest_of_busiest(streams: &[ScalerStream]) -> Option<usize> {
     let busiest = limits::busiest(streams.iter().map(|stream| stream.client));
     streams

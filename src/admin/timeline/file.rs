@@ -1,4 +1,4 @@
-//! The file of the timeline: one mark per line. A mark whose end is known later has two lines.
+//! The file of the timeline, with one mark per line. A mark whose end becomes known later has two lines.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, RotatingFileCoun
 use tokenweir_gateway::telemetry::sanitize;
 use tokenweir_net::file_watcher::open_regular;
 
-/// Writes marks to the file, on a thread of its own.
+/// Writes marks to the file on its own thread.
 pub(super) struct TimelineFile {
     writer: NonBlockingWriter,
     _guard: NonBlockingWriterGuard,
@@ -41,7 +41,7 @@ impl TimelineFile {
 }
 
 /// Reads the marks of `FILE.old` and of the file, the oldest first. Their ends may be missing, and none of them
-/// holds. Lines that cannot be read are skipped: a line may be cut anywhere, also within a character.
+/// is still active. Unreadable lines are skipped, because a line may be cut anywhere, even within a character.
 pub(super) fn read(path: &Path) -> Vec<Mark> {
     let mut old = OsString::from(path);
     old.push(".old");

@@ -20,7 +20,7 @@ pub struct Timeline(Mutex<TimelineState>);
 struct TimelineState {
     /// The marks in the order in which they were stored.
     marks: VecDeque<Mark>,
-    /// `None`: the marks are in memory only.
+    /// The file. `None`: the marks are in memory only.
     file: Option<TimelineFile>,
 }
 
@@ -28,14 +28,14 @@ struct TimelineState {
 const MAX_MARKS: usize = 1_000;
 /// Maximum length of the reason of a mark, in characters.
 const MAX_REASON_CHARS: usize = 200;
-/// What begins again within this time after its end continues its mark.
+/// Maximum gap after its end for which a repeated event continues the earlier mark.
 const MAX_GAP: Duration = Duration::from_mins(1);
-/// Marks that are older than this are not read from the file.
+/// Maximum age of the marks that are read from the file.
 const MAX_AGE: Duration = Duration::from_hours(14 * 24);
 
 impl Timeline {
-    /// Reads the marks of earlier processes from the file, and adds the start of this one at `now`. Fails if the file
-    /// cannot be written. `None`: no file.
+    /// Reads the marks of earlier processes from the file, and adds the start of this process at `now`. Fails
+    /// if the file cannot be written. `None`: no file.
     pub fn open(file: Option<&Path>, now: SystemTime) -> io::Result<Self> {
         let mut marks = VecDeque::new();
         let mut opened = None;
@@ -62,8 +62,8 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Stores what began or ended since the previous call. `held`: what holds at `now`; a mark that has no `began`
-    /// begins at `now`. `moments`: what happened at `now`.
+    /// Stores the events that began or ended since the previous call. `held`: the events that are active at
+    /// `now`. One without `began` begins at `now`. `moments`: momentary events at `now`.
     pub fn observe(&self, held: &[Mark], moments: Vec<Mark>, now: SystemTime) {
         let now = unix_seconds(now);
         let mut state = lock(&self.0);
@@ -107,7 +107,7 @@ impl Timeline {
     }
 }
 
-/// When the same thing began before, if it ended a moment ago: what comes and goes is one mark.
+/// The begin of an equal event that ended a moment ago, if any. Events that come and go are one mark.
 fn first_begin(marks: &VecDeque<Mark>, mark: &Mark, now: u64) -> Option<u64> {
     let is_recent = |ended: u64| now.saturating_sub(ended) <= MAX_GAP.as_secs();
     let before = marks
@@ -117,7 +117,7 @@ fn first_begin(marks: &VecDeque<Mark>, mark: &Mark, now: u64) -> Option<u64> {
     before.map(|before| before.began)
 }
 
-/// Adds a mark, or replaces the mark of the same begin.
+/// Adds a mark, or replaces the mark with the same begin.
 fn store(marks: &mut VecDeque<Mark>, mark: Mark) {
     let known = marks
         .iter_mut()
@@ -200,7 +200,7 @@ mod tests {
         before.observe(&[verdict("shedding"), verdict("stalls")], Vec::new(), at(5));
         before.observe(&[verdict("stalls")], Vec::new(), at(9));
         drop(before);
-        // A line that a full disk cut within a character.
+        // A full disk has cut this line within a character.
         std::fs::write(path.with_extension("jsonl.old"), b"{broken \xe2\n").unwrap();
         let marks = open(100).marks();
         let shown: Vec<_> = marks

@@ -1,5 +1,5 @@
 //! Reads how much CPU time the process of the gateway gets: the delays of its timers, the CPU limit of its
-//! control group, and the pressure on the CPUs of the machine. What cannot be read is unknown.
+//! control group, and the pressure on the CPUs of the machine. Unreadable values are unknown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) fn read(telemetry: &Telemetry) -> CpuSupply {
     }
 }
 
-/// Seconds in which the CPU limit stopped the processes of the control group.
+/// Seconds for which the CPU limit has stopped the processes of the control group.
 fn throttled_seconds() -> Option<f64> {
     let own = read_text(OWN_GROUP.into()).unwrap_or_default();
     let inner = own

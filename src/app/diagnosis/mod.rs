@@ -1,6 +1,7 @@
 //! The background task of the diagnosis, and the log lines about its results.
 
 mod cpu_supply;
+mod reload_changes;
 pub(super) mod rows;
 mod settings;
 mod stall_log;
@@ -8,4 +9,4 @@ mod task;
 mod timeline;
 mod verdict_log;
 
-pub(super) use task::{DiagnosisHooks, DiagnosisTask};
+pub(super) use task::DiagnosisTask;

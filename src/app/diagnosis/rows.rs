@@ -15,7 +15,7 @@ const CAUSE: MetricLabel = MetricLabel::variable(
     || "the cause as of the begin of the verdict".to_owned(),
 );
 
-/// What an operator can do.
+/// The remedy for an operator.
 const REMEDY: MetricLabel = MetricLabel::variable(
     "remedy",
     |_| vec![String::new()],
@@ -35,8 +35,8 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
         "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
         &[MetricLabel::BACKEND, VERDICT],
         MetricSource::Status(|status, emit| {
-            // A rule that does not hold at a backend has no series there. Otherwise such series would
-            // be most series of the metrics page.
+            // A rule that does not apply to a backend has no series there, because such series would be most of
+            // the metrics page.
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             let known = diagnosis.known_verdicts();
             let diagnosed = diagnosis.backends.iter();

@@ -1,14 +1,14 @@
-//! The settings of the gateway that can end requests or make them wait, for the diagnosis.
+//! For the diagnosis: the settings of the gateway that can end requests or make them wait.
 
 use serde_json::Value;
 use tokenweir_diagnose::{DiagnosisSample, LIMIT_SETTINGS, SettingValue};
 use tokenweir_protocol::units::duration;
 
-/// A KV usage at which a backend has room for more requests.
+/// KV usage below which a backend has room for more requests.
 const LOW_KV_USAGE: f64 = 0.75;
 
-/// The values of the settings that verdicts name, in the document of `/config`. A setting that is not set is
-/// omitted. A shorter timeout of a model replaces that of all requests.
+/// The values of the settings that verdicts name, from the document of `/config`. Unset settings are omitted. A
+/// shorter timeout of a model replaces the timeout of all requests.
 pub(super) fn set_values(view: &Value) -> Vec<SettingValue> {
     let value_of = |name: &'static str| {
         let pointer = format!("/config/{}", name.replace('.', "/"));
@@ -24,6 +24,17 @@ pub(super) fn set_values(view: &Value) -> Vec<SettingValue> {
         }
     };
     LIMIT_SETTINGS.into_iter().filter_map(value_of).collect()
+}
+
+/// The name under which backends must list a model of the configuration. `None`: the same name.
+pub(super) fn served_as(view: &Value, model: &str) -> Option<String> {
+    let models = view.pointer("/config/models")?.as_array()?;
+    let name_of = |entry: &Value| entry.pointer("/name/value")?.as_str().map(str::to_owned);
+    let entry = models
+        .iter()
+        .find(|entry| name_of(entry).as_deref() == Some(model))?;
+    let name = entry.pointer("/served_as/value")?.as_str()?;
+    Some(name.to_owned())
 }
 
 /// The value of a setting in the document of `/config`. `None`: it is not set.
@@ -57,8 +68,8 @@ fn shortest_of_models(view: &Value, name: &'static str, key: &str) -> Option<Set
         .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-/// The setting of admission because of which a backend gets no further requests, although none waits in its engine.
-/// `None`: it can get more.
+/// The admission setting that keeps further requests from a backend although none waits in its engine. `None`:
+/// no setting does.
 pub(super) fn limiting_setting(
     sample: &DiagnosisSample,
     settings: &[SettingValue],
@@ -76,7 +87,7 @@ pub(super) fn limiting_setting(
     if limit("admission.max_in_flight").is_some_and(|most| f64::from(gateway.in_flight) >= most) {
         return Some("admission.max_in_flight");
     }
-    // A cache that is nearly full is a good reason.
+    // A threshold close to a full cache is justified.
     let is_low = |most: f64| most < LOW_KV_USAGE && usage >= most;
     limit("admission.max_kv_usage").filter(|most| is_low(*most))?;
     Some("admission.max_kv_usage")

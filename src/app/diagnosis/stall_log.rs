@@ -1,10 +1,10 @@
-//! Logs the start and the end of each period in which streams stall.
+//! Logs the start and the end of each period with stalled streams.
 
 use std::time::Instant;
 use tokenweir_protocol::event_period::EventPeriod;
 
-/// Logs periods in which streams stall: one line when the first stream has stalled, and one line with
-/// the number of stalls after the last one. The metrics and the access log have each stall.
+/// Logs periods with stalled streams: one line when the first stream has stalled, and one line with the number
+/// of stalls after the last. The metrics and the access log contain each stall.
 #[derive(Debug, Default)]
 pub(super) struct StallLog {
     /// Number of stalls of all backends since the start of the gateway, as of the last call of
@@ -16,16 +16,16 @@ pub(super) struct StallLog {
 }
 
 impl StallLog {
-    /// Updates the log with the number of stalled streams of each backend at `now`, and with the
-    /// number of stalls of all backends since the start. Returns whether a period of stalls begins,
-    /// and the number of stalls of a period that has ended. `None`: no period has ended.
+    /// Updates the log with the number of stalled streams of each backend at `now`, and with the number of
+    /// stalls of all backends since the start. Returns whether a period of stalls begins, and the number of
+    /// stalls of a period that has ended. `None`: no period has ended.
     pub(super) fn record(
         &mut self,
         stalled: &[(&str, u32)],
         stall_count: u64,
         now: Instant,
     ) -> (bool, Option<u64>) {
-        // The sum falls when a backend leaves the pool, because its stalls are no longer counted.
+        // The sum falls when a backend leaves the pool, because its stalls no longer count.
         let new = stall_count.saturating_sub(self.stall_count);
         self.stall_count = stall_count;
         let streams: u32 = stalled.iter().map(|(_, streams)| streams).sum();
@@ -36,7 +36,7 @@ impl StallLog {
             let names: Vec<String> = names
                 .map(|(backend, streams)| format!("{backend} {streams}"))
                 .collect();
-            // A stall can end between two calls. Then no stream is stalled now.
+            // A stall can begin and end between two calls, so that no stream is stalled now.
             tracing::warn!(
                 stalls = new,
                 stalled_now = streams,

@@ -1,20 +1,24 @@
-//! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
-//! also ends expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
+//! The background task that samples all backends at a fixed interval and publishes the diagnosis. It also ends
+//! expired drains, and logs verdicts, stalls and the end of each wave of refused requests.
 
 use super::cpu_supply;
-use super::settings::{limiting_setting, set_values};
+use super::reload_changes::ReloadObserver;
+use super::settings::{limiting_setting, served_as, set_values};
 use super::stall_log::StallLog;
 use super::timeline::TimelineObserver;
 use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
+use crate::app::process::starts::ProcessStarts;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
-use tokenweir_api::{ClientSummary, LastMinute, main_client};
+use std::time::Instant;
+use tokenweir_api::{LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
-    GatewayConditions, GatewayObservations, ObservedTtft, RecentCounts, Verdict, VerdictSeverity,
+    GatewayConditions, GatewayObservations, LimitedClient, ObservedTtft, RecentCounts,
+    RecentReload,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -26,70 +30,47 @@ use tokenweir_gateway::telemetry::otel::SpanCounts;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
+use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::StreamPhase;
 use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
-/// What options add to the samples, and what they do with a diagnosis.
-pub(crate) trait DiagnosisHooks: Send + Sync {
-    /// Sets what options know in the samples of the backends, which are in the order of `backends`.
-    fn complete_samples(
-        &self,
-        backends: &[Arc<Backend>],
-        samples: &mut [(BackendId, DiagnosisSample)],
-        now: Instant,
-    );
-
-    /// Sets what options know in the conditions of the gateway.
-    fn complete_conditions(&self, gateway: &mut GatewayConditions, now: Instant);
-
-    /// Acts on a diagnosis. Does not wait.
-    fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
-}
-
 /// The background task that diagnoses the backends.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
-    /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
+    /// The sources of the samples, and the latest diagnosis, which each sample replaces.
     pub(crate) admin: Arc<Admin>,
     /// The options that add to the samples, and that act on a diagnosis.
-    pub(crate) extras: Arc<dyn DiagnosisHooks>,
+    pub(crate) hooks: Vec<Arc<dyn DiagnosisHooks>>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
+    /// The starts of this gateway.
+    pub(crate) starts: Arc<ProcessStarts>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
-/// Number of complete windows of 5 s whose requests count for the verdicts about the whole fleet.
-/// Together with the current window, they cover the last 25 to 30 s.
+/// Number of complete windows of 5 s that count for the verdicts about the whole pool. Together with the
+/// current window, they cover the last 25 to 30 s.
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
-/// Number of the oldest open streams among which hanging ones are searched.
+/// Number of the oldest open streams that are examined for hanging ones.
 const MAX_OLDEST_STREAMS: usize = 64;
-/// A stream without output hangs after this time, if its prompt has fewer than [`MAX_HANGING_PROMPT`] tokens: long
-/// prompts take their time.
+/// Time without output after which a stream with fewer than [`MAX_HANGING_PROMPT`] prompt tokens hangs. Longer
+/// prompts may take longer.
 const HANGING_SECONDS: f64 = 20.0;
 const MAX_HANGING_PROMPT: u64 = 16_000;
 
+/// The name of the fact with the last Xid error of the GPUs.
+const XID: &str = "last Xid error of its GPUs";
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
-/// The diagnosis rules whose condition a single client can cause by too much work.
-const RULES_ABOUT_WORK: [&str; 6] = [
-    "gateway_limit",
-    "shedding",
-    "gateway_queue",
-    "prefill_starvation",
-    "kv_thrashing",
-    "kv_backlog",
-];
-
 impl DiagnosisTask {
-    /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::DIAGNOSIS, move || self.clone().run())
     }
@@ -100,9 +81,10 @@ impl DiagnosisTask {
         let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
         let mut timeline = TimelineObserver::default();
+        let mut reloads = ReloadObserver::default();
         let mut ticks = tokio::time::interval(EVERY);
-        // After a late tick, the next tick comes a full interval later: two samples in direct succession
-        // would be equal.
+        // After a late tick, the next tick follows a full interval later, because two samples in quick
+        // succession would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -110,23 +92,28 @@ impl DiagnosisTask {
             self.admin.proxy.pool.end_expired_drains(now);
             self.admin.recent_requests.log_end_of_refusals(now);
             self.log_stalls(&mut stalls, now);
-            let diagnosis = self.diagnose(&mut diagnoser, now);
-            log.record(&diagnosis, now);
             let wall_time = clock::wall_time();
+            let reload = reloads.observe(&self.admin, now, wall_time);
+            let diagnosis = self.diagnose(&mut diagnoser, reload, now);
+            log.record(&diagnosis, now);
             timeline.observe(&self.admin, &diagnosis, wall_time);
-            self.extras.on_diagnosis(&diagnosis, now, wall_time);
+            for hook in &self.hooks {
+                hook.on_diagnosis(&diagnosis, now, wall_time);
+            }
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
 
-    fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
+    fn diagnose(
+        &self,
+        diagnoser: &mut Diagnoser,
+        reload: Option<RecentReload>,
+        now: Instant,
+    ) -> Diagnosis {
         let ProxyState {
-            pool,
-            admission,
-            open_streams,
-            ..
+            pool, admission, ..
         } = &self.admin.proxy;
-        // The computation of the readiness also logs its changes and the end of panic mode.
+        // Computing the readiness also logs its changes and the end of panic mode.
         let readiness = pool.readiness(now);
         let backends = pool.backends();
         self.request_counters
@@ -144,12 +131,10 @@ impl DiagnosisTask {
         let limits: Vec<&'static str> = limits.collect();
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
-        let backends = readiness.backends.iter().map(|current| {
-            let attempts = self
-                .request_counters
-                .take_attempts(&current.backend.identity.id);
-            fleet_backend(current, attempts, now)
-        });
+        let backends = readiness
+            .backends
+            .iter()
+            .map(|current| self.fleet_backend(current, &samples, now));
         let fleet = FleetObservation {
             backends: backends.collect(),
             counts: recent_counts(&self.admin.recent_requests, now),
@@ -165,16 +150,74 @@ impl DiagnosisTask {
             gateway: self.observe_gateway(now),
             unserved_models: self.request_counters.unserved_models(is_listed),
             unforwarded: self.request_counters.take_unforwarded(),
+            request_ends: self.request_counters.take_ends(),
             settings,
+            main_client: self.main_client(now),
+            limited_client: self.limited_client(now),
             ttft: self.observed_ttft(now),
+            reload,
         };
-        let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
-        let clients = self.admin.recent_requests.clients(open_streams, now);
-        name_main_client(&mut diagnosis, &clients);
-        diagnosis
+        diagnoser.diagnose_gateway(samples, &fleet, now)
     }
 
-    /// The TTFT of the streams of the last minute.
+    /// The client that causes most of the work, or whose retries are a part of it, as a sentence.
+    fn main_client(&self, now: Instant) -> Option<String> {
+        let recent = &self.admin.recent_requests;
+        let minute = recent.last_minute(now).without_scans();
+        let of_work = main_client(&recent.clients(&self.admin.proxy.open_streams, now));
+        let Some(share) = minute.repeated_share() else {
+            return of_work;
+        };
+        let percent = 100.0 * share;
+        let mut sentence = format!(
+            "{percent:.0} % of the requests of the last minute are retries, after the same client had ended an equal one"
+        );
+        if let Some(seconds) = minute.give_up_seconds {
+            sentence = format!("{sentence} after {seconds:.1} s");
+        }
+        if let Some(common) = minute.common.get("client_timeout") {
+            sentence = format!("{sentence}; of those that clients gave up, {common}");
+        }
+        Some(sentence)
+    }
+
+    /// The client of most of the requests that the gateway refused, and its limits in the key file.
+    fn limited_client(&self, now: Instant) -> Option<LimitedClient> {
+        let recent = &self.admin.recent_requests;
+        let clients = recent.clients(&self.admin.proxy.open_streams, now);
+        let all: u64 = clients.iter().map(|client| client.refused).sum();
+        let client = clients.iter().max_by_key(|client| client.refused)?;
+        let mut limits = BTreeMap::new();
+        if let (Some(tenant), Some(keys)) = (&client.tenant, self.admin.proxy.access.keys()) {
+            limits = keys.set_limits(Some(tenant));
+        }
+        let own = format!(".keys[{}].", client.key.as_deref().unwrap_or_default());
+        limits.retain(|path, _| !path.contains(".keys[") || path.contains(&own));
+        (client.refused > 0 && 2 * client.refused > all).then(|| LimitedClient {
+            name: client.name(),
+            limits,
+            refused_share: client.refused as f64 / all as f64,
+        })
+    }
+
+    /// The backend as a part of the fleet, with the last Xid error of its GPUs.
+    fn fleet_backend(
+        &self,
+        current: &BackendAvailability,
+        samples: &[(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) -> FleetBackend {
+        let id = &current.backend.identity.id;
+        let attempts = self.request_counters.take_attempts(id);
+        let mut observed = fleet_backend(current, attempts, now);
+        let sample = samples.iter().find(|(known, _)| known == id);
+        let xid = sample.and_then(|(_, sample)| sample.gpus?.last_xid);
+        let fact = xid.map(|code| (XID, format!("{code:.0}")));
+        observed.facts.extend(fact);
+        observed
+    }
+
+    /// The TTFT of the streams in the last minute.
     fn observed_ttft(&self, now: Instant) -> Option<ObservedTtft> {
         let minute = self.admin.recent_requests.last_minute(now);
         minute.ttft.map(|ttft| ObservedTtft {
@@ -199,11 +242,13 @@ impl DiagnosisTask {
         });
         let mut samples: Vec<_> = samples.collect();
         self.add_hanging_streams(&mut samples, now);
-        self.extras.complete_samples(backends, &mut samples, now);
+        for hook in &self.hooks {
+            hook.complete_samples(backends, &mut samples, now);
+        }
         samples
     }
 
-    /// Adds the streams that have had no output for long, although their prompts are short.
+    /// Adds the streams that have had no output for a long time although their prompts are short.
     fn add_hanging_streams(&self, samples: &mut [(BackendId, DiagnosisSample)], now: Instant) {
         let open = &self.admin.proxy.open_streams;
         for stream in open.snapshot(MAX_OLDEST_STREAMS, now).oldest {
@@ -226,8 +271,9 @@ impl DiagnosisTask {
         }
     }
 
-    /// Returns the models that no backend can serve now and for which requests wait.
+    /// Returns the models for which requests wait and that no backend can serve now.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
+        let view = self.admin.configuration.view();
         let waiting = self.admin.proxy.admission.waiting_models().into_iter();
         let awaited = waiting.filter_map(
             |WaitingModel {
@@ -238,9 +284,11 @@ impl DiagnosisTask {
                 let seconds = now
                     .saturating_duration_since(without_backend_since?)
                     .as_secs_f64();
+                let served_as = model.as_ref().and_then(|name| served_as(&view, name));
                 let model =
                     model.map_or_else(|| "any model".to_owned(), |name| format!("`{name}`"));
                 Some(AwaitedModel {
+                    served_as,
                     model,
                     requests,
                     seconds,
@@ -296,24 +344,29 @@ impl DiagnosisTask {
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
             versions_taken_out: Vec::new(),
+            starts: self.starts.recent(clock::wall_time()),
             connected_gateways: 0,
         };
-        self.extras.complete_conditions(&mut conditions, now);
+        for hook in &self.hooks {
+            hook.complete_conditions(&mut conditions, now);
+        }
         conditions
     }
 }
 
-/// Number of requests whose clients got no answer, or got it slowly. Requests can count twice. Requests that clients
-/// sent wrongly, and answers that end at a limit, do not count.
+/// Number of requests whose clients got no answer, or got it slowly. A request can count twice. Invalid
+/// requests of clients, and answers that end at a limit, do not count.
 fn harmed_requests(counts: &LastMinute) -> u64 {
     let answers = &counts.answers;
     let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
     unanswered + counts.slow.values().sum::<u64>()
 }
 
-/// Returns the counts of the requests that ended in the last 25 to 30 s.
+/// Returns the counts of requests that ended in the last 25 to 30 s.
 fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
-    let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
+    let counts = recent_requests
+        .last_windows(FLEET_WINDOWS, now)
+        .without_scans();
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
     let harmed = harmed_requests(&counts);
@@ -330,6 +383,8 @@ fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
         client_errors: counts.backend_client_errors,
+        error_sources: counts.error_sources,
+        common: recent_requests.last_minute(now).common,
     }
 }
 
@@ -350,6 +405,7 @@ fn fleet_backend(
         .filter(|model| model.parent.is_none());
     FleetBackend {
         id: backend.identity.id.clone(),
+        host: backend.identity.address.host_and_port().0,
         models: models.map(|model| model.id.clone()).collect(),
         state: *availability,
         is_up: *is_up,
@@ -372,7 +428,7 @@ fn root_of(model: &ServedModel) -> Option<String> {
     Some(root.chars().take(MAX_ROOT_CHARACTERS).collect())
 }
 
-/// Returns how the engine of a backend was started, as far as the gateway knows it.
+/// Returns the start options of a backend's engine, as far as the gateway knows them.
 fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
     let model = state.models().iter().find(|model| model.parent.is_none());
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
@@ -422,6 +478,7 @@ fn sample_backend(
         most_running: backend.load.estimator.most_running(),
         pending: pending.pending,
         pending_tokens: pending.backlog,
+        held_tokens: pending.tokens,
         overdue_seconds: backend.standstill_seconds(now),
         engine_switches: backend.load.engine_switches(),
         connects: connects.count,
@@ -432,8 +489,8 @@ fn sample_backend(
         counts: *counts,
         ..GatewayObservations::default()
     };
-    // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
-    // diagnosis does not judge it.
+    // A backend that is asleep, paused, drained or of weight 0 gets no requests on purpose, so the diagnosis
+    // does not judge it.
     let is_up = state.is_serving() && backend.weight() > 0;
     DiagnosisSample {
         is_up,
@@ -443,8 +500,7 @@ fn sample_backend(
     }
 }
 
-/// Computes a hash of the model names of a backend. The order of the models does not change the
-/// hash.
+/// Computes a hash of the model names of a backend, independent of their order.
 fn model_set(models: &[ServedModel]) -> u64 {
     let hash = |model: &ServedModel| {
         let mut hasher = DefaultHasher::new();
@@ -454,23 +510,9 @@ fn model_set(models: &[ServedModel]) -> u64 {
     models.iter().map(hash).fold(0, u64::wrapping_add)
 }
 
-/// If one client causes most of the work, adds a sentence about it to the causes of the verdicts of
-/// [`RULES_ABOUT_WORK`].
-fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
-    let Some(sentence) = main_client(ranked) else {
-        return;
-    };
-    let is_about_work = |verdict: &&mut Verdict| {
-        verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
-    };
-    let about_work = diagnosis.verdicts.iter_mut().filter(is_about_work);
-    about_work.for_each(|verdict| verdict.add_to_cause(&sentence));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::largest_clients;
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
@@ -501,39 +543,5 @@ mod tests {
             latest.known_verdicts().get(&("gpu-0", "kv_thrashing")),
             Some(&false)
         );
-    }
-
-    #[test]
-    fn verdicts_about_work_name_the_main_client() {
-        let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
-            verdict: name.into(),
-            cause: cause.map(Into::into),
-            ..Verdict::default()
-        };
-        let mut diagnosis = Diagnosis {
-            verdicts: vec![
-                verdict("shedding", Some("every backend is full")),
-                verdict("kv_thrashing", None),
-                verdict("backend_down", Some("refused")),
-            ],
-            ..Diagnosis::default()
-        };
-        let client = |address: &str, prompt_tokens| ClientSummary {
-            address: Some(address.to_owned()),
-            prompt_tokens,
-            ..ClientSummary::default()
-        };
-        name_main_client(
-            &mut diagnosis,
-            &largest_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
-        );
-        let causes: Vec<_> = diagnosis
-            .verdicts
-            .iter()
-            .map(|it| it.cause.as_deref())
-            .collect();
-        let sentence = "72 % of the prompt tokens of the last minute are of client 10.0.0.2";
-        let both = format!("every backend is full; {sentence}");
-        assert_eq!(causes, [Some(&*both), Some(sentence), Some("refused")]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the timeline shows, from the state of the gateway.
+//! Derives the marks of the timeline from the state of the gateway.
 
 use crate::admin::{Admin, unix_seconds};
 use std::collections::BTreeMap;
@@ -10,18 +10,18 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::status::ConfigReloadStatus;
 
-/// Finds what changed since the previous diagnosis.
+/// Finds the changes since the previous diagnosis.
 #[derive(Default)]
 pub(super) struct TimelineObserver {
     /// The last known version of the engine of each backend.
     versions: BTreeMap<BackendId, Arc<str>>,
-    /// Numbers of reloads that succeeded and that failed.
+    /// Numbers of successful and failed reloads.
     reloaded: u64,
     failed: u64,
 }
 
 impl TimelineObserver {
-    /// Adds what changed to the timeline of the gateway.
+    /// Adds the changes to the timeline of the gateway.
     pub(super) fn observe(&mut self, admin: &Admin, diagnosis: &Diagnosis, now: SystemTime) {
         let backends = admin.proxy.pool.backends();
         let is_problem = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
@@ -39,7 +39,7 @@ impl TimelineObserver {
         for backend in backends {
             let id = &backend.identity.id;
             let before = self.versions.remove(id);
-            // While an engine starts, its version is not known.
+            // The version of a starting engine is not known.
             let known = backend.health.state().version.clone();
             let Some(version) = known.or(before.clone()) else {
                 continue;

@@ -5,19 +5,19 @@ use std::mem;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
 
-/// Logs verdicts: one line when a verdict begins and one when it ends. A verdict of the severity *info*
-/// is not logged: another line already reports the action that caused it, such as a drain.
+/// Logs verdicts: one line when a verdict begins and one when it ends. Verdicts of the severity *info* are not
+/// logged, because another line already reports the action that caused them, such as a drain.
 #[derive(Debug, Default)]
 pub(super) struct VerdictLog {
-    /// The times at which the current verdicts began, by the names of their rule and of their backend.
+    /// The times at which the current verdicts began, by the names of rule and backend.
     active: BTreeMap<(String, String), Instant>,
 }
 
-/// Maximum number of log lines for verdicts that begin, and for verdicts that end, at one
-/// evaluation. One further line counts the rest.
+/// Maximum number of log lines per evaluation for verdicts that begin, and separately for verdicts that end.
+/// One further line counts the rest.
 const MAX_LINES: usize = 10;
 
-/// Numbers of verdicts that began and that ended between two diagnoses.
+/// Numbers of verdicts that began and ended between two diagnoses.
 #[derive(Debug, PartialEq)]
 pub(super) struct VerdictChanges {
     begun: usize,

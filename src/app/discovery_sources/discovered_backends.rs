@@ -5,22 +5,20 @@ use std::sync::Mutex;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::watch;
 
-/// The last result of a discovery source. The default settings of its `discovery` entry are not applied
-/// to the backends yet.
+/// The last result of a discovery source. The default settings of its `discovery` entry have not been applied
+/// yet.
 pub(super) struct DiscoveredBackends {
     /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,
     /// Why the source cannot be read now. `None`: the source can be read.
     problem: Mutex<Option<String>>,
-    /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
+    /// Signals each new result to [`DiscoverySources`](super::DiscoverySources).
     change_sender: watch::Sender<()>,
 }
 
-// === impl DiscoveredBackends ===
-
 impl DiscoveredBackends {
-    /// Creates the result of a source. `backends` is the result of an earlier task of the source.
-    /// `None`: there is no result yet.
+    /// Creates the result of a source. `backends`: the result of an earlier task of the source. `None`: no
+    /// result yet.
     pub(super) fn new(
         backends: Option<Vec<BackendConfig>>,
         change_sender: watch::Sender<()>,

@@ -11,7 +11,7 @@ use tokenweir_discovery::dns_watcher::DnsWatcher;
 /// Time from the end of one DNS query to the start of the next one.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Publishes the backends of the DNS name each time they change, until the future is dropped.
+/// Publishes the backends of the DNS name after each change, until the future is dropped.
 pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBackends) {
     let query = match (settings.dns_host(), &settings.srv) {
         (Some((name, port)), _) => DnsQuery::Host {
@@ -19,7 +19,7 @@ pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBac
             port,
         },
         (_, Some(name)) => DnsQuery::Service { name: name.clone() },
-        // Cannot happen: validation of the configuration requires a target.
+        // Cannot happen, because the validation of the configuration requires a target.
         _ => return,
     };
     let message = "no DNS name server: no backends discovered, retrying";

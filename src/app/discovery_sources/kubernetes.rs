@@ -6,8 +6,7 @@ use super::result_publisher::{publish_changes, retry_until_open};
 use tokenweir_discovery::kubernetes::ServiceWatcher;
 use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 
-/// Publishes the backends of a Service or `InferencePool` each time they change, until the future is
-/// dropped.
+/// Publishes the backends of a Service or `InferencePool` after each change, until the future is dropped.
 pub(super) async fn watch(config: &KubernetesConfig, discovered: &DiscoveredBackends) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
     let open = || ServiceWatcher::new(config.clone());

@@ -1,9 +1,8 @@
-//! The running discovery sources and the last result of each.
+//! The running discovery sources and their last results.
 //!
-//! A reload keeps the result of a source if the source still has the same
-//! [target](is_same_target), even if its other settings changed. The backends of removed sources
-//! stay while a source that the same reload adds has no result yet: a slow name server must not
-//! empty the pool.
+//! A reload keeps the result of a source if its [target](is_same_target) is unchanged, even if its other
+//! settings have changed. If the same reload adds a source, the backends of removed sources stay until the new
+//! source has a result, so that a slow name server cannot empty the pool.
 
 mod discovered_backends;
 #[cfg(feature = "dns")]
@@ -22,12 +21,11 @@ use std::time::Duration;
 use task::DiscoveryTask;
 use tokio::sync::watch;
 
-/// The running sources of one configuration. The task of a source ends when the last
-/// `DiscoverySources` that contains the source is dropped.
+/// The running sources of one configuration. Dropping the last `DiscoverySources` with a source ends its task.
 pub(crate) struct DiscoverySources {
     configured: Vec<ConfiguredSource>,
-    /// Backends that reloads have replaced. They stay in the pool while a new source has no result:
-    /// see [`DiscoverySources::is_awaiting_results`].
+    /// Backends that reloads have replaced. They stay in the pool while a new source has no result, as
+    /// [`DiscoverySources::is_awaiting_results`] says.
     replaced: Vec<ReplacedBackends>,
     /// Notified when a discovery source has a new result.
     changes: watch::Receiver<()>,
@@ -38,7 +36,7 @@ pub(crate) struct DiscoverySources {
 struct ConfiguredSource {
     settings: DiscoveryConfig,
     task: Arc<DiscoveryTask>,
-    /// Whether a reload added the source. `false`: the gateway started with the source.
+    /// Whether a reload added the source. `false`: the source exists since the start of the gateway.
     is_new: bool,
 }
 
@@ -47,12 +45,10 @@ struct ConfiguredSource {
 enum ReplacedBackends {
     /// The settings and the last result of a removed source.
     Source(Box<DiscoveryConfig>, Vec<BackendConfig>),
-    /// The `backends` of the configuration before the reload. They stay in use only while neither
-    /// the new configuration nor a source has a backend.
+    /// The `backends` of the configuration before the reload. They stay in use while neither the new
+    /// configuration nor a source has a backend.
     Configured(Vec<BackendConfig>),
 }
-
-// === impl DiscoverySources ===
 
 impl DiscoverySources {
     /// Starts the configured discovery sources. Must be called inside a Tokio runtime.
@@ -122,8 +118,8 @@ impl DiscoverySources {
         }
     }
 
-    /// Creates the source with these settings. If `self` has a source with the same target, the
-    /// created source takes over its task.
+    /// Creates the source with these settings. A source of `self` with the same target passes its task to the
+    /// created source.
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
         let is_it = |source: &&ConfiguredSource| is_same_target(&source.settings, settings);
         let previous = self.configured.iter().find(is_it);
@@ -154,7 +150,7 @@ impl DiscoverySources {
         }
     }
 
-    /// Waits until every source has a result, at most for `timeout`.
+    /// Waits until every source has a result, but not longer than `timeout`.
     pub(crate) async fn wait_for_all_sources(&mut self, timeout: Duration) {
         let all_results = async {
             while self.configured.iter().any(|source| !source.has_results()) {
@@ -164,8 +160,8 @@ impl DiscoverySources {
         let _ = tokio::time::timeout(timeout, all_results).await;
     }
 
-    /// Waits until every source that a reload added has a result, at most for `timeout`. Returns
-    /// whether each of them has a result.
+    /// Waits until every source that a reload added has a result, but not longer than `timeout`. Returns
+    /// whether all of them have one.
     pub(crate) async fn wait_for_new_sources(&mut self, timeout: Duration) -> bool {
         let new_results = async {
             while self.is_awaiting_results() {
@@ -177,7 +173,7 @@ impl DiscoverySources {
 
     /// Waits until a source has a new result.
     pub(crate) async fn changed(&mut self) {
-        // Cannot fail: `self` owns a sender of the channel.
+        // Cannot fail, because `self` owns a sender of the channel.
         let _ = self.changes.changed().await;
     }
 
@@ -195,9 +191,9 @@ impl DiscoverySources {
             .find_map(|source| source.task.discovered.problem())
     }
 
-    /// Returns all backends: the `backends` of `config`, the discovered backends and, while a new
-    /// source has no result, the replaced backends. If several backends have the same URL or the
-    /// same name, only the first of them is included.
+    /// Returns all backends: the `backends` of `config`, the discovered backends and, while a new source has no
+    /// result, the replaced backends. Of several backends with the same URL or name, only the first is
+    /// included.
     pub(crate) fn backends(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = config.backends.clone();
         for source in &self.configured {
@@ -240,25 +236,21 @@ fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = Bac
     }
 }
 
-// === impl ConfiguredSource ===
-
 impl ConfiguredSource {
     fn has_results(&self) -> bool {
         self.task.discovered.get().is_some()
     }
 }
 
-// === impl ReplacedBackends ===
-
 impl ReplacedBackends {
-    /// Whether these backends are the result of a source with the target of these settings.
+    /// Whether these backends are the result of a source with the same target as `settings`.
     fn reads_from(&self, settings: &DiscoveryConfig) -> bool {
         matches!(self, Self::Source(own, _) if is_same_target(own, settings))
     }
 }
 
-/// Whether two sources have the same target: their `file`, `kubernetes`, `dns` and `srv`, of which one is
-/// set. Such sources have the same result.
+/// Whether two sources have the same target, and so the same result. The target is the one of `file`,
+/// `kubernetes`, `dns` and `srv` that is set.
 fn is_same_target(a: &DiscoveryConfig, b: &DiscoveryConfig) -> bool {
     (&a.file, &a.kubernetes, &a.dns, &a.srv) == (&b.file, &b.kubernetes, &b.dns, &b.srv)
 }

@@ -12,9 +12,9 @@ use tokenweir_discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 /// of the Kubernetes API.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds, because the file with the credentials or with the name
+/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds, because the file with the credentials or the name
 /// servers may be created later. Logs the first failure as an error with the text `message`, and further
-/// failures at debug level. `discovered` reports the first failure as its problem until `open` succeeds.
+/// failures at debug level. Until `open` succeeds, `discovered` reports the first failure as its problem.
 pub(super) async fn retry_until_open<T, E: Error, F>(
     message: &str,
     discovered: &DiscoveredBackends,

@@ -8,18 +8,15 @@ use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_net::supervise::{self, SupervisedTask};
 use tokio::sync::watch;
 
-/// The task of a discovery source. If a reload does not change the target of the source, the sources of
-/// both configurations share the task.
+/// The task of a discovery source. If a reload does not change the target, the sources of both configurations
+/// share the task.
 pub(super) struct DiscoveryTask {
     pub(super) discovered: Arc<DiscoveredBackends>,
     _task: SupervisedTask,
 }
 
-// === impl DiscoveryTask ===
-
 impl DiscoveryTask {
-    /// Starts the task of a source. `backends`: the result of the task that this task replaces.
-    /// `None`: no result yet.
+    /// Starts the task of a source. `backends`: the result of the task that it replaces. `None`: no result yet.
     pub(super) fn start(
         settings: &DiscoveryConfig,
         backends: Option<Vec<BackendConfig>>,

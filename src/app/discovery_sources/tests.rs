@@ -4,7 +4,7 @@ use super::*;
 use crate::config::tests::parse;
 use tokenweir_net::testing::TempFolder;
 
-/// Time limit for the first results. A source reads an existing file well within this time.
+/// Time limit for the first results. A source reads an existing file in much less time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Parses a configuration with these `backends` and `discovery` entries. `FOLDER` in an entry is
@@ -124,8 +124,8 @@ async fn replaced_backends_stay_until_results_come() {
         "a source that is configured again has its new settings"
     );
     folder.write("two", "[{ url: 'http://b:1' }]");
-    // In a loop, because the restored source for the file `one` reports changes through the same
-    // channel, too.
+    // The loop is necessary because the restored source for the file `one` also reports changes through this
+    // channel.
     while backend_urls(&sources, &three) == ["http://a:1"] {
         sources.changed().await;
     }

@@ -1,4 +1,5 @@
-//! The options of the access of clients: tokens of issuers, and limits over all gateways and restarts.
+//! The options that control the access of clients: tokens of issuers, and limits that all gateways share and
+//! that survive restarts.
 
 use super::BackendOptions;
 use crate::app::error::{ApplicationError, in_part};
@@ -9,30 +10,20 @@ use tokenweir_gateway::status::StatusSource;
 use tokenweir_jwt::{self as jwt, GrantContext, TokenVerifier};
 use tokenweir_net::supervise::SupervisedTask;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::access::QuotaScope;
 use tokenweir_shared_limits::{self as shared_limits, SharedLimits};
 
 /// The options that decide what a client may use.
 pub(super) struct AccessExtras {
     /// Checks the tokens of clients. `None`: no issuer is configured.
     tokens: Option<Arc<TokenVerifier>>,
-    /// `None`: each gateway counts limits by itself, until it restarts.
+    /// Shared limits. `None`: each gateway counts limits by itself, until it restarts.
     limits: Option<RunningLimits>,
 }
 
-/// Limits over all gateways and restarts, and their task.
+/// The shared limits, and their task.
 struct RunningLimits {
     limits: Arc<SharedLimits>,
     task: Mutex<Option<SupervisedTask>>,
-}
-
-/// Whether all gateways count limits together.
-pub(in crate::app) fn quota_scope(config: &Config) -> QuotaScope {
-    if config.peer_exchange.url.is_some() {
-        QuotaScope::Shared
-    } else {
-        QuotaScope::Gateway
-    }
 }
 
 impl AccessExtras {
@@ -61,7 +52,7 @@ impl AccessExtras {
         ]
     }
 
-    /// Stores the used limits, after the last request.
+    /// Stores the used parts of limits, after the last request.
     pub(super) async fn shutdown(&self) {
         let Some(running) = &self.limits else { return };
         let task = lock(&running.task).take();

@@ -1,9 +1,8 @@
-//! Limits the number of lines in the process log. Without a limit, a backend, another gateway, a client
-//! or a collector could cause a line with each message that it sends.
+//! Limits the number of lines in the process log. Without a limit, a backend, another gateway, a client or a
+//! collector could cause a line with each of its messages.
 //!
-//! Each kind of line has its own limit. A kind is the place in the source code that writes the line,
-//! together with the backend that the line names. The next written line of a kind states how many lines
-//! of the kind were left out.
+//! Each kind of line has its own limit. The kind is the place in the source code that writes the line, together
+//! with the backend that the line names. The next written line of a kind states the number of omitted lines.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,26 +18,26 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Layer of the `tracing` subscriber that leaves out the log lines of a kind above its limit.
+/// Layer of the `tracing` subscriber that omits the log lines of a kind above its limit.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit {
     budgets: Mutex<HashMap<LineKind, LineBudget>>,
 }
 
-/// The kind of a log line: the place in the source code that writes the line, and the backend that
-/// the line names. Empty: it names no backend.
+/// The kind of a log line: the place in the source code that writes it, and the backend that it names. Empty:
+/// no backend.
 type LineKind = (Identifier, String);
 
 /// The number of log lines of one kind that may still be written.
 #[derive(Debug)]
 struct LineBudget {
     lines: u32,
-    /// When `lines` last grew, by one for each passed [`REFILL_INTERVAL`].
+    /// When `lines` was last refilled, by one for each passed [`REFILL_INTERVAL`].
     refilled_at: Instant,
     omitted: u64,
 }
 
-/// Writes a log line, with the number of lines of its kind that were left out before it.
+/// Writes a log line with the number of omitted lines of its kind.
 pub(super) struct LimitedWriter<W> {
     pub(super) inner: W,
     pub(super) is_json: bool,
@@ -48,18 +47,18 @@ pub(super) struct LimitedWriter<W> {
 const BURST: u32 = 20;
 /// Time after which one more log line of the same kind can be written.
 const REFILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of kinds of log lines with a budget of their own. All further kinds from the same
-/// place in the source code share one budget.
+/// Maximum number of kinds with a budget of their own. All further kinds from the same place in the source code
+/// share one budget.
 const MAX_KINDS: usize = 4_096;
 
 thread_local! {
-    /// Number of log lines that were left out before the line that this thread writes now.
+    /// Number of lines that were omitted before the line that this thread writes now.
     static OMITTED: Cell<u64> = const { Cell::new(0) };
 }
 
 impl LineLimit {
-    /// Takes one line from the budget of its kind. Returns the number of lines of the kind that
-    /// were left out since the last written one. `None`: this line must be left out.
+    /// Takes one line from the budget of its kind. Returns the number of lines of the kind that were omitted
+    /// since the last written one. `None`: this line must be omitted.
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
@@ -78,8 +77,8 @@ impl LineLimit {
 }
 
 impl LineBudget {
-    /// Takes one line from this budget. Returns the number of lines that were left out since the
-    /// last written one. `None`: the budget is empty, and the line must be left out.
+    /// Takes one line from this budget. Returns the number of lines that were omitted since the last written
+    /// one. `None`: the budget is empty, and the line must be omitted.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.refilled_at);
         let refills = u32::try_from(elapsed.as_secs() / REFILL_INTERVAL.as_secs());
@@ -99,7 +98,7 @@ impl LineBudget {
 impl<S: Subscriber> Layer<S> for LineLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // At the levels debug and trace no line is left out.
+        // Lines of the levels debug and trace are never omitted.
         if *metadata.level() > Level::INFO {
             return true;
         }

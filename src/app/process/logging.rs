@@ -1,6 +1,5 @@
-//! Starts the two logs of the gateway: the process log on standard error and the access log on
-//! standard output. A separate thread writes each of them. If the reader of a log is too slow,
-//! lines are dropped and requests are not delayed.
+//! Starts the two logs of the gateway: the process log on standard error and the access log on standard output.
+//! Each has a writer thread. If the reader of a log is too slow, lines are dropped and no request is delayed.
 
 use super::line_limit::{LimitedWriter, LineLimit};
 use crate::config::{LogConfig, LogFormat, LogLevel};
@@ -16,8 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-/// The writers of the process log and the access log. Both logs are flushed when the value is
-/// dropped.
+/// The writers of the process log and the access log. Dropping this value flushes both logs.
 pub(crate) struct LogWriters {
     /// Whether the process log is in JSON.
     pub(crate) is_json: bool,
@@ -33,7 +31,7 @@ pub(crate) struct LogWriters {
 struct AccessLogWriter {
     /// Whether the access log is in JSON.
     is_json: bool,
-    /// Maximum lines per second of routine requests: see [`AccessLog::new`]. `None`: no limit.
+    /// Maximum lines per second for routine requests, as in [`AccessLog::new`]. `None`: no limit.
     per_second: Option<u32>,
     writer: NonBlockingWriter,
 }
@@ -70,7 +68,7 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
         .with(filter)
         .with(LineLimit::default())
         .with(format);
-    // `try_init` fails at a second start in one process. The first subscriber then stays active.
+    // At a second start in one process, `try_init` fails, and the first subscriber stays active.
     let _ = subscriber.try_init();
     let (writer, access_guard) =
         NonBlockingWriter::start("access log", BufWriter::new(std::io::stdout()));
@@ -89,13 +87,13 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     }
 }
 
-/// Builds the filter for a log level. The events of the `kube` crate are disabled, because it logs
-/// every failed call of the Kubernetes API. The discovery source logs the first failure.
+/// Builds the filter for a log level. Events of the `kube` crate are disabled, because it logs every failed
+/// call of the Kubernetes API. The discovery source itself logs the first failure.
 fn level_filter(level: LogLevel) -> EnvFilter {
     EnvFilter::new(format!("warn,kube=off,tokenweir={}", level.as_str()))
 }
 
-/// Installs a hook that writes panics to the process log once the log has started.
+/// Installs a hook that writes panics to the process log, once the log has started.
 pub(crate) fn install_panic_hook() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -107,9 +105,9 @@ pub(crate) fn install_panic_hook() {
     }));
 }
 
-/// Logs a panic. The message is logged only if it is a string literal of the program: a message
-/// that is formatted at run time may quote a prompt or a key. For example, a string index inside a
-/// multi-byte character panics with a message that quotes the string.
+/// Logs a panic. The message is logged only if it is a string literal of the program, because a message
+/// formatted at run time may quote a prompt or a key. For example, a string index inside a multi-byte character
+/// panics with a message that quotes the string.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map(ToString::to_string);
     let message = panic.payload().downcast_ref::<&'static str>();
@@ -133,16 +131,14 @@ impl LogWriters {
         let handle = self.level_filter.clone();
         move |level| {
             if let Some(handle) = &handle {
-                // `reload` fails only if the subscriber is dropped, and it lives as long as the
-                // process.
+                // `reload` fails only if the subscriber is dropped, which lives as long as the process.
                 let _ = handle.reload(level_filter(level));
             }
         }
     }
 
-    /// Creates the sink that writes a line to the access log for each request. Also returns the writer
-    /// of the lines, which counts them. `has_keys`: clients need API keys. `None`: the access log is
-    /// disabled.
+    /// Creates the sink that writes a line to the access log for each request. Also returns the writer, which
+    /// counts the lines. `has_keys`: clients need API keys. `None`: the access log is disabled.
     pub(crate) fn access_log(&self, has_keys: bool) -> Option<(AccessLog, NonBlockingWriter)> {
         let AccessLogWriter {
             is_json,

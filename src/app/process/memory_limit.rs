@@ -11,11 +11,11 @@ pub(crate) fn available_bytes() -> Option<usize> {
     cgroup.into_iter().chain(machine).min()
 }
 
-/// Finds the lowest memory limit of the cgroups of a process and of their ancestors, in bytes.
-/// `None`: there is no limit. `groups` is the content of `/proc/self/cgroup`. `root` is the mount
-/// point of cgroup v2, or the directory that contains the mount point of the v1 memory controller.
-/// In a container, `groups` may contain the path of the cgroup on the host. This path does not
-/// exist in the container, so the limits of its existing ancestors apply.
+/// Finds the lowest memory limit of the cgroups of a process and of their ancestors, in bytes. `None`: no
+/// limit. `groups` is the content of `/proc/self/cgroup`. `root` is the mount point of cgroup v2, or the
+/// directory that contains the mount point of the v1 memory controller. In a container, `groups` may contain
+/// the path of the cgroup on the host. This path does not exist in the container, so the limits of its existing
+/// ancestors apply.
 fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     let limits = groups.lines().filter_map(|line| {
         let (_, controllers_and_path) = line.split_once(':')?;
@@ -44,8 +44,7 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     limits.min()
 }
 
-/// Reads the memory of the machine in bytes from the content of `/proc/meminfo`. `None`: the
-/// content has another form.
+/// Reads the memory of the machine in bytes from the content of `/proc/meminfo`. `None`: unknown format.
 fn machine_memory(meminfo: &str) -> Option<usize> {
     let line = meminfo
         .lines()

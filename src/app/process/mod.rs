@@ -5,4 +5,5 @@ mod line_limit;
 pub(crate) mod logging;
 pub(crate) mod memory_limit;
 pub(crate) mod signals;
+pub(crate) mod starts;
 pub(crate) mod systemd;

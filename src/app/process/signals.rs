@@ -1,5 +1,5 @@
-//! Handles signals: the first SIGTERM, SIGINT or SIGQUIT starts the drain, the second exits at once, and
-//! SIGHUP reloads the configuration. SIGUSR1 opens the files again, as programs that rotate files expect.
+//! Handles signals. The first SIGTERM, SIGINT or SIGQUIT starts the drain, and the second exits at once. SIGHUP
+//! reloads the configuration. SIGUSR1 reopens the log files, as log rotation programs expect.
 
 use std::future::Future;
 use std::io;
@@ -7,12 +7,12 @@ use tokenweir_gateway::telemetry::reopen_files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Handles SIGTERM, SIGINT and SIGQUIT from this call on. The returned future completes at the first of them. A
-/// second one ends the process at once, and so does the first one if the future was dropped. Handles SIGUSR1
-/// and SIGUSR2 too.
+/// Handles SIGTERM, SIGINT and SIGQUIT from this call on. The returned future completes at the first of them.
+/// The second one ends the process at once, and so does the first one if the future was dropped. Also handles
+/// SIGUSR1 and SIGUSR2.
 ///
-/// Must be called inside a Tokio runtime. The call is separate from the first poll of the future, so
-/// that a signal at the start of the gateway does not end the process without a drain.
+/// Must be called inside a Tokio runtime. Handling begins before the first poll of the future, so that a signal
+/// at the start of the gateway does not end the process without a drain.
 pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
     reopen_files_on_sigusr1();
     let (sender, receiver) = oneshot::channel();
@@ -40,13 +40,13 @@ pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-/// Handles SIGUSR1 and SIGUSR2 from this call on, which would end the process otherwise.
+/// From this call on, handles SIGUSR1 and SIGUSR2, which would end the process by default.
 fn reopen_files_on_sigusr1() {
     let listeners = signal(SignalKind::user_defined1())
         .and_then(|reopen| Ok((reopen, signal(SignalKind::user_defined2())?)));
     match listeners {
         Ok((mut reopen, unused)) => drop(tokio::spawn(async move {
-            // The handler of SIGUSR2 exists so that the signal has no effect.
+            // This handler only prevents SIGUSR2 from ending the process.
             let _unused = unused;
             while reopen.recv().await.is_some() {
                 tracing::info!("SIGUSR1: the files are opened again before their next line");
@@ -57,15 +57,14 @@ fn reopen_files_on_sigusr1() {
     }
 }
 
-/// Receives every SIGTERM, SIGINT and SIGQUIT that the process gets after the construction of this value.
+/// Receives every SIGTERM, SIGINT and SIGQUIT after the construction of this value.
 struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
 }
 
-/// Receives every SIGHUP that the process gets after the construction of this value. `None`: SIGHUP
-/// cannot be received.
+/// Receives every SIGHUP after the construction of this value. `None`: SIGHUP cannot be received.
 pub(crate) struct SighupListener(Option<Signal>);
 
 impl SighupListener {

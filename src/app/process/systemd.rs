@@ -22,9 +22,9 @@ pub(crate) fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Sends watchdog notifications at half the interval of `WATCHDOG_USEC`, until the future is dropped.
-/// The future runs on the threads of the Tokio runtime: if they hang, the notifications stop, and
-/// systemd restarts the gateway. Sends nothing if the watchdog is not enabled.
+/// Sends watchdog notifications at half the interval of `WATCHDOG_USEC`, until the future is dropped. The
+/// future runs on the threads of the Tokio runtime. So if they hang, the notifications stop, and systemd
+/// restarts the gateway. Sends nothing if the watchdog is not enabled.
 pub(crate) async fn run_watchdog() {
     let Some(timeout) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! `tokenweir check`: validates a configuration file and reports its mistakes, or rewrites files of an earlier
+//! `tokenweir check`: validates a configuration file and reports its mistakes, or upgrades files of an earlier
 //! version.
 
 mod upgrade;
@@ -55,7 +55,6 @@ Exit code: 0 the gateway can start with the file, 1 the file is valid and this m
 that it names, 2 invalid arguments, 64 the file has mistakes. Of several files, the highest code counts. \
 --upgrade: 0 the changed file is valid, 1 it is, and a person has to change what the messages name, 64 it has mistakes.";
 
-/// Runs `tokenweir check`.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let code = |file: &PathBuf| {
         if args.upgrade {

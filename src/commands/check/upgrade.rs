@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Shows how a file changes, and writes it if `is_written`. Returns the exit code.
+/// Shows the changes of a file, and writes it if `is_written`. Returns the exit code.
 pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     let upgraded = match upgrade_file(file) {
         Ok(upgraded) => upgraded,
@@ -23,7 +23,7 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     for note in &notes {
         eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
     }
-    // A file with mistakes can have a secret in a wrong place, which its diff would show.
+    // In a file with mistakes, a secret may be in a wrong place, and the diff would show it.
     if has_mistakes(&upgraded, file) {
         return EXIT_USAGE;
     }
@@ -41,10 +41,10 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     if notes.is_empty() { 0 } else { EXIT_FAILURE }
 }
 
-/// Replaces the text of a file, which keeps its mode. The file has the old or the new text at any time, also if the
-/// disk is full.
+/// Replaces the text of a file, and keeps its mode. At any time, even if the disk is full, the file has either
+/// the old or the new text.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // A symbolic link stays one.
+    // A symbolic link must remain one.
     let file = fs::canonicalize(file)?;
     let mut new = OsString::from(&file);
     new.push(".new");
@@ -61,7 +61,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Whether the changed file is a configuration with mistakes, which are printed.
+/// Whether the changed file is a configuration with mistakes. Prints them.
 fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
     if upgraded.kind != UpgradedKind::Configuration {
         return false;
@@ -76,7 +76,8 @@ fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
     true
 }
 
-/// The metrics of queries that the gateway does not have. `notes` names some of them already.
+/// Notes about queried metrics that this version of the gateway lacks. Lines that already have a note in
+/// `notes` are left out.
 fn unknown_metrics(metrics: &[QueriedMetric], notes: &[UpgradeNote]) -> Vec<UpgradeNote> {
     let mut found = Vec::new();
     for metric in metrics {

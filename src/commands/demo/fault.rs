@@ -9,7 +9,7 @@ use tokenweir_routing::PolicyKind;
 use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
 use tokenweir_top::status_lines;
 
-/// Time from the start of the demo to the begin of a fault that does not exist from the start.
+/// Time from the start of the demo to the begin of a fault, except for faults from the start.
 const FAULT_DELAY: Duration = Duration::from_secs(15);
 /// Time between two reports of the demo about the state of the gateway.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
@@ -17,11 +17,11 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests per second that a demo without a fault serves easily.
 const USUAL_RATE: f64 = 4.0;
-/// Requests per second of the demo with the fault `drain`: three of its backends can serve them,
-/// and one cannot.
+/// Requests per second of the demo with the fault `drain`. Three of its backends can serve this rate, but not
+/// one.
 const DRAIN_RATE: f64 = 12.0;
-/// Requests per second of the demo with the fault `kv`: their sequences do not fit into the small
-/// KV caches of its backends.
+/// Requests per second of the demo with the fault `kv`. Their sequences do not fit into the small KV caches of
+/// its backends.
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
@@ -62,7 +62,7 @@ impl DemoFault {
         }
     }
 
-    /// Returns the routing policy with which the fault takes effect. `None`: the default policy.
+    /// Returns the routing policy under which the fault takes effect. `None`: the default policy.
     pub(super) fn policy(self) -> Option<PolicyKind> {
         (self == Self::Slow).then_some(PolicyKind::RoundRobin)
     }
@@ -86,8 +86,8 @@ pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
     }
 }
 
-/// Causes the part of a fault that begins while the demo runs, and prints a report of the gateway
-/// after each interval. Runs until the future is dropped.
+/// Causes the part of a fault that begins during the demo, and prints a report of the gateway after each
+/// interval. Runs until the future is dropped.
 pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backends: Vec<String>) {
     let description = fault.map_or("none", DemoFault::description);
     eprintln!("\nFault: {description}. A report of the gateway follows every 30 s.");

@@ -26,12 +26,12 @@ pub(crate) struct DemoCounters {
 
 const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
 
-/// How long the demo waits for the last responses after it stops to send requests. A backend with
-/// the fault `hang` never responds.
+/// Maximum wait for the last responses after the demo has stopped sending requests. A backend with the fault
+/// `hang` never responds.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
-/// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed,
-/// and waits for the last responses. A request without a response by then is not counted.
+/// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed. Then waits for
+/// the last responses. Requests still without a response are not counted.
 pub(crate) async fn run(
     gateway: BackendAddress,
     client: HttpClient,
@@ -77,8 +77,8 @@ async fn is_completed(client: &HttpClient, idle_pool: &IdlePool, request: Reques
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
-/// Builds a chat request about one of [`TOPICS`]. The system messages of a topic begin with the
-/// same text, so that prefix caches have hits.
+/// Builds a chat request about one of [`TOPICS`]. All system messages of a topic begin with the same text, so
+/// that prefix caches have hits.
 fn build_request(
     gateway: &BackendAddress,
     model: &str,

@@ -38,7 +38,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
     };
-    // The load is light, and each request of the demo should have a trace.
+    // The light load allows a trace for each request of the demo.
     loaded.config.tracing.ratio = Some(1.0);
     let backend_names = sim.addrs().iter().map(SocketAddr::to_string).collect();
     let backends = tokio::spawn(sim.run(std::future::pending()));
@@ -47,7 +47,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     exit_code
 }
 
-/// Runs the gateway and the load before backends with these names.
+/// Runs the gateway and the load, with the backends `backend_names`.
 async fn run_gateway(
     demo: DemoArgs,
     loaded: &LoadedConfig,
@@ -88,7 +88,7 @@ async fn run_gateway(
         .run(async move {
             wait_for_stop(demo.duration).await;
             let _ = stop_load.send(());
-            // The load ends before the gateway stops, because later requests would fail.
+            // The load must end before the gateway stops, because later requests would fail.
             let _ = load.await;
         })
         .await;
@@ -165,8 +165,8 @@ fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
     );
 }
 
-/// Prints the numbers of served and failed requests. Returns a failure if no request was served, or
-/// if a request failed although the demo shows no fault.
+/// Prints the numbers of served and failed requests. Returns a failure if no request was served, or if a
+/// request failed in a demo without a fault.
 fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
     let served = counters.served.load(Ordering::Relaxed);
     let failed = counters.failed.load(Ordering::Relaxed);

@@ -6,8 +6,8 @@ use tokenweir_doctor::report::{
     BOLD_CYAN, BOLD_RED, BOLD_YELLOW, INDENT, NARROWEST, wrap_paragraph,
 };
 
-/// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
-/// colours if the output is no terminal.
+/// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the colours if the
+/// output is no terminal.
 pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
     let width = width.max(NARROWEST);
     let mut lines = Vec::new();
@@ -93,9 +93,9 @@ fn render_evidence(evidence: &Evidence) -> String {
     )
 }
 
-/// Groups the backends that have rules without enough data to judge them. The key of a group is
-/// [`DiagnosedBackend::is_determined`] and the lines to print for each of its backends. A line
-/// names all rules that lack the same data. The value is the names of the backends.
+/// Groups the backends with rules that lack data for a judgement. The key of a group is
+/// [`DiagnosedBackend::is_determined`] and the lines to print for each of its backends. A line names all rules
+/// that lack the same data. The value is the names of the backends.
 fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Vec<&str>> {
     let mut backends_by_lines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for backend in &diagnosis.backends {

@@ -1,5 +1,4 @@
-//! Reports the diagnosis of backends: the diagnosis of a running gateway, or a diagnosis from the
-//! metrics of backends.
+//! Reports the diagnosis of backends. It comes from a running gateway, or is made from the metrics of backends.
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
@@ -91,8 +90,8 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
     }
 }
 
-/// Returns why the metrics page of a backend is not usable. `None`: the page is usable, or there is
-/// no page because the backend is unreachable, which the diagnosis itself reports.
+/// Returns why the metrics page of a backend is unusable. `None`: the page is usable, or the backend is
+/// unreachable, which the diagnosis itself reports.
 fn metrics_problem(page: &GatherResult, url: &BackendAddress) -> Option<String> {
     let response = page.as_ref().ok()?;
     if response.is_gateway_metrics() {
@@ -119,9 +118,9 @@ fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
     }
 }
 
-/// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict on a
-/// backend that cannot be judged counts only if its rule is one of [`FLEET_RULES`]. Without such a
-/// verdict, returns 0, or [`EXIT_UNKNOWN`] if a backend cannot be judged.
+/// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. For a backend that
+/// cannot be judged, only verdicts of [`FLEET_RULES`] count. Without such verdicts, returns 0, or
+/// [`EXIT_UNKNOWN`] if a backend cannot be judged.
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_determined = |name: &str| {
         diagnosis

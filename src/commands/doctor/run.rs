@@ -39,8 +39,8 @@ const MAX_CONCURRENT_BACKENDS: usize = 64;
 /// Maximum width of the report, in columns.
 const MAX_COLUMNS: usize = 100;
 
-/// Exit code if the checks cannot start, for example because a TLS file cannot be read. The exit
-/// code for invalid arguments is the same.
+/// Exit code if the checks cannot start, for example because a TLS file is unreadable. Invalid arguments have
+/// the same exit code.
 const EXIT_CANNOT_RUN: u8 = 2;
 
 /// The configuration, the backends and the gateway that the arguments of `doctor` select.
@@ -49,11 +49,11 @@ struct DoctorInputs {
     loaded: Option<LoadedConfig>,
     /// The backends to check.
     backends: Vec<BackendConfig>,
-    /// Facts about the running gateway of `--admin`, or why they could not be read. `None`: the
-    /// flag is not set.
+    /// Facts about the running gateway of `--admin`, or the error while reading them. `None`: the flag is not
+    /// set.
     gateway: Option<Result<GatewayFacts, GatherError>>,
-    /// The configuration of the running gateway. `None`: there is no such gateway, it did not respond, or
-    /// its configuration cannot be parsed.
+    /// The configuration of the running gateway. `None`: no gateway was named, it did not respond, or its
+    /// configuration cannot be parsed.
     gateway_config: Option<Config>,
 }
 
@@ -76,8 +76,8 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     exit_code(&findings, doctor.fail_on)
 }
 
-/// Prints a report to standard output. The colours are removed if standard output is no terminal or
-/// if colours are disabled. A closed pipe is not an error.
+/// Prints a report to standard output. Removes the colours if standard output is no terminal or colours are
+/// disabled. A closed pipe is not an error.
 pub(crate) fn print_report(report: &str) {
     let is_disabled = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
@@ -123,7 +123,7 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
         }
         (None, None) => (None, None, None, Vec::new()),
     };
-    // A backend of --backend has the settings that the configuration or the gateway has for it.
+    // A backend of --backend gets the settings that the configuration or the gateway has for it.
     let with_settings = |flag_backend: BackendConfig| {
         let configured = known_backends
             .iter()
@@ -249,7 +249,7 @@ async fn gather_facts(
         gateway,
         start_problems,
         collector,
-        status_checks: extras::STATUS_CHECKS,
+        status_checks: extras::status_checks(),
     })
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn key_from_env(name: &str) -> TargetKey {
 async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) -> Vec<BackendFacts> {
     let gather = |(index, target): (usize, GatherTarget)| {
         let options = options.clone();
-        // Boxed, because the future is as large as the facts of a backend.
+        // Boxed, because the future is as large as a backend's facts.
         tokio::spawn(async move {
             (
                 index,
@@ -293,11 +293,11 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
             )
         })
     };
-    // Unordered, so that the next backend does not wait for the slowest one.
+    // Unordered, so that the slowest backend does not delay the next one.
     let gathering = stream::iter(targets.into_iter().enumerate())
         .map(gather)
         .buffer_unordered(MAX_CONCURRENT_BACKENDS);
-    // A task that has panicked has no result. A panic is a defect of this program.
+    // A panicked task has no result. A panic is a defect of this program.
     let mut gathered: Vec<_> = gathering
         .filter_map(|result| ready(result.ok()))
         .collect()
@@ -306,9 +306,9 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
     gathered.into_iter().map(|(_, backend)| backend).collect()
 }
 
-/// Sends an empty export request to the trace collector of a configuration file. `None`: there is
-/// no file, or the file names no collector. The collector of a running gateway is not checked,
-/// because `/status` of the gateway reports failed exports.
+/// Sends an empty export request to the trace collector of a configuration file. `None`: no file, or no
+/// collector in it. The collector of a running gateway is not checked, because its `/status` reports failed
+/// exports.
 async fn check_collector(
     loaded: Option<&LoadedConfig>,
     timeout: Duration,
@@ -375,7 +375,7 @@ fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend 
     }
 }
 
-/// The names that lead to models of backends. A split model leads to those of all its versions.
+/// The names that lead to models of backends. A split model leads to the models of all its versions.
 fn checked_models(models: &[ModelConfig]) -> Vec<configuration::ConfiguredModel> {
     let mut checked = Vec::new();
     for model in models {

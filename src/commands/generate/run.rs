@@ -57,7 +57,7 @@ pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode 
     ExitCode::SUCCESS
 }
 
-/// Renders artifacts. Returns the path and the text of each. The error is the exit code.
+/// Renders artifacts. Returns the path and the text of each artifact. The error is the exit code.
 fn render_files(
     generate: &GenerateArgs,
     artifacts: &[Artifact],
@@ -86,8 +86,8 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Collects the addresses of the gateways, the backends and the other services of the deployment:
-/// from the flags, or else from the configuration and defaults.
+/// Collects the addresses of the gateways, the backends and the other services of the deployment. Flags take
+/// precedence over the configuration and defaults.
 fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoints {
     let defaults = default_surroundings(config);
     let flag_or_default =
@@ -146,8 +146,8 @@ pub fn metrics() -> MetricCatalogue {
         name: label.name,
         values: label.description(),
     };
-    // A metric that the default version of the semantic conventions lacks is described as in the
-    // latest version.
+    // A metric that the default version of the semantic conventions lacks is described as in the latest
+    // version.
     let detail = |level: MetricsLevel, row| match level.detail(row, Semconv::default()) {
         MetricDetail::Omitted => level.detail(row, Semconv::Latest),
         detail => detail,

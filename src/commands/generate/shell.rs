@@ -18,8 +18,8 @@ pub enum ShellArtifact {
 }
 
 impl ShellArtifact {
-    /// Generates the files for a command line. A file is a pair of its path below a prefix such as
-    /// `/usr` and its text. The error is `InvalidData` if a generator does not write UTF-8.
+    /// Generates the files for a command line: pairs of a path below a prefix such as `/usr`, and a text. The
+    /// error is `InvalidData` if a generator writes no UTF-8.
     pub fn files(self, command: &clap::Command) -> io::Result<Vec<(String, String)>> {
         let completions =
             |path: &str, shell| Ok(vec![(path.to_owned(), render_completions(command, shell)?)]);
@@ -58,8 +58,8 @@ fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
     let path = format!("share/man/man1/{}", man.get_filename());
     let mut text = Vec::new();
     man.render(&mut text)?;
-    // `.nf` stops the formatter from joining the lines of the examples into a paragraph, until the
-    // next heading.
+    // Until the next heading, `.nf` prevents the formatter from joining the lines of the examples into a
+    // paragraph.
     Ok((
         path,
         into_utf8(text)?.replace("\nExamples:\n", "\n.nf\nExamples:\n"),

@@ -10,8 +10,8 @@ use tokenweir_top::explanation;
 /// Minimum length of the beginning of a request id that finds a line.
 const MIN_ID_PREFIX: usize = 8;
 
-/// Explains each line of the access log on standard input, with an empty line in between. The error names the first
-/// line that is no line of a request.
+/// Explains each line of the access log on standard input, separated by empty lines. The error names the first
+/// line that is not about a request.
 pub(super) fn explain_input(has_json: bool) -> Result<Vec<String>, String> {
     let mut explained = Vec::new();
     for line in io::stdin().lines() {
@@ -36,7 +36,7 @@ pub(super) fn explain_from(
     let mut found = None;
     for line in BufReader::new(File::open(log).map_err(problem)?).lines() {
         let line = line.map_err(problem)?;
-        // Most lines are about other requests and are not parsed.
+        // Most lines are about other requests, and need no parsing.
         if !line.contains(request_id) {
             continue;
         }
@@ -52,7 +52,7 @@ pub(super) fn explain_from(
     Ok(explain(&found.ok_or_else(missing)?, has_json))
 }
 
-/// A line of the access log in JSON. `None`: it is another line, or the line at the start of a request.
+/// An end-of-request line of the access log in JSON. `None`: another line.
 fn ended_request(line: &str) -> Option<Value> {
     let line: Value = serde_json::from_str(line).ok()?;
     let is_ended = line["request_id"].is_string() && line["outcome"].is_string();
@@ -67,7 +67,7 @@ fn explain(line: &Value, has_json: bool) -> Vec<String> {
     }
 }
 
-/// The document of `/decisions` with the values that a line of the access log has.
+/// Converts an access log line to the document of `/decisions`, with the values that the line has.
 fn decision_of(line: &Value) -> Value {
     let slow_cause = line["slow_cause"].as_str();
     let slow_cause = SlowCause::ALL

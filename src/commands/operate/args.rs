@@ -91,5 +91,6 @@ Exit code: 0 success, 1 the gateway refused or gave no answer, 2 invalid argumen
 pub(crate) const STATUS_HELP: &str = "\
 The admin token, if the gateway requires one, comes from --token-file or TOKENWEIR_ADMIN_TOKEN.
 
-Exit code: 0 the gateway serves its clients (ready, degraded), 1 many clients are harmed (failing, \
-refusing, slow, down) or it shuts down, 2 invalid arguments, 3 it gave no answer.";
+Exit code: 0 the gateway serves its clients (ready, changed, degraded), 1 many clients are harmed (failing, \
+refusing, slow, down, or more than 5 % without a usable answer through no fault of theirs) or it shuts \
+down, 2 invalid arguments, 3 it gave no answer.";

@@ -7,7 +7,7 @@ use crate::commands::{EXIT_FAILURE, EXIT_UNKNOWN, print_line, report_problem};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use tokenweir_api::{GatewaySnapshot, GatewayState};
+use tokenweir_api::{GatewaySnapshot, GatewayState, Harm, HarmLevel};
 use tokenweir_top::{explanation, status_lines};
 
 const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
@@ -19,17 +19,21 @@ pub(crate) async fn status(args: OperatorArgs) -> ExitCode {
         let document: Value = parse(&body)?;
         let state: GatewayState = serde_json::from_value(document["state"].clone())
             .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
+        let harm: Harm = serde_json::from_value(document["harm"].clone())
+            .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
+        let is_usable = harm.unusable.level < HarmLevel::Critical;
+        let is_serving = state.serves_clients() && is_usable;
         let lines = if args.json {
             vec![document.to_string()]
         } else {
             status_lines(&parse::<GatewaySnapshot>(&body)?)
         };
-        Ok::<_, String>((state, lines))
+        Ok::<_, String>((is_serving, lines))
     };
     match shown.await {
-        Ok((state, lines)) => {
+        Ok((is_serving, lines)) => {
             lines.iter().for_each(print_line);
-            if state.serves_clients() {
+            if is_serving {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE
@@ -104,7 +108,7 @@ pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
 /// The words for the effect of a drain or an undrain.
 struct DrainEffects {
     changed: &'static str,
-    /// The words if the backend had the state before.
+    /// The words for a backend that was already in this state.
     unchanged: &'static str,
 }
 

@@ -18,7 +18,7 @@ use tokenweir_routing::PolicyKind;
 pub struct ServeArgs {
     /// The configuration file. `None`: the gateway runs without a file.
     pub config: Option<PathBuf>,
-    /// Values of flags and environment variables, which override those of the file.
+    /// Values of flags and environment variables. They override the values of the file.
     pub overrides: Overrides,
 }
 
@@ -62,8 +62,6 @@ struct ServeFlags {
     otlp_endpoint: Option<String>,
 }
 
-// === impl ServeArgs, ServeFlags ===
-
 impl Args for ServeArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
         ServeFlags::augment_args(command)
@@ -106,8 +104,8 @@ impl ServeFlags {
     }
 }
 
-/// Adds the source to a value that clap has parsed: the flag whose clap id is `id`, or the
-/// environment variable of that flag. `None`: neither is set.
+/// Adds the source to a value that clap has parsed. The source is the flag with the clap id `id`, or its
+/// environment variable. `None`: neither is set.
 fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<OverrideValue<T>> {
     let source = match matches.value_source(id) {
         Some(ValueSource::EnvVariable) => {
@@ -118,7 +116,7 @@ fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option
     value.map(|value| OverrideValue { value, source })
 }
 
-/// The parser of a routing policy, which knows all names with their help texts.
+/// The parser of a routing policy. It knows all names with their help texts.
 fn policy_parser() -> impl TypedValueParser<Value = PolicyKind> {
     let names = PossibleValuesParser::new(PolicyKind::ALL.map(policy_value));
     names.try_map(|name| {

@@ -9,7 +9,6 @@ use crate::config::Config;
 use std::future::Future;
 use std::process::ExitCode;
 
-/// Runs `tokenweir serve`.
 pub(crate) fn run(serve: ServeArgs) -> ExitCode {
     logging::install_panic_hook();
     // The signal handlers are installed before the gateway starts, as soon as the runtime exists.

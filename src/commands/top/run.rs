@@ -1,5 +1,5 @@
-//! Polls the admin listener of a running gateway, draws its state in the terminal and performs the
-//! actions of the operator (drain, undrain, show a decision).
+//! Polls the admin listener of a running gateway, draws its state in the terminal, and performs the actions of
+//! the operator (drain, undrain, show a decision).
 
 use super::args::TopArgs;
 use crate::app::process::signals;
@@ -20,10 +20,9 @@ use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// After each interval of this length, the thread that reads terminal events checks whether its
-/// channel is closed.
+/// Interval at which the thread that reads terminal events checks whether its channel is closed.
 const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Width of the text output if neither the terminal nor `COLUMNS` gives a width, in columns.
+/// Width of the text output in columns, if neither the terminal nor `COLUMNS` gives one.
 const DEFAULT_COLUMNS: u16 = 120;
 /// Minimum width of the text output. A smaller value of `COLUMNS` is raised to it.
 const MIN_COLUMNS: u16 = 30;
@@ -151,14 +150,13 @@ async fn run_interactive(
         }
     }
     drop(events);
-    // The reader thread ends when it sees that the channel is closed.
+    // The reader thread ends when it detects that the channel is closed.
     drop(reader.join());
     Ok(())
 }
 
-/// Fetches the state of the gateway after each interval and at each notification of `refresh`, and
-/// sends it to the channel. Runs in a separate task, so that keys work while the gateway does not
-/// respond.
+/// Fetches the state of the gateway after each interval and at each notification of `refresh`, and sends the
+/// state to the channel. A separate task, so that keys work while the gateway does not respond.
 async fn poll_gateway(
     client: AdminClient,
     interval: Duration,
@@ -171,14 +169,13 @@ async fn poll_gateway(
     }
 }
 
-/// Whether the terminal supports cursor movement. A terminal with `TERM=dumb` does not: it would
-/// show the control sequences as text.
+/// Whether the terminal supports cursor movement. A terminal with `TERM=dumb` does not, and would show the
+/// control sequences as text.
 fn has_cursor_control(term: Option<&str>) -> bool {
     term != Some("dumb")
 }
 
-/// Whether the output has colours. A `NO_COLOR` that is not empty disables them: see
-/// <https://no-color.org>.
+/// Whether the output has colours. A non-empty `NO_COLOR` disables them: see <https://no-color.org>.
 fn is_colour_enabled(no_color: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty)
 }
@@ -230,7 +227,7 @@ fn read_events(sender: &mpsc::Sender<Event>) {
     {
         if has_event {
             let Ok(event) = event::read() else { return };
-            // The next pass sees that the channel is closed.
+            // The next pass detects a closed channel.
             let _ = sender.blocking_send(event);
         }
     }

@@ -9,7 +9,7 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = TlsClientSettings;
-    // Its files are reloaded separately when they change.
+    // Changed files of this section are reloaded separately.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(tls: &TlsClientSettings, _: &C) -> CheckResult {
@@ -36,7 +36,7 @@ pub(super) fn check(path: &str, tls: &TlsClientSettings) -> CheckResult {
     }
 }
 
-/// The files of a certificate and its private key, each with its configuration key in `section`.
+/// The files of a certificate and its private key, with the configuration key of each in `section`.
 pub(in crate::config) struct CertificateFiles<'a> {
     pub(in crate::config) section: &'a str,
     pub(in crate::config) cert_key: &'a str,

@@ -40,11 +40,8 @@ pub struct DiscoveryConfig {
     pub role: Option<Role>,
 }
 
-// === impl DiscoveryConfig ===
-
 impl DiscoveryConfig {
-    /// Applies the settings of the source to a discovered backend. The values of an entry of a file
-    /// take precedence.
+    /// Applies the settings of the source to a discovered backend. Values in a file entry take precedence.
     pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
         BackendConfig {
             metrics_url: backend
@@ -59,8 +56,8 @@ impl DiscoveryConfig {
         }
     }
 
-    /// The URL of the metrics page of a discovered backend. `None`: the source sets no
-    /// `metrics_url`, so the default of the backend holds.
+    /// The URL of the metrics page of a discovered backend. `None`: the source sets no `metrics_url`, so the
+    /// backend's default applies.
     fn metrics_url(&self, backend: &BackendAddress) -> Option<MetricsUrl> {
         let (port, path) = port_and_path(self.metrics_url.as_deref()?)?;
         Some(MetricsUrl::beside(backend, port, path))
@@ -116,7 +113,7 @@ impl DiscoveryConfig {
     }
 }
 
-/// A target of a discovery source that this program was built without support for.
+/// A target of a discovery source for which this program was built without support.
 pub(in crate::config) struct UnsupportedTarget {
     /// The key of the target, such as `kubernetes`.
     pub(in crate::config) key: &'static str,
@@ -125,7 +122,7 @@ pub(in crate::config) struct UnsupportedTarget {
 }
 
 impl DiscoveryConfig {
-    /// The target of the source, if this program was built without support for it.
+    /// The target of the source, if this program was built without support for it. `None`: supported.
     pub(in crate::config) fn unsupported_target(&self) -> Option<UnsupportedTarget> {
         if self.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
             let problem = "this program was built without Kubernetes: use the container image, or build with \

@@ -1,4 +1,4 @@
-//! The sections of the backends: their list, the TLS of connections to them, and the usage that the gateway
+//! The sections of the backends: their list, TLS of the connections to them, the usage that the gateway
 //! requests, and the discovery of further backends.
 
 pub(super) mod client_tls;

@@ -79,7 +79,7 @@ impl BackendConfig {
         }
     }
 
-    /// The id of the backend: its configured name, or else the host, port and prefix of its URL.
+    /// The id of the backend: its configured name or, without one, the host, port and prefix of its URL.
     pub fn id(&self) -> BackendId {
         self.name
             .as_deref()
@@ -181,8 +181,8 @@ fn default_weight() -> u32 {
     1
 }
 
-/// Reads the name of a backend. Names are values of metric labels, so they must be short and
-/// contain no characters that need escapes.
+/// Reads the name of a backend. Names are values of metric labels, so they must be short and contain no
+/// characters that need escapes.
 fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let Some(name) = Option::<String>::deserialize(from)? else {
         return Ok(None);

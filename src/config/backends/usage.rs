@@ -17,8 +17,8 @@ pub enum UsageMode {
     Passive,
 }
 
-/// Default of `continuous_usage`. With this share of streams, all events together cost the gateway
-/// up to 3 % more instructions. docs/concepts/usage.md has the figures, also for vLLM.
+/// Default of `continuous_usage`. At this share of streams, all events together cost the gateway up to 3 % more
+/// instructions. docs/concepts/usage.md has the figures, also for vLLM.
 const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.03;
 
 /// The section `usage`.

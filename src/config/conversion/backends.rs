@@ -14,8 +14,8 @@ use tokenweir_settings::{ConfiguredSecret, Environment, SecretValue, UnreadableS
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
 
 impl Config {
-    /// Builds backends from their entries and from the settings that apply to all backends. `env`
-    /// returns the value of an environment variable, `facets` the parts of options that belong to a backend.
+    /// Builds backends from their entries and from the settings for all backends. `env` returns the value of an
+    /// environment variable. `facets` returns the parts of options that belong to a backend.
     pub fn build_backends(
         &self,
         entries: &[BackendConfig],

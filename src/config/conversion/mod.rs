@@ -1,5 +1,5 @@
-//! Converts the configuration into settings of other modules that several sections determine, and into backends and
-//! TLS contexts.
+//! Converts the configuration into backends, TLS contexts, and settings of other modules that depend on several
+//! sections.
 
 mod backends;
 mod proxy;

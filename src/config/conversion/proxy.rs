@@ -11,7 +11,7 @@ use tokenweir_request::observe::ObservationSettings;
 use tokenweir_request::slo::Objective;
 use tokenweir_settings::{Environment, UnreadableSecret};
 
-/// Why the settings of the proxy cannot be built from a valid configuration.
+/// Why the settings of the proxy cannot be built, although the configuration is valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxySettingsError {
     /// The secret of the hashes of identities cannot be read.
@@ -25,7 +25,7 @@ pub enum ProxySettingsError {
     Buckets(#[from] BucketOverridesError),
 }
 
-/// Maximum time in which a WebSocket has no bytes in either direction.
+/// Maximum time without bytes in either direction of a WebSocket.
 const WEBSOCKET_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(5);
 
 impl Config {
@@ -55,8 +55,8 @@ impl Config {
         })
     }
 
-    /// The objectives. One for a split model is repeated for each version, because routing knows requests by their
-    /// version.
+    /// The objectives. An objective of a split model is repeated for each version, because routing knows
+    /// requests by their version.
     fn objectives_of_versions(&self) -> Vec<Objective> {
         let mut objectives = self.slos.clone();
         for model in &self.models {

@@ -4,8 +4,8 @@ use crate::config::root::Config;
 use tokenweir_gateway::server::{DescriptorBudget, ServerLimits};
 
 impl Config {
-    /// The limits of the listeners, from the configuration and the file descriptor budget. `backends` is the number
-    /// of configured backends, whose health checks take file descriptors too.
+    /// The limits of the listeners, from the configuration and the file descriptor budget. `backends`: the
+    /// number of configured backends, whose health checks also take file descriptors.
     pub fn server_limits(&self, descriptors: DescriptorBudget, backends: usize) -> ServerLimits {
         let limits = &self.limits;
         ServerLimits {

@@ -11,8 +11,8 @@ use tokenweir_gateway::telemetry::otel::{OtelSettingsError, TracingSettings};
 use tokenweir_settings::Environment;
 
 impl LoadedConfig {
-    /// The settings of the span export. The standard variables take precedence over the
-    /// configuration file. The gateway's own flag and variable take precedence over both.
+    /// The settings of the span export. The gateway's own flag and variable take precedence over the standard
+    /// variables, and these over the configuration file.
     pub fn tracing_settings(
         &self,
         env: impl Environment,

@@ -1,6 +1,6 @@
-//! The configuration error: a problem and its location, which is a position in a file, a flag or an
-//! environment variable. The first line of the error text is `LOCATION: problem`, as in the errors
-//! of compilers. The line of the file follows with a caret below the error, and then a help text.
+//! The configuration error: a problem and its location, which is a position in a file, a flag or an environment
+//! variable. The first line of the error text is `LOCATION: problem`, as in compiler errors. The line of the
+//! file follows with a caret below the error, and then a help text.
 
 use super::redaction::{
     ExcerptRedaction, redact_quotes, redact_values, replace_control_chars, secret_column,
@@ -10,35 +10,35 @@ use super::source::ConfigSource;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a configuration is invalid or cannot be read.
+/// The reason why a configuration is invalid or unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(Box<ErrorDetails>);
 
 /// The content of a [`ConfigError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ErrorDetails {
-    /// Where the problem is. `None`: unknown.
+    /// The location of the problem. `None`: unknown.
     location: Option<ConfigLocation>,
     problem: String,
-    /// The line of the file. `None`: there is no position, or the line may contain a secret.
+    /// The line of the file. `None`: the location has no position, or the line may contain a secret.
     excerpt: Option<ErrorExcerpt>,
     /// How to fix the problem. `None`: unknown.
     help: Option<String>,
     kind: ProblemKind,
 }
 
-/// The kinds of problems that the reader of an error tells apart.
+/// The kinds of problems that code distinguishes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProblemKind {
     /// A section has no key of this name.
     UnknownKey,
-    /// A key is there twice.
+    /// A key occurs twice.
     DuplicateKey,
     /// A key is missing.
     MissingKey,
     /// The file cannot be read.
     UnreadableFile,
-    /// All other problems.
+    /// Any other problem.
     #[default]
     Other,
 }
@@ -59,7 +59,7 @@ pub struct Position {
     pub line: usize,
     /// The column in characters, counted from 1.
     pub column: usize,
-    /// Number of characters that the error marks, from `column` on.
+    /// Number of characters that the error marks, beginning at `column`.
     pub len: usize,
 }
 
@@ -113,8 +113,8 @@ impl ConfigError {
         self
     }
 
-    /// Sets the location to a position in a file with the content `text`, and adds an excerpt of
-    /// the line. Values that may be secrets are redacted.
+    /// Sets the location to a position in a file with the content `text`, and adds an excerpt of the line.
+    /// Redacts values that may be secrets.
     pub(crate) fn at(
         mut self,
         file: &Path,
@@ -131,7 +131,6 @@ impl ConfigError {
         self
     }
 
-    /// Sets the help text.
     pub(crate) fn with_help(mut self, help: Option<&str>) -> Self {
         self.0.help = help.map(replace_control_chars);
         self
@@ -150,14 +149,14 @@ impl ConfigError {
         self.without_excerpt()
     }
 
-    /// Takes the excerpt from `text`, the content of a keys file, and hides all its values: an operator may
-    /// have written a key in any place.
+    /// Takes the excerpt from `text`, the content of a keys file, and hides all its values, because an operator
+    /// may have written a key in any place.
     pub(crate) fn with_redacted_line(self, text: &str) -> Self {
         self.with_excerpt_of(text, ExcerptRedaction::Values)
     }
 
-    /// Takes the excerpt from `text`, which still contains the entries that were removed from the
-    /// line. An excerpt that was redacted is not changed.
+    /// Takes the excerpt from `text`, which still contains the entries that were removed from the line. A
+    /// redacted excerpt is not changed.
     pub(crate) fn with_whole_line(self, text: &str) -> Self {
         match &self.0.excerpt {
             Some(excerpt) if !excerpt.is_redacted => {
@@ -167,7 +166,7 @@ impl ConfigError {
         }
     }
 
-    /// Takes the excerpt from `text` again. Without a position in a file, there is no excerpt.
+    /// Takes the excerpt from `text` again. Without a position in a file, no excerpt results.
     fn with_excerpt_of(self, text: &str, redaction: ExcerptRedaction) -> Self {
         match self.location().cloned() {
             Some(ConfigLocation::File(file, Some(position))) => {
@@ -182,12 +181,11 @@ impl ConfigError {
         &self.0.problem
     }
 
-    /// Whether the file could not be read. The cause may disappear without a change of the file.
+    /// Whether the file could not be read. The cause may disappear even if the file does not change.
     pub fn is_unreadable(&self) -> bool {
         self.0.kind == ProblemKind::UnreadableFile
     }
 
-    /// The kind of the problem.
     pub(crate) fn kind(&self) -> ProblemKind {
         self.0.kind
     }
@@ -255,8 +253,6 @@ impl fmt::Display for ConfigLocation {
     }
 }
 
-// === impl ErrorExcerpt ===
-
 impl ErrorExcerpt {
     fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
         let mut shown = MarkedLine::new(line, position, redaction);
@@ -317,7 +313,7 @@ impl MarkedLine {
         }
     }
 
-    /// The first character that is shown. A long line is shown around the mark.
+    /// The first shown character. A long line is shown around the mark.
     fn first_shown(&self) -> usize {
         if self.chars.len() <= MAX_EXCERPT_CHARS {
             return 0;
@@ -335,7 +331,7 @@ impl MarkedLine {
 
     fn caret_line(&self, first: usize) -> String {
         let before = self.chars.iter().skip(first).take(self.column - first);
-        // Tabs stay tabs, so that the terminal aligns the caret with the error.
+        // Tabs are kept, so that the terminal aligns the caret with the error.
         let indent = before.map(|c| if *c == '\t' { '\t' } else { ' ' });
         let mut caret_line: String = indent.collect();
         caret_line.push_str(&"^".repeat(self.len.clamp(1, MAX_EXCERPT_CHARS / 2)));

@@ -22,7 +22,7 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|error| {
         let valid_len = error.utf8_error().valid_up_to();
         let text = String::from_utf8_lossy(error.as_bytes());
-        // The valid prefix is unchanged in the lossy text.
+        // The lossy text contains the valid prefix unchanged.
         let before = text.get(..valid_len).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;

@@ -1,14 +1,14 @@
-//! What the excerpts and quotes of configuration errors hide: values of secret keys, parts of URLs, and the words of
-//! a keys file.
+//! Redaction of excerpts and quotes in configuration errors: values of secret keys, parts of URLs, and the
+//! words of a keys file.
 
-/// What an excerpt hides in addition to the values of secret keys.
+/// The parts that an excerpt hides, besides the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
-    /// Nothing besides the values of secret keys.
+    /// Nothing further.
     Nothing,
-    /// The value of the key at the error position. The key may be a mistyped secret key.
+    /// The value of the key at the error position, because this may be a mistyped secret key.
     ValueAfterKey,
-    /// The rest of the line from the error position on, which may be a secret.
+    /// The rest of the line from the error position on, because it may be a secret.
     AtPosition,
     /// Every word that is not a key of a keys file.
     Values,
@@ -29,13 +29,14 @@ const KEYS_FILE_WORDS: [&str; 11] = [
     "concurrency",
 ];
 
-/// Maximum number of wrong characters in a mistyped key of a keys file. Secrets differ in more characters.
+/// Maximum number of wrong characters in a mistyped key of a keys file. Secrets have more differing characters.
 const MAX_MISTYPED_CHARS: usize = 2;
 
 /// The final words of keys with secret values, such as `api_key`. Excerpts never show these values.
 const SECRET_WORDS: [&str; 5] = ["key", "token", "secret", "password", "salt"];
 
-/// Minimum length of a part of a URL path that excerpts hide as a token. Webhook tokens have at least 24.
+/// Minimum length of a part of a URL path that excerpts hide as a token. Webhook tokens have at least 24
+/// characters.
 const MIN_TOKEN_CHARS: usize = 20;
 
 /// The column, counted from 0, of the value of a key that ends before column `key_end`. `None`: no
@@ -50,8 +51,8 @@ pub(super) fn value_column(line: &[char], key_end: usize) -> Option<usize> {
     Some(colon + 1 + blanks)
 }
 
-/// The column, counted from 0, of the first possible secret in a line: the value of a secret key, or a part of a
-/// URL. `None`: the line has no possible secret.
+/// The column, counted from 0, of the first possible secret in a line: the value of a secret key, or a part of
+/// a URL. `None`: no possible secret.
 pub(super) fn secret_column(line: &str) -> Option<usize> {
     let first = secret_value(line)
         .into_iter()
@@ -60,7 +61,7 @@ pub(super) fn secret_column(line: &str) -> Option<usize> {
     Some(line[..first].chars().count())
 }
 
-/// The offset of the first value of a secret key that is not the location of a secret. `None`: there is none.
+/// The offset of the first value of a secret key, unless it is the location of a secret. `None`: no such value.
 fn secret_value(line: &str) -> Option<usize> {
     for (colon, _) in line.match_indices(':') {
         let value = line[colon + 1..].trim_start();
@@ -71,7 +72,7 @@ fn secret_value(line: &str) -> Option<usize> {
     None
 }
 
-/// Whether a text ends with a key that has a secret value. The key may be quoted, and blanks may follow it.
+/// Whether a text ends with a key whose value is secret. The key may be quoted, and blanks may follow it.
 fn is_secret_key(text: &str) -> bool {
     let is_after_key = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
     let key = text.trim_end_matches(is_after_key).to_ascii_lowercase();
@@ -88,8 +89,8 @@ fn is_secret_location(value: &str) -> bool {
     beginning.starts_with("{env:") || beginning == "{file:"
 }
 
-/// The offset of the first possible secret in a URL: the user name and the password, or else a part of the path that
-/// can be a token, as in webhook URLs, or the query. `None`: there is none.
+/// The offset of the first possible secret in a URL: user name and password, or a part of the path that can be
+/// a token, as in webhook URLs, or the query. `None`: no possible secret.
 fn secret_in_url(line: &str) -> Option<usize> {
     const SCHEME_END: &str = "://";
     let start = line.find(SCHEME_END)? + SCHEME_END.len();
@@ -144,7 +145,7 @@ pub(super) fn redact_values(line: &str) -> String {
     redacted
 }
 
-/// Whether a word is a key of a keys file, or nearly so.
+/// Whether a word is a key of a keys file, possibly mistyped.
 fn is_keys_file_word(word: &str) -> bool {
     KEYS_FILE_WORDS.iter().any(|key| {
         let is_similar =

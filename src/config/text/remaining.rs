@@ -70,8 +70,8 @@ impl<'a> RemainingText<'a> {
         })
     }
 
-    /// Replaces an invalid name of an item of a list by a valid name. Without the required name,
-    /// the other keys of the item could not be checked. Returns whether the entry is a name.
+    /// Replaces an invalid name of a list item by a valid one. Without the required name, the item's other keys
+    /// could not be checked. Returns whether the entry is a name.
     pub(crate) fn rename(&mut self, entries: &[Entry], entry: usize) -> bool {
         let Some(Entry { path, value, .. }) = entries.get(entry) else {
             return false;
@@ -85,7 +85,7 @@ impl<'a> RemainingText<'a> {
         else {
             return false;
         };
-        // The letter depends on the line, so that the new names on different lines differ.
+        // The letter depends on the line, so that new names on different lines differ.
         let letter = u32::try_from(value.line % 26)
             .ok()
             .and_then(|line| char::from_u32(u32::from('a') + line));
@@ -97,8 +97,8 @@ impl<'a> RemainingText<'a> {
         true
     }
 
-    /// Removes an entry. While the remaining text is not valid YAML, also removes the enclosing entry.
-    /// Returns whether the remaining text is valid YAML.
+    /// Removes an entry, and then enclosing entries until the remaining text is valid YAML. Returns whether it
+    /// is.
     pub(crate) fn remove(&mut self, entries: &[Entry], entry: usize) -> bool {
         let mut next = Some(entry);
         while let Some(index) = next {
@@ -125,9 +125,9 @@ impl<'a> RemainingText<'a> {
     }
 
     /// Removes the part of the text that is not valid YAML. `line`: the line of the parser's error, counted
-    /// from 1. The part is the entry on this line, the top-level entry around it, the top-level entry before
-    /// that, which may lack its end, or both top-level entries. Returns whether the remaining text has no
-    /// error, or its first error is after the removed part.
+    /// from 1. The part is one of these: the entry on this line, the top-level entry around it, the previous
+    /// top-level entry, whose end may be missing, or both top-level entries. Returns whether the remaining text
+    /// has no error, or its first error is after the removed part.
     pub(crate) fn remove_unreadable(&mut self, line: usize) -> bool {
         let line = line
             .saturating_sub(1)
@@ -145,7 +145,7 @@ impl<'a> RemainingText<'a> {
                 .err()
                 .map_or(usize::MAX, |line| line.max(1) - 1)
         };
-        // Several candidates can move the first error equally far. The first of these is the shortest.
+        // If several candidates move the first error equally far, the shortest of them comes first.
         let found = candidates.iter().map(error_after).enumerate().rev();
         let Some((index, error)) = found.max_by_key(|(_, line)| *line) else {
             return false;
@@ -168,7 +168,7 @@ impl<'a> RemainingText<'a> {
         clear(&mut self.chars, range);
     }
 
-    /// Writes `{}` or `[]` at `start`, in place of an entry that was the only entry of its mapping or list.
+    /// Writes `{}` or `[]` at `start`, in place of the only entry of a mapping or list.
     fn write_empty(&mut self, entries: &[Entry], entry: usize, start: usize) {
         let Some(Entry {
             parent: Some(parent),
@@ -184,7 +184,7 @@ impl<'a> RemainingText<'a> {
         if is_root && !is_item {
             return;
         }
-        // `[]` must be indented further than the key of the list. A block list does not need to be.
+        // `[]` must have more indentation than the key of the list, which a block list does not need.
         let (empty, start) = if *is_item {
             (['[', ']'], start + 1)
         } else {
@@ -197,7 +197,7 @@ impl<'a> RemainingText<'a> {
         }
     }
 
-    /// The indexes of the characters of an entry: of its key and its value.
+    /// The indexes of the characters of an entry, including its key and its value.
     pub(crate) fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
         let Some(Entry {
             start,
@@ -239,11 +239,11 @@ impl<'a> RemainingText<'a> {
             return false;
         };
         let value = entries.get(*parent).map(|parent| self.index(parent.value));
-        // The position of a list without brackets is that of its first item, so there is no bracket.
+        // A list without brackets has the position of its first item, so the character there is no bracket.
         value.and_then(|index| self.chars.get(index)) == Some(if *is_item { &'[' } else { &'{' })
     }
 
-    /// The index after an entry between brackets and the comma that follows it.
+    /// The index after an entry in flow notation and the comma after it.
     pub(crate) fn flow_end(&self, start: usize) -> usize {
         let mut depth = 0_usize;
         let mut quote = None;
@@ -265,8 +265,8 @@ impl<'a> RemainingText<'a> {
         self.chars.len()
     }
 
-    /// The lines of the block that begins on a line: the line, and the following lines that are indented by
-    /// more than `indent`. If the block is a key with a list, the items may have the indentation of the key.
+    /// The lines of the block that begins on a line: this line, and the following lines with more than `indent`
+    /// indentation. If the block is a key with a list, the items may have the indentation of the key.
     fn block(&self, line: usize, indent: usize, is_item: bool) -> Range<usize> {
         let ends = |other: &usize| {
             self.indentation(*other).is_some_and(|indentation| {

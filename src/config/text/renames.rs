@@ -1,4 +1,4 @@
-//! The names of earlier versions and what operators write in their place, from `config/renames.yaml`.
+//! The names of earlier versions with their replacements, from `config/renames.yaml`.
 
 use super::error::{ConfigError, ConfigLocation, ProblemKind};
 use super::yaml;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// The names that `config/renames.yaml` lists. It lists further ones for people only.
+/// The names in `config/renames.yaml` that the program uses. The file contains further ones for people only.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Renames {
     pub(crate) metrics: Vec<RenamedMetric>,
@@ -19,9 +19,9 @@ pub(crate) struct Renames {
 #[derive(Debug, Deserialize)]
 pub(crate) struct RenamedMetric {
     pub(crate) from: String,
-    /// The new name. `None`: no metric has its place.
+    /// The new name. `None`: no metric replaces this one.
     pub(crate) to: Option<String>,
-    /// The label that selects this row, with its value. The new metric does not have the label.
+    /// The label that selects this row, with its value. The new metric lacks the label.
     #[serde(default)]
     pub(crate) when: BTreeMap<String, String>,
     /// New names of labels.
@@ -30,12 +30,12 @@ pub(crate) struct RenamedMetric {
     /// New values of a label, by the old name of the label.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
-    /// What operators do if no metric has its place.
+    /// The remedy for operators, if no metric replaces this one.
     #[serde(default)]
     pub(crate) help: String,
 }
 
-/// A text in rules and dashboards that is no metric.
+/// A text in rules and dashboards other than a metric.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RenamedWord {
     pub(crate) from: String,
@@ -49,17 +49,18 @@ pub(crate) struct RenamedKey {
     pub(crate) from: String,
     /// The new path.
     pub(crate) to: Option<String>,
-    /// The key and value that replace this key, by its value.
+    /// The keys and values that replace this key, by its value.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, String>,
-    /// The sibling key whose value gets this value as its end, after a colon.
+    /// The sibling key to whose value this value is appended, after a colon.
     pub(crate) joins: Option<String>,
-    /// The value with which nothing has to be done.
+    /// The value that needs no change by the operator.
     pub(crate) default: Option<String>,
-    /// Whether the key stays, so that the file is refused: without it, data would be less protected.
+    /// Whether the key stays in the file, so that the gateway refuses the file. Dropping the key would leave
+    /// data less protected.
     #[serde(default)]
     pub(crate) by_hand: bool,
-    /// What operators do if no key has its place.
+    /// The remedy for operators, if no key replaces this one.
     help: Option<String>,
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn without_indexes(path: &str) -> String {
     general
 }
 
-/// Adds to the error about an unknown key what replaces a key of an earlier version.
+/// If the unknown key of an error is one of an earlier version, adds its replacement to the error.
 pub(crate) fn explain(error: ConfigError, text: &str) -> ConfigError {
     let position = match error.location() {
         Some(ConfigLocation::File(_, Some(position))) => *position,
@@ -109,15 +110,13 @@ pub(crate) fn explain(error: ConfigError, text: &str) -> ConfigError {
     }
 }
 
-// === impl Renames ===
-
 impl Renames {
     /// The names of `config/renames.yaml`.
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Renames> = LazyLock::new(|| {
             let text = include_str!("../../../config/renames.yaml");
             let parsed = yaml::parse(text, Path::new("renames.yaml"));
-            // A test parses the file.
+            // A test ensures that the file parses.
             parsed.map(|(renames, _)| renames).unwrap_or_default()
         });
         &SHIPPED
@@ -128,21 +127,21 @@ impl Renames {
         self.keys.iter().find(|key| key.from == path)
     }
 
-    /// The path that an earlier path has now. Only its sections and its last key can differ.
+    /// The present form of an earlier path. Only its sections and its last key can differ.
     pub(crate) fn current_path(&self, path: &str) -> String {
         if let Some(to) = self.key(path).and_then(|key| key.to.as_ref()) {
             return to.clone();
         }
         match path.rsplit_once('.') {
             Some((section, key)) => {
-                // The section of an item is its list, and no list has another name.
+                // The section of an item is its list, and no list was renamed.
                 format!("{}.{key}", self.current_path(section))
             }
             None => path.to_owned(),
         }
     }
 
-    /// The help for an unknown key. Its sections may have their earlier or their present names.
+    /// The help for an unknown key, whose sections may have earlier or present names.
     fn help(&self, path: &str) -> Option<String> {
         let section = |key: &RenamedKey| self.current_path(section_of(&key.from));
         let is_it = |key: &&RenamedKey| {
@@ -165,10 +164,8 @@ impl Renames {
     }
 }
 
-// === impl RenamedKey ===
-
 impl RenamedKey {
-    /// What operators do in place of a key without a successor.
+    /// The remedy for a key without a successor.
     pub(crate) fn help(&self) -> &str {
         self.help.as_deref().unwrap_or("remove it")
     }

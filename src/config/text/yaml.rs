@@ -1,6 +1,6 @@
-//! The YAML parser: turns a text into a value, or into an error with a position. Only this module
-//! depends on the YAML library. A file is parsed twice: into an outline with the position of each
-//! value, and into the types of the configuration.
+//! The YAML parser: turns a text into a value, or into an error with a position. Only this module depends on
+//! the YAML library. It parses a file twice: into an outline with the position of each value, and into the
+//! types of the configuration.
 
 use super::error::{ConfigError, Position, ProblemKind};
 use super::redaction::ExcerptRedaction;
@@ -23,23 +23,23 @@ pub(crate) struct Outline(BTreeMap<String, Position>);
 pub(crate) struct Entry {
     /// The path of the value.
     pub(crate) path: String,
-    /// The position of the key. An item of a list has the position of its value.
+    /// The position of the key or, for an item of a list, of the value.
     pub(crate) start: Position,
     /// The position of the value.
     pub(crate) value: Position,
-    /// The index of the entry whose value contains this entry. `None`: this entry is the document.
+    /// The index of the entry that contains this entry. `None`: this entry is the document.
     pub(crate) parent: Option<usize>,
     /// Whether this is an item of a list.
     pub(crate) is_item: bool,
 }
 
-/// Returns all entries of a YAML document, each after the entry that contains it. A key may occur twice.
-/// The error is the number of the first line that is not valid YAML, from 1.
+/// Returns all entries of a YAML document. Each entry comes after the entry that contains it. A key may occur
+/// twice. The error is the number of the first line that is not valid YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
     read_entries(text, tolerant_options()).map_err(|error| line_of(&error))
 }
 
-/// Returns the values of a YAML document, as [`entries`] reads it.
+/// Returns the values of a YAML document. The error is that of [`entries`].
 pub(crate) fn values(text: &str) -> Result<serde_json::Value, usize> {
     serde_saphyr::from_str_with_options(text, tolerant_options()).map_err(|error| line_of(&error))
 }
@@ -107,17 +107,16 @@ fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>
     }
 }
 
-/// The entry to which an error at a position belongs: the entry whose key or value begins there, or else
-/// the last entry before the position. `None`: the error is about the document.
+/// The entry to which an error at a position belongs: the entry whose key or value begins there or, without
+/// one, the last entry before the position. `None`: the error is about the document.
 pub(crate) fn entry_at(entries: &[Entry], position: Position, kind: ProblemKind) -> Option<usize> {
     let at = |of: Position| (of.line, of.column) == (position.line, position.column);
     let of_value = entries.iter().rposition(|entry| at(entry.value));
     let of_key = entries.iter().rposition(|entry| at(entry.start));
-    // If a mapping lacks a required key, the error of the parser has the position of another key of
-    // this mapping.
+    // For a missing required key, the parser's error has the position of another key of the mapping.
     let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
-    // In block notation, a mapping and its first key begin at the same position, so the problem decides
-    // to which of the two the error belongs.
+    // In block notation, a mapping and its first key begin at the same position. So the kind of problem decides
+    // to which of them the error belongs.
     let found = match kind {
         ProblemKind::UnknownKey | ProblemKind::DuplicateKey => of_key.or(of_value),
         ProblemKind::MissingKey => of_value.or(of_mapping),
@@ -141,7 +140,7 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     Ok((value, outline))
 }
 
-/// Parses one document that may have many values.
+/// Parses one document with possibly many values.
 pub(crate) fn parse_long<T: for<'de> Deserialize<'de>>(
     text: &str,
     file: &Path,
@@ -162,12 +161,12 @@ fn parse_outline(text: &str, file: &Path, max_nodes: usize) -> Result<Outline, C
     Ok(Outline(positions.collect()))
 }
 
-/// Parses a JSON value. JSON is YAML, and a second parser for the types of the configuration would be 3 %
-/// of the program.
+/// Parses a JSON value. JSON is YAML, and a second parser for the types of the configuration would add 3 % to
+/// the program.
 pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
     value: &serde_json::Value,
 ) -> Result<T, String> {
-    // A gateway with many backends shows more values than a file may have.
+    // With many backends, a gateway shows more values than a file may have.
     let mut options = parser_options(MAX_NODES);
     options.budget = None;
     serde_saphyr::from_str_with_options(&value.to_string(), options)
@@ -176,7 +175,7 @@ pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
 
 /// Renders a value as YAML.
 pub(crate) fn to_text(value: &impl Serialize) -> String {
-    // Only values that YAML cannot represent fail. The configuration has none.
+    // Only values that YAML cannot represent fail, and the configuration has none.
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
@@ -185,8 +184,8 @@ const MAX_NODES: usize = 20_000;
 /// Maximum number of values of a file with an entry for each key.
 const LONG_FILE_NODES: usize = 300_000;
 
-/// The options of the parser. The budgets exceed the needs of every configuration. They stop the
-/// expansion of a YAML alias bomb early.
+/// The options of the parser. The budgets exceed the needs of every configuration, and stop the expansion of a
+/// YAML alias bomb early.
 fn parser_options(max_nodes: usize) -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -196,7 +195,7 @@ fn parser_options(max_nodes: usize) -> Options {
             max_anchors: 100,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
-        // A merged key would have no position of its own.
+        // Merge keys are an error, because a merged key would have no position of its own.
         merge_keys: MergeKeyPolicy::Error,
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         strict_booleans: true,
@@ -205,11 +204,9 @@ fn parser_options(max_nodes: usize) -> Options {
     }
 }
 
-// === impl Outline ===
-
 impl Outline {
-    /// The position of the value at a path, or of the nearest value that contains it. `None`: the
-    /// file has none of these values.
+    /// The position of the value at a path, or of the nearest value that contains it. `None`: the file has none
+    /// of these values.
     pub(crate) fn position(&self, path: &str) -> Option<Position> {
         let mut path = path;
         loop {
@@ -229,7 +226,7 @@ impl Outline {
     }
 }
 
-/// A YAML value without its scalars: the structure with a position at each node.
+/// A YAML value without its scalars: the structure, with a position at each node.
 enum YamlNode {
     Leaf,
     Sequence(Vec<Spanned<YamlNode>>),
@@ -276,7 +273,7 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
 
 // === errors ===
 
-/// The parser's name of keys with values.
+/// The parser's name for keys with values.
 const MAPPING: &str = "mapping start";
 /// The help for a URL in a place that needs keys, such as an entry of `backends`.
 const URL_HELP: &str = "write the URL as the value of a key: `- url: http://127.0.0.1:8000`";
@@ -331,7 +328,7 @@ fn is_url_at(location: Location, text: &str) -> bool {
     value.starts_with("http://") || value.starts_with("https://")
 }
 
-/// What an error of the parser means.
+/// The meaning of a parser error for operators.
 struct ParseProblem {
     kind: ProblemKind,
     /// The problem, as text for operators.
@@ -419,8 +416,8 @@ fn describe_yaml_error(error: &Error) -> String {
     }
 }
 
-/// Returns the words for operators that describe the kind of YAML value that the parser expected.
-/// `expected`: the parser's name of this kind.
+/// Returns the words for operators for the kind of YAML value that the parser expected. `expected`: the
+/// parser's name of this kind.
 fn describe_shape(expected: &'static str) -> &'static str {
     match expected {
         MAPPING => "keys and values here",

@@ -1,4 +1,4 @@
-//! Rewrites the keys of a configuration. Each edit is inside one line, so comments and layout stay.
+//! Rewrites the keys of a configuration. Each edit is inside one line, so comments and layout are preserved.
 
 use super::lines::{LineEdit, UpgradeNote};
 use crate::config::text::remaining::RemainingText;
@@ -7,10 +7,10 @@ use crate::config::text::yaml::{Entry, child_path};
 use serde_json::Value;
 use std::ops::Range;
 
-/// The section of the values of the Helm chart that has the configuration.
+/// The section of the Helm chart's values that contains the configuration.
 const CHART_SECTION: &str = "config.";
 
-/// What becomes of an entry of the file.
+/// The change of an entry of the file.
 #[derive(Clone, Copy)]
 enum Action<'a> {
     Keep,
@@ -20,9 +20,9 @@ enum Action<'a> {
     Replace(&'a str),
     /// The entry moves to a path in another section.
     Move(&'a str),
-    /// The value goes to the end of the value of this sibling.
+    /// The value is appended to the value of this sibling.
     Join(&'a str),
-    /// The entry goes. An operator does this in its place.
+    /// The entry is removed. The text is the remedy for the operator.
     Remove(&'a str),
 }
 
@@ -46,7 +46,7 @@ fn one_line(value: &Value) -> String {
     }
 }
 
-/// Whether a value has no effect: it has no part, or its parts have the default.
+/// Whether a value has no effect: it is empty, or its parts have the default.
 fn is_without_effect(value: &Value, default: Option<&str>) -> bool {
     match value {
         Value::Null => true,
@@ -57,7 +57,7 @@ fn is_without_effect(value: &Value, default: Option<&str>) -> bool {
 }
 
 impl Action<'_> {
-    /// Whether the entry is no longer at its place.
+    /// Whether the action removes the entry from its place.
     const fn removes(&self) -> bool {
         matches!(self, Self::Join(_) | Self::Move(_) | Self::Remove(_))
     }
@@ -105,7 +105,7 @@ impl<'a> KeyRewriter<'a> {
                 Action::Remove(help) => self.remove(index, help),
             }
         }
-        // The new text comes after the comments of the last line.
+        // New text follows the comments of the last line.
         for (index, entry) in self.entries.iter().enumerate() {
             if let Action::Move(to) = self.action_of(index) {
                 self.append(entry, to);
@@ -114,7 +114,7 @@ impl<'a> KeyRewriter<'a> {
         self
     }
 
-    /// What becomes of each entry. A section of which nothing is left goes, too.
+    /// The action for each entry. A section that becomes empty is removed too.
     fn actions(&self) -> Vec<Action<'a>> {
         let entries = self.entries.iter();
         let mut actions: Vec<Action<'a>> = entries.map(|entry| self.action(entry)).collect();
@@ -165,13 +165,13 @@ impl<'a> KeyRewriter<'a> {
         self.actions.get(index).copied().unwrap_or(Action::Keep)
     }
 
-    /// Whether an entry, or one that contains it, is no longer at its place.
+    /// Whether an entry, or one that contains it, is removed from its place.
     fn is_gone(&self, index: usize) -> bool {
         let parent = |index: &usize| self.entries.get(*index).and_then(|entry| entry.parent);
         std::iter::successors(Some(index), parent).any(|above| self.action_of(above).removes())
     }
 
-    /// The row of an entry. `None`: its key has its name still.
+    /// The rename of an entry. `None`: its key is unchanged.
     fn renamed_key(&self, entry: &Entry) -> Option<&'a RenamedKey> {
         let path = without_indexes(&entry.path);
         let path = path.strip_prefix(CHART_SECTION).unwrap_or(&path);
@@ -228,7 +228,7 @@ impl<'a> KeyRewriter<'a> {
         self.edit(entry.start.line - 1, entry.start.column - 1..end, text);
     }
 
-    /// Puts the value behind the value of a sibling, after a colon.
+    /// Appends the value to the value of a sibling, after a colon.
     fn join(&mut self, entry: &Entry, sibling: &str) {
         let path = child_path(section_of(&entry.path), sibling);
         let Some(target) = self.entries.iter().find(|entry| entry.path == path) else {
@@ -254,12 +254,12 @@ impl<'a> KeyRewriter<'a> {
         let end = self.line(last).len();
         let section = section_of(to);
         let key = last_key(to);
-        // A value of JSON is a value of YAML.
+        // JSON values are valid YAML.
         let value = self.value(&entry.path);
         self.edit(last, end..end, format!("\n{section}:\n  {key}: {value}"));
     }
 
-    /// Notes what an operator does in place of an entry, unless its value has no effect.
+    /// Notes the remedy for a removed entry, unless its value has no effect.
     fn note_help(&mut self, entry: &Entry, help: &str) {
         let Some(key) = self.renamed_key(entry).filter(|key| key.to.is_none()) else {
             return;
@@ -269,7 +269,7 @@ impl<'a> KeyRewriter<'a> {
         }
     }
 
-    /// Makes an entry a comment. Between brackets, where there are no comments, the entry is deleted.
+    /// Turns an entry into a comment. In flow notation, which has no comments, the entry is deleted.
     fn remove(&mut self, index: usize, reason: &str) {
         let range = self.text.range(self.entries, index);
         let (first, column) = self.text.line_and_column(range.start);
@@ -292,7 +292,7 @@ impl<'a> KeyRewriter<'a> {
         }
     }
 
-    /// Deletes an entry between brackets with one of the commas beside it.
+    /// Deletes an entry in flow notation with one adjacent comma.
     fn delete(&mut self, index: usize, range: Range<usize>) {
         let (line, mut start) = self.text.line_and_column(range.start);
         let (last_line, mut end) = self.text.line_and_column(range.end);
@@ -318,7 +318,7 @@ impl<'a> KeyRewriter<'a> {
         self.edit(line, start..end, "");
     }
 
-    /// Whether an entry after this one stays in their mapping or list.
+    /// Whether a later entry of the same mapping or list stays.
     fn is_followed(&self, index: usize) -> bool {
         let parent = self.entries.get(index).and_then(|entry| entry.parent);
         let mut siblings = parent.into_iter().flat_map(|parent| self.children(parent));

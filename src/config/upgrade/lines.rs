@@ -1,4 +1,4 @@
-//! The lines of a file with their replacements, the difference as a unified diff, and notes about lines.
+//! The lines of a file with their replacements, the unified diff, and notes about lines.
 
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::ops::Range;
 /// Number of unchanged lines that the diff shows around a change.
 const CONTEXT: usize = 3;
 
-/// Something that a person has to write.
+/// A note about a change that a person has to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeNote {
     /// The line number, counted from 1.
     pub line: usize,
-    /// What is there, and what to write in its place.
+    /// The present text, and what to write in its place.
     pub problem: String,
 }
 
@@ -37,11 +37,11 @@ pub struct EditedLines {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EditedLine {
     old: String,
-    /// The lines in its place.
+    /// The lines that replace the old line.
     new: Vec<String>,
 }
 
-/// A part of the diff: the indexes of the first line and of the line after the last one.
+/// A part of the diff: from the index of its first line to the index after its last line.
 type Hunk = Range<usize>;
 
 impl EditedLine {
@@ -50,10 +50,9 @@ impl EditedLine {
     }
 }
 
-// === impl EditedLines ===
-
 impl EditedLines {
-    /// `new` has the lines of `old`, which can differ.
+    /// The lines of `old`, replaced by those of `new` where they differ. Both texts have the same number of
+    /// lines.
     pub(super) fn new(old: &str, new: &str) -> Self {
         let lines = old.lines().zip(new.lines());
         let line = |(old, new): (&str, &str)| EditedLine {
@@ -66,9 +65,10 @@ impl EditedLines {
         }
     }
 
-    /// Applies edits that do not overlap. Each line may have several.
+    /// Applies edits that do not overlap. A line may have several.
     pub(super) fn apply(&mut self, mut edits: Vec<LineEdit>) {
-        // From the end of a line to its start: the columns of the other edits stay valid.
+        // Edits are applied from the end of a line to its start, so that the columns of the other edits stay
+        // valid.
         edits.sort_by_key(|edit| (edit.line, edit.columns.start));
         for edit in edits.into_iter().rev() {
             let Some(line) = self.lines.get_mut(edit.line) else {
@@ -103,7 +103,7 @@ impl EditedLines {
         self.lines.iter().any(EditedLine::is_changed)
     }
 
-    /// The changed lines with their surroundings. Neighbouring changes share a part of the diff.
+    /// The changed lines with their context. Neighbouring changes share a part of the diff.
     fn hunks(&self) -> Vec<Hunk> {
         let mut hunks: Vec<Hunk> = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
@@ -120,7 +120,7 @@ impl EditedLines {
         hunks
     }
 
-    /// The difference between the old and the new text in the unified format. It is empty if there is none.
+    /// The difference between the old and the new text in the unified format. Empty: no difference.
     pub fn diff(&self, file: &str) -> String {
         let mut diff = String::new();
         if self.is_changed() {

@@ -1,4 +1,4 @@
-//! Rewrites a configuration, rules or a dashboard of an earlier version for this one. The names come from
+//! Rewrites a configuration, rules or a dashboard of an earlier version for this version. The names come from
 //! `config/renames.yaml`.
 
 mod keys;
@@ -37,20 +37,20 @@ pub enum UpgradedKind {
     Queries,
 }
 
-/// A file with present names.
+/// A file rewritten with present names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradedFile {
     /// The lines, old and new.
     pub lines: EditedLines,
-    /// What a person has to write, in the order of the lines.
+    /// The changes that a person has to make, by line.
     pub notes: Vec<UpgradeNote>,
-    /// The metrics of the gateway in a new text with queries.
+    /// The metrics of the gateway in the new text of a file with queries.
     pub metrics: Vec<QueriedMetric>,
-    /// Kind of the file.
+    /// The kind of the file.
     pub kind: UpgradedKind,
 }
 
-/// Reads a file and rewrites its text. The file is not written.
+/// Reads a file and rewrites its text in memory.
 pub fn upgrade_file(file: &Path) -> Result<UpgradedFile, ConfigError> {
     let text = file::read(file)?;
     upgrade(&text).map_err(|line| {

@@ -1,15 +1,15 @@
-//! Rewrites the names of metrics and labels in queries, wherever they are in a text. The number of lines stays.
+//! Rewrites the names of metrics and labels in queries anywhere in a text. The number of lines does not change.
 
 use super::lines::UpgradeNote;
 use crate::config::text::renames::{RenamedMetric, Renames};
 use regex::{Captures, Regex};
 use std::collections::BTreeMap;
 
-/// A metric of the gateway, with its selector.
+/// The pattern of a metric of the gateway with its selector.
 const METRIC: &str = r"\b(tokenweir_[a-z0-9_]+)((?:\{(?:[^{}]|\$\{\w+\})*\})?)";
-/// A matcher of a selector. In JSON, a backslash is before each quotation mark.
+/// The pattern of a matcher in a selector. In JSON, a backslash precedes each quotation mark.
 const MATCHER: &str = r#"(\w+)(=~|!~|!=|=)(\\?["'])(.*?)(\\?["'],?)"#;
-/// A list of labels in a query, and a label in a text.
+/// The pattern of a list of labels in a query, and of a label in a text.
 const LABELS: &str = r"\b(?:by|without|on|ignoring|group_left|group_right|label_values)\s*\([^()]*\)|\$labels\.\w+|\{\{\s*\w+";
 
 /// A metric of the gateway in a text.
@@ -17,7 +17,7 @@ const LABELS: &str = r"\b(?:by|without|on|ignoring|group_left|group_right|label_
 pub struct QueriedMetric {
     /// The line number, counted from 1.
     pub line: usize,
-    /// The name, without the end of a histogram's series.
+    /// The name, without the suffix of a histogram's series.
     pub name: String,
 }
 
@@ -47,7 +47,7 @@ fn line_of(text: &str, index: usize) -> usize {
 }
 
 impl<'a> QueryRewriter<'a> {
-    /// Compiles the patterns. `None` never occurs, because they are constants.
+    /// Compiles the patterns. Never returns `None`, because the patterns are constants.
     pub(super) fn new(renames: &'a Renames) -> Option<Self> {
         Some(Self {
             renames,
@@ -59,8 +59,8 @@ impl<'a> QueryRewriter<'a> {
         })
     }
 
-    /// Rewrites a text in parts, such as one for each rule: `starts` are their first bytes. A label has another name
-    /// in the part that names its metric.
+    /// Rewrites a text in parts, such as one for each rule. `starts`: the index of the first byte of each part.
+    /// A label is renamed only in the part that names its metric.
     pub(super) fn rewrite(&mut self, text: &str, starts: &[usize]) -> String {
         let mut rewritten = String::new();
         let ends = starts.iter().copied().chain([text.len()]);
@@ -103,8 +103,7 @@ impl<'a> QueryRewriter<'a> {
         rewritten
     }
 
-    /// The metric of a series with its selector as this version has them. `None`: they have their names still. The error
-    /// is what a person has to do.
+    /// The present form of a series with its selector. `None`: unchanged. The error is the remedy for a person.
     fn renamed(&self, series: &str, selector: &str) -> Result<Option<Renamed<'a>>, String> {
         let name = base_name(series);
         let is_it = |row: &&RenamedMetric| row.from == series || row.from == name;
@@ -183,7 +182,7 @@ impl<'a> QueryRewriter<'a> {
     }
 }
 
-/// A series with its selector as this version has them.
+/// The present form of a series with its selector.
 struct Renamed<'a> {
     text: String,
     row: &'a RenamedMetric,

@@ -1,7 +1,7 @@
 //! Changes of the fleet: a slower fleet is named in words, and a changing load is no change that harms.
 
 use super::fleet_model::{MINUTE_STEPS, Plant};
-use tokenweir_diagnose::Diagnosis;
+use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
 fn words(diagnosis: &Diagnosis) -> Vec<&str> {
     diagnosis
@@ -26,6 +26,14 @@ fn a_slower_fleet_is_named_within_a_minute() {
             "{words:?}"
         );
     }
+    let slow = |diagnosis: &Diagnosis| {
+        let found = diagnosis.verdicts.iter();
+        let slow = found.filter(|verdict| {
+            verdict.verdict == "slow_engine" && verdict.severity == VerdictSeverity::Critical
+        });
+        slow.count()
+    };
+    assert_eq!(slow(&diagnoses[minute]), 3, "all three");
     let age = diagnoses.last().unwrap().changes[0].age_seconds;
     assert!(age > 600.0, "{age}");
 }
@@ -58,4 +66,23 @@ fn longer_answers_and_more_load_are_no_harm() {
         let diagnosis = plant.step(|_, _, _, _| {});
         assert_eq!(words(&diagnosis), [""; 0], "step {step}");
     }
+}
+
+#[test]
+fn held_blocks_without_requests_are_a_leak() {
+    let mut plant = Plant::with_baselines(2, 8);
+    let diagnoses = plant.play(MINUTE_STEPS, |step, place, tick| {
+        if place == 0 {
+            tick.kv = (0.2 * step as f64).clamp(tick.kv, 0.95);
+            tick.waiting = 3.0;
+        }
+    });
+    let last = diagnoses.last().unwrap();
+    let named: Vec<&str> = last
+        .verdicts
+        .iter()
+        .map(Verdict::cause_or_meaning)
+        .collect();
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(named[0].starts_with("KV blocks leak: 95 %"), "{named:?}");
 }

@@ -116,8 +116,6 @@ pub(super) const FAULTS: [Fault; 16] = [
     },
 ];
 
-// === impl Fault ===
-
 impl Fault {
     /// Changes a step of the backend with this index. A `severity` of 0 is barely noticeable, 1 is the
     /// maximum.

@@ -135,8 +135,6 @@ fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     }
 }
 
-// === impl Shape ===
-
 impl Shape {
     /// Returns the properties of a healthy backend with normal load. All backends of a fleet have them.
     pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
@@ -220,8 +218,6 @@ pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
     }
     count
 }
-
-// === impl FleetBackend ===
 
 impl FleetBackend {
     fn new(name: usize, shape: Shape) -> Self {
@@ -335,8 +331,6 @@ impl FleetBackend {
         }
     }
 }
-
-// === impl Plant ===
 
 impl Plant {
     /// Builds a fleet of healthy backends with equal traffic, whose diagnosis has already learned its

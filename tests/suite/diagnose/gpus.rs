@@ -64,6 +64,7 @@ fn healthy() -> GpuCondition {
         memory_bytes: Some(160.0 * GIB),
         max_temperature_celsius: Some(62.0),
         is_throttled: Some(false),
+        last_xid: Some(0.0),
     }
 }
 

@@ -103,6 +103,7 @@ fn without_requests_a_verdict_ends() {
 fn listing(place: usize, model: &str) -> FleetBackend {
     FleetBackend {
         id: BackendId::new(&format!("gpu-{place}")),
+        host: "127.0.0.1".into(),
         models: vec![model.into()],
         state: Availability::Available,
         is_up: true,

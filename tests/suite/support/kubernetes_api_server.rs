@@ -34,8 +34,6 @@ pub(crate) struct Watch(TcpStream);
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-// === impl KubernetesApiServer ===
-
 impl KubernetesApiServer {
     pub(crate) fn start() -> Self {
         Self::at(bind_shared(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))
@@ -136,8 +134,6 @@ pub(crate) fn status(code: u16, reason: &str) -> Value {
     })
 }
 
-// === impl Asked ===
-
 impl Asked {
     async fn read(mut stream: TcpStream) -> Self {
         let request = read_request(&mut stream, &mut BytesMut::new()).await;
@@ -184,8 +180,6 @@ impl Asked {
         Watch(self.stream)
     }
 }
-
-// === impl Watch ===
 
 impl Watch {
     /// Sends a watch event of this type, in two HTTP chunks.

@@ -89,8 +89,6 @@ pub(crate) async fn run_line(line: &str, variables: &[(&str, &str)]) -> Ended {
     run(&arguments, variables).await
 }
 
-// === impl GatewayProcess ===
-
 impl GatewayProcess {
     /// Starts the gateway with this configuration file, and waits until it is ready.
     pub(crate) async fn start(config: &Path) -> Self {
@@ -248,8 +246,6 @@ fn listener_address(log: &str, name: &str) -> Option<SocketAddr> {
     let end = address.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':')?;
     address[..end].parse().ok()
 }
-
-// === impl Load ===
 
 impl Load {
     /// Starts `pairs` clients that open a connection for each request, and `pairs` clients that reuse one

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
+use tokenweir::app::extras::canary::CanarySettings;
 use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
@@ -189,6 +190,8 @@ pub(crate) struct Setup {
     pub kv_events: KvEventsSettings,
     /// Age after which a pooled connection gets no further request. `None`: the default.
     pub connection_age: Option<Duration>,
+    /// Canary requests to backends without traffic.
+    pub canary: CanarySettings,
     /// Whether the gateway wakes sleeping engines, and when it puts idle ones to sleep.
     pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
@@ -282,6 +285,7 @@ impl Default for Setup {
                 ..Default::default()
             },
             connection_age: None,
+            canary: CanarySettings::default(),
             sleep: SleepSettings::default(),
             data_parallel_ranks: false,
             roles: &[],
@@ -391,6 +395,7 @@ pub(crate) async fn gateway_following_with(
 fn option_config(setup: &Setup) -> Config {
     let mut config = Config {
         kv_events: setup.kv_events,
+        canary: setup.canary,
         sleep: setup.sleep,
         ..Config::default()
     };
@@ -471,7 +476,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup, &options);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let request_extras = RequestExtras::default();
+    let request_extras = RequestExtras::new(&options);
     request_extras.splits.configure(&setup.models, &setup.slos);
     let prometheus = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
@@ -481,15 +486,15 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         buckets: setup.buckets,
         objectives: setup.slos,
     });
-    let decisions = Arc::new(DecisionLog::new(1_024, extras::DECISION_PARTS));
+    let decisions = Arc::new(DecisionLog::new(1_024, extras::decision_parts()));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> = vec![
         pool.clone(),
         decisions.clone(),
         setup.access.clone(),
         stored_responses.clone(),
-        request_extras.splits.clone(),
     ];
+    sinks.extend(request_extras.sinks());
     let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
     let mut running_capture = None;
     if let Some(file) = &setup.capture {
@@ -617,7 +622,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),
-        tasks: extras::BACKGROUND_TASKS,
+        tasks: extras::background_tasks(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {

@@ -1,28 +1,38 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
-use super::backend_failures::BackendFailures;
+use super::backend_failures::{BackendFailures, COMMON_REMEDY, SAME_MOMENT};
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::limits::{GatewayLimits, named};
 use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
-use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
-use super::starvation::Starvation;
+use super::rules::{BACKEND_AWAITED, BACKEND_DOWN, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
+use super::starvation::{Starvation, killed};
 use super::unserved_models::UnservedModels;
-use crate::verdict::{Verdict, VerdictSeverity};
+use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
+use tokenweir_routing::resilience::DownKind;
 
 /// The remedy for an ejection that a timeout of the gateway causes.
 const EXCUSED_REMEDY: &str = "See gateway_limit: the timeout, and not the backend, is the cause.";
+
+/// A verdict that begins at most so many seconds after a reload may be caused by it.
+const CAUSED_WITHIN_SECONDS: f64 = 150.0;
+/// Verdicts begin at the same time if at most so many seconds are between them: one evaluation, with its delay.
+const SAME_SECONDS: f64 = 6.0;
+/// The reload is noticed so many seconds late.
+const RELOAD_LATE_SECONDS: f64 = 10.0;
 
 /// The rules about the fleet and the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(crate) struct FleetDiagnoser {
     /// The time at which each verdict that holds began, by the names of its rule and of its backend.
     begins: HashMap<(Cow<'static, str>, String), Instant>,
+    /// Time of the first evaluation.
+    first_at: Option<Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
     failures: BackendFailures,
@@ -65,19 +75,75 @@ impl FleetDiagnoser {
         verdicts.extend(self.unserved_models.judge(fleet, now));
         verdicts.extend(self.gateway.judge(fleet, now));
         verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
+        verdicts.extend(killed(&fleet.gateway.starts));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
             let key = (verdict.verdict.clone(), verdict.backend.clone());
             let begin = self.begins.get(&key).copied().unwrap_or(now);
             verdict.age_seconds = now.saturating_duration_since(begin).as_secs_f64();
+            name_reload(verdict, fleet);
             begins.insert(key, begin);
         }
         self.begins = begins;
+        self.name_same_outage(&mut verdicts, fleet, now);
         verdicts
     }
 }
 
+/// Adds to a verdict about the fleet or the gateway which reload came before it.
+fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
+    let Some(reload) = &fleet.reload else { return };
+    let began_after = reload.age_seconds - verdict.age_seconds;
+    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
+    if is_caused
+        && verdict.scope != VerdictScope::Backend
+        && verdict.severity > VerdictSeverity::Info
+    {
+        verdict.add_to_cause(&format!(
+            "it began {:.0} s after the reload at {}: {}",
+            began_after.max(0.0),
+            reload.clock,
+            reload.changed
+        ));
+    }
+}
+
 impl FleetDiagnoser {
+    /// Adds to the verdicts about backends that are down what is common to them, if all went down at the same time in the
+    /// same way, and not since the first evaluation.
+    fn name_same_outage(
+        &mut self,
+        verdicts: &mut [Verdict],
+        fleet: &FleetObservation,
+        now: Instant,
+    ) {
+        let first = *self.first_at.get_or_insert(now);
+        let observed = now.saturating_duration_since(first).as_secs_f64();
+        let is_down = |found: &&mut Verdict| found.verdict == BACKEND_DOWN.name;
+        let mut down: Vec<&mut Verdict> = verdicts.iter_mut().filter(is_down).collect();
+        let reasons = fleet.backends.iter().map(|it| it.reason.as_deref());
+        let may_be_between = |reason: Option<&str>| {
+            let kind = reason.and_then(DownKind::of_reason);
+            kind.is_some_and(|kind| kind.may_be_between())
+        };
+        if down.len() < 2
+            || down.len() != fleet.backends.len()
+            || !reasons.into_iter().all(may_be_between)
+        {
+            return;
+        }
+        let ages = down.iter().map(|found| found.age_seconds);
+        let oldest = ages.clone().fold(0.0, f64::max);
+        let youngest = ages.fold(f64::MAX, f64::min);
+        if oldest - youngest > SAME_SECONDS || oldest >= observed {
+            return;
+        }
+        for found in &mut down {
+            found.add_to_cause(SAME_MOMENT);
+            found.remedy = format!("{COMMON_REMEDY} {}", found.remedy);
+        }
+    }
+
     /// Whether the times that the gateway measured say nothing about backends.
     pub(crate) fn is_disturbed(&self, now: Instant) -> bool {
         self.starvation.is_disturbed(now)
@@ -222,6 +288,7 @@ mod tests {
     #[test]
     fn the_cause_names_the_awaited_models() {
         let awaited = |model: &str, requests, seconds| AwaitedModel {
+            served_as: None,
             model: model.to_owned(),
             requests,
             seconds,
@@ -272,6 +339,29 @@ mod tests {
             .unwrap()
             .remaining_seconds = None;
         assert_eq!(named(&observed), ["warning backend_drained gpu-1"]);
+    }
+
+    #[test]
+    fn an_outage_of_all_at_once_is_common() {
+        let cause_at_all = |reason: &str, before: Availability| {
+            let mut diagnoser = FleetDiagnoser::default();
+            let start = clock::epoch();
+            diagnoser.diagnose(&fleet(&[before; 2], 0, 0), start);
+            let mut observed = fleet(&[Down; 2], 0, 0);
+            for backend in &mut observed.backends {
+                backend.reason = Some(reason.to_owned());
+            }
+            let found = diagnoser.diagnose(&observed, start + Duration::from_secs(5));
+            let found = found
+                .into_iter()
+                .rfind(|it| it.verdict == BACKEND_DOWN.name);
+            let cause = found.and_then(|it| it.cause).unwrap();
+            cause.contains("all at the same moment")
+        };
+        assert!(cause_at_all("/health: Closed", Available));
+        assert!(!cause_at_all("/health: Closed", Down), "since the start");
+        let refused = "Connection refused (os error 111)";
+        assert!(!cause_at_all(refused, Available), "the engines have ended");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
 
 /// The setting that limits backends without a queue, if no other is known.
 const MAX_IN_FLIGHT: &str = "admission.max_in_flight";
@@ -40,7 +43,28 @@ pub(super) struct GatewayQueue {
     debounce: VerdictDebounce,
     /// `None`: no verdict holds.
     cause: Option<QueueCause>,
+    members: Members,
 }
+
+/// The backends of the last evaluation, and those that joined and left recently.
+#[derive(Debug, Default)]
+struct Members {
+    known: BTreeSet<BackendId>,
+    /// The backends that left in the last [`LEFT_WITHIN`], the oldest first.
+    left: Vec<LeftBackend>,
+    joined: Vec<Instant>,
+}
+
+#[derive(Debug)]
+struct LeftBackend {
+    id: BackendId,
+    at: Instant,
+}
+
+/// Backends that left earlier do not explain that the others are full.
+const LEFT_WITHIN: Duration = Duration::from_mins(10);
+/// Maximum number of backends that are named.
+const MAX_NAMED: usize = 3;
 
 /// Why the requests wait.
 #[derive(Debug, Clone)]
@@ -48,8 +72,7 @@ struct QueueCause {
     text: String,
     /// `None`: the remedy of the rule applies.
     remedy: Option<&'static str>,
-    /// Whether the cause is `admission.max_in_flight`.
-    is_limit: bool,
+    origin: Origin,
 }
 
 /// The remedy for requests that the gate of admission holds.
@@ -65,6 +88,7 @@ impl GatewayQueue {
         is_named: bool,
         now: Instant,
     ) -> Option<Verdict> {
+        self.members.observe(fleet, now);
         let wait = fleet.longest_wait_seconds.unwrap_or_default();
         let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
         let delayed = fleet.counts.delayed as f64;
@@ -82,11 +106,24 @@ impl GatewayQueue {
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
-        let is_limit = self.cause.as_ref().is_some_and(|cause| cause.is_limit);
+        let is_limit = self
+            .cause
+            .as_ref()
+            .is_some_and(|cause| cause.origin == Origin::Setting);
         if self.cause.is_none() || is_found && !is_limit {
-            self.cause = Some(queue_cause(fleet));
+            let mut cause = queue_cause(fleet);
+            if let Some(left) = self.members.left_clause(now)
+                && cause.origin == Origin::Load
+            {
+                cause.text = format!("{}: {left}", cause.text);
+            }
+            self.cause = Some(cause);
         }
-        let QueueCause { text, remedy, .. } = self.cause.clone()?;
+        let QueueCause {
+            text,
+            remedy,
+            origin,
+        } = self.cause.clone()?;
         let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
         Some(Verdict {
             evidence: vec![
@@ -95,8 +132,50 @@ impl GatewayQueue {
                 Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
             ],
             remedy: remedy.unwrap_or(GATEWAY_QUEUE.remedy).to_owned(),
+            origin,
             ..GATEWAY_QUEUE.verdict(severity, Some(text))
         })
+    }
+}
+
+impl Members {
+    fn observe(&mut self, fleet: &FleetObservation, now: Instant) {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < LEFT_WITHIN;
+        self.left.retain(|backend| is_recent(backend.at));
+        self.joined.retain(|at| is_recent(*at));
+        let current: BTreeSet<BackendId> = fleet.backends.iter().map(|it| it.id.clone()).collect();
+        let before = std::mem::replace(&mut self.known, current);
+        if before.is_empty() {
+            return;
+        }
+        for id in self.known.difference(&before) {
+            let earlier = self.left.iter().position(|backend| backend.id == *id);
+            match earlier {
+                Some(index) => drop(self.left.remove(index)),
+                None => self.joined.push(now),
+            }
+        }
+        for id in before.difference(&self.known) {
+            let id = id.clone();
+            self.left.push(LeftBackend { id, at: now });
+        }
+    }
+
+    /// How many backends are gone, and which. `None`: none, or as many others joined.
+    fn left_clause(&self, now: Instant) -> Option<String> {
+        let gone = self.left.len().saturating_sub(self.joined.len());
+        if gone == 0 {
+            return None;
+        }
+        let first = self.left.first()?;
+        let age = now.saturating_duration_since(first.at).as_secs();
+        let before = self.known.len() + gone;
+        let names = self.left.iter().take(MAX_NAMED);
+        let names: Vec<&str> = names.map(|backend| backend.id.as_str()).collect();
+        let names = names.join(", ");
+        Some(format!(
+            "discovery or a reload removed {gone} of {before} backends in the last {age} s ({names})"
+        ))
     }
 }
 
@@ -105,7 +184,7 @@ fn queue_cause(fleet: &FleetObservation) -> QueueCause {
         return QueueCause {
             text: reason.clone(),
             remedy: Some(GATE_REMEDY),
-            is_limit: false,
+            origin: Origin::Excluded,
         };
     }
     let up = fleet
@@ -128,31 +207,31 @@ fn queue_cause(fleet: &FleetObservation) -> QueueCause {
         return QueueCause {
             text,
             remedy: Some(remedy),
-            is_limit: true,
+            origin: Origin::Setting,
         };
     }
     let missing = fleet.missing_backends();
-    let text = if missing.is_empty() {
-        "every backend that serves them is full".to_owned()
-    } else {
-        format!(
-            "{up} of {} backends get requests: {missing}",
-            fleet.backends.len()
-        )
-    };
+    if missing.is_empty() {
+        return QueueCause {
+            text: "every backend that serves them is full".to_owned(),
+            remedy: None,
+            origin: Origin::Load,
+        };
+    }
+    let total = fleet.backends.len();
     QueueCause {
-        text,
+        text: format!("{up} of {total} backends get requests: {missing}"),
         remedy: None,
-        is_limit: false,
+        origin: Origin::Excluded,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::observation::RecentCounts;
-    use std::time::Duration;
+    use crate::fleet::observation::{self, RecentCounts};
     use tokenweir_protocol::clock;
+    use tokenweir_routing::resilience::Availability;
 
     #[test]
     fn waiting_requests_give_a_verdict_unless_covered() {
@@ -196,6 +275,36 @@ mod tests {
             );
         }
         assert_eq!(judge(0, 0.0, 2, false), None);
+    }
+
+    #[test]
+    fn backends_that_left_are_named() {
+        let mut rule = GatewayQueue::default();
+        let mut now = clock::epoch();
+        let mut judge = |names: &[&str]| {
+            now += Duration::from_secs(5);
+            let backends = names.iter();
+            let backends =
+                backends.map(|name| observation::tests::backend(name, Availability::Available));
+            let fleet = FleetObservation {
+                backends: backends.collect(),
+                queued: 9,
+                longest_wait_seconds: Some(9.0),
+                ..FleetObservation::default()
+            };
+            let found = rule.judge(&fleet, false, now)?;
+            found.cause.map(String::from)
+        };
+        let full = "every backend that serves them is full";
+        judge(&["gpu-0", "gpu-1", "gpu-2"]);
+        assert_eq!(judge(&["gpu-0", "gpu-1", "gpu-2"]).as_deref(), Some(full));
+        judge(&["gpu-0"]);
+        let left = "discovery or a reload removed 2 of 3 backends in the last 5 s (gpu-1, gpu-2)";
+        assert_eq!(judge(&["gpu-0"]), Some(format!("{full}: {left}")));
+        let back = judge(&["gpu-0", "gpu-1", "gpu-2"]);
+        assert_eq!(back.as_deref(), Some(full), "they are back");
+        let others = judge(&["gpu-3", "gpu-4", "gpu-5"]);
+        assert_eq!(others.as_deref(), Some(full), "others have replaced them");
     }
 
     #[test]

@@ -23,9 +23,11 @@ mod fleet_diagnoser;
 pub(crate) use differences::name_differences;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use limits::LIMIT_SETTINGS;
+#[cfg(test)]
+pub(crate) use observation::tests;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
-    FleetBackend, FleetObservation, GatewayConditions, ObservedTtft, RecentCounts, SettingValue,
-    SlowUpload, UnforwardedCounts, VersionTakenOut,
+    FleetBackend, FleetObservation, GatewayConditions, LimitedClient, ObservedTtft, RecentCounts,
+    RecentReload, RecentStarts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
 };
 pub use rules::FLEET_RULES;

@@ -1,9 +1,12 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
+use crate::fatal_requests::RequestEnds;
+use crate::verdict::Change;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::ErrorSource;
 use tokenweir_routing::resilience::Availability;
 
 /// All backends of the gateway, and the requests of the last seconds.
@@ -36,10 +39,41 @@ pub struct FleetObservation {
     pub unserved_models: Vec<(String, u64)>,
     /// What the gateway itself ended since the last observation, and the slow uploads.
     pub unforwarded: UnforwardedCounts,
+    /// The requests that ended since the last observation, by what they have in common.
+    pub request_ends: RequestEnds,
     /// The values of the settings [`LIMIT_SETTINGS`](super::LIMIT_SETTINGS) that are set.
     pub settings: Vec<SettingValue>,
+    /// The client that causes most of the work, as a sentence. `None`: none does.
+    pub main_client: Option<String>,
+    /// The client of most of the requests that the gateway refused. `None`: none was refused, or those of no
+    /// client are most.
+    pub limited_client: Option<LimitedClient>,
     /// The TTFT of the streams of the last minute. `None`: there were none.
     pub ttft: Option<ObservedTtft>,
+    /// The last reload that changed something. `None`: there was none.
+    pub reload: Option<RecentReload>,
+}
+
+/// A reload of the configuration or of the key file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecentReload {
+    /// Seconds since the reload.
+    pub age_seconds: f64,
+    /// When it was, such as `14:03:10 UTC`.
+    pub clock: String,
+    /// What it changed, with values before and after.
+    pub changed: String,
+}
+
+/// The client of most of the requests that the gateway refused in the last minute.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LimitedClient {
+    /// The name of the client in texts.
+    pub name: String,
+    /// The limits of its tenant and of the keys of the tenant, by their paths in the key file.
+    pub limits: BTreeMap<String, u64>,
+    /// Its share of the refused requests, from 0 to 1.
+    pub refused_share: f64,
 }
 
 /// What happened to requests in the gateway itself in an interval.
@@ -103,6 +137,10 @@ pub struct RecentCounts {
     pub delayed: u64,
     /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
+    /// Number of error responses by status and origin, as far as the origin is not the engine.
+    pub error_sources: BTreeMap<String, u64>,
+    /// What most requests with one kind of harm have in common, by the kind.
+    pub common: BTreeMap<String, String>,
 }
 
 /// A model that no backend can serve now and for which requests wait.
@@ -114,6 +152,8 @@ pub struct AwaitedModel {
     pub requests: usize,
     /// Seconds for which requests have waited while no backend could serve the model.
     pub seconds: f64,
+    /// The name that backends must list, if the configuration gives the model another one. `None`: the same.
+    pub served_as: Option<String>,
 }
 
 /// The observations of the gateway about itself.
@@ -148,8 +188,21 @@ pub struct GatewayConditions {
     pub unread_streams: usize,
     /// The versions of split models that get no requests, because they were worse than the others.
     pub versions_taken_out: Vec<VersionTakenOut>,
+    /// The starts of the gateway.
+    pub starts: RecentStarts,
     /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
     pub connected_gateways: u64,
+}
+
+/// The starts of the gateway in the last ten minutes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RecentStarts {
+    /// Seconds since the start of this process.
+    pub age_seconds: f64,
+    /// Number of starts, including this one.
+    pub starts: u64,
+    /// Number of the processes before this one that did not end cleanly. 0 also if nothing is known about them.
+    pub unclean_ends: u64,
 }
 
 /// A version of a split model that gets no requests, because it was worse than the others.
@@ -206,6 +259,8 @@ pub struct CertificateReloads {
 pub struct FleetBackend {
     /// The backend.
     pub id: BackendId,
+    /// The host of its URL.
+    pub host: Arc<str>,
     /// The base models that the backend lists. Empty: not known.
     pub models: Vec<Arc<str>>,
     /// The state of the backend.
@@ -235,7 +290,7 @@ pub struct AttemptCounts {
     pub failures: Vec<AttemptFailures>,
 }
 
-/// Failed attempts of one kind and status.
+/// Failed attempts of one kind, status and origin.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AttemptFailures {
     /// The kind of the failure, such as `connect_error`, or how the response broke, such as `truncated_cut`.
@@ -243,7 +298,9 @@ pub struct AttemptFailures {
     /// The error status with which the backend answered. `None`: the backend sent no error status, or no
     /// response.
     pub status: Option<u16>,
-    /// Number of attempts of this kind and status.
+    /// What the error response shows beyond its status. `None`: nothing.
+    pub error_source: Option<ErrorSource>,
+    /// Number of attempts of this kind, status and origin.
     pub count: u64,
     /// Sum of the times from sending the request to the failure, in seconds.
     pub seconds: f64,
@@ -268,7 +325,23 @@ pub struct DrainSummary {
     pub remaining_seconds: Option<f64>,
 }
 
-// === impl FleetObservation ===
+/// A reload that is older than this does not explain harm, in seconds.
+const MAX_RELOAD_AGE_SECONDS: f64 = 600.0;
+/// Maximum number of models that a cause lists.
+const MAX_LISTED: usize = 3;
+
+impl RecentReload {
+    /// The reload as a change that can explain harm. `None`: it is too old.
+    pub(crate) fn change(&self) -> Option<Change> {
+        let change = Change {
+            words: format!("reload at {}: {}", self.clock, self.changed),
+            measure: "reload".into(),
+            age_seconds: self.age_seconds,
+            ..Change::default()
+        };
+        (self.age_seconds < MAX_RELOAD_AGE_SECONDS).then_some(change)
+    }
+}
 
 impl FleetObservation {
     /// The value of a setting. `None`: it is not set, or not known.
@@ -293,6 +366,14 @@ impl FleetObservation {
             .map(|states| format!("{} {}", states.len(), label(states[0])))
             .collect();
         missing.join(", ")
+    }
+
+    /// The first names of the models that backends list, such as `llama, qwen`.
+    pub(super) fn listed_models(&self) -> String {
+        let models = self.backends.iter().flat_map(|backend| &backend.models);
+        let names: BTreeSet<&str> = models.map(|name| &**name).collect();
+        let first: Vec<&str> = names.into_iter().take(MAX_LISTED).collect();
+        first.join(", ")
     }
 
     /// The data that the rules about the engine of this backend lack because of the state of the backend, as
@@ -323,13 +404,14 @@ fn label(state: Availability) -> &'static str {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A backend in this state without attempts.
-    pub(in crate::fleet) fn backend(name: &str, state: Availability) -> FleetBackend {
+    pub(crate) fn backend(name: &str, state: Availability) -> FleetBackend {
         FleetBackend {
             id: BackendId::new(name),
+            host: "127.0.0.1".into(),
             models: Vec::new(),
             state,
             is_up: state == Availability::Available,

@@ -1,24 +1,30 @@
-//! The rule about requests that every backend refuses for a reason that clients cannot remove: the API key
-//! of the gateway, or a rate limit.
+//! The rule about requests that every backend refuses: a proxy in front of the engines, the API key of the gateway, a rate
+//! limit, or requests that engines do not accept.
 
-use super::backend_failures::RATE_LIMIT_REMEDY;
-use super::observation::FleetObservation;
+use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
+use super::observation::{FleetObservation, RecentCounts};
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{
+    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
+};
 use std::time::Instant;
+use tokenweir_protocol::openai::EngineError;
+use tokenweir_request::record::BY_PROXY;
 
-/// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit.
+/// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit. Clients can remove the
+/// reason of the others.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
 pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
     name: "refused_by_backends",
     scope: VerdictScope::Fleet,
     is_about_state: false,
-    severity: "warning",
-    meaning: "The backends refuse requests: clients get 401, 403, 407 or 429.",
+    severity: "warning, info if the requests are at fault",
+    meaning: "The backends, or a proxy in front of them, refuse requests: clients get 4xx.",
     evidence: "In two of three evaluations, five or more requests of 30 s, significantly more than \
-               5 %, got one of these statuses from a backend.",
+               5 %, got a status of 4xx from a backend. A page of HTML, or an error without the form of an engine from \
+               another server, is of a proxy. The cause states what most of these requests have in common.",
     excluded: "a peer of the backend serves the request (see `backend_failing`)",
     remedy: "The backends expect another key than they get. Set api_key of the backends in the \
              configuration, or give the clients the key of the backends.",
@@ -30,41 +36,101 @@ pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
 #[derive(Debug, Default)]
 pub(super) struct RefusedByBackends {
     debounce: VerdictDebounce,
-    /// The HTTP status of most refused requests.
-    status: u16,
+    /// What was refused at the last evaluation with refusals.
+    refusals: Refusals,
 }
+
+/// The refusals of one evaluation.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// The most frequent status.
+    status: u16,
+    /// Status and origin in words, if most refusals have the same.
+    source: Option<String>,
+    /// What most of the requests have in common.
+    common: Option<String>,
+}
+
+const MEDIA_REMEDY: &str = "Make the host of the media reachable from the engines (name resolution, egress, --allowed-media-domains), \
+                            or let the client send the media inline.";
+const REQUEST_REMEDY: &str = "Compare these requests with what the engines accept: the access log has them. The error that the client \
+                              got names the parameter.";
 
 impl RefusedByBackends {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
-        let refused = fleet
-            .counts
-            .client_errors
-            .iter()
-            .filter(|(status, _)| STATUSES.contains(status));
-        let count: u64 = refused.clone().map(|(_, count)| count).sum();
+        let counts = &fleet.counts;
+        let count: u64 = counts.client_errors.values().sum();
         self.debounce
-            .update(is_critical_harm(count, fleet.counts.requests), now);
-        if let Some((status, _)) = refused.max_by_key(|(_, count)| **count) {
-            self.status = *status;
+            .update(is_critical_harm(count, counts.requests), now);
+        if let Some(refusals) = Refusals::of(counts) {
+            self.refusals = refusals;
         }
         self.debounce.since()?;
-        let status = self.status;
         let window = fleet.window_seconds;
-        let cause = format!("the backends that were asked answer {status}");
-        let remedy = if status == 429 {
-            RATE_LIMIT_REMEDY
-        } else {
-            REFUSED_BY_BACKENDS.remedy
-        };
         Some(Verdict {
             evidence: vec![
                 Evidence::new("refused_by_backends", count as f64, "requests", window),
-                Evidence::new("requests", fleet.counts.requests as f64, "requests", window),
+                Evidence::new("requests", counts.requests as f64, "requests", window),
             ],
-            remedy: remedy.to_owned(),
-            ..REFUSED_BY_BACKENDS.verdict(VerdictSeverity::Warning, Some(cause))
+            remedy: self.refusals.remedy().to_owned(),
+            origin: self.refusals.origin(),
+            ..REFUSED_BY_BACKENDS.verdict(self.refusals.severity(), Some(self.refusals.cause()))
         })
+    }
+}
+
+impl Refusals {
+    fn of(counts: &RecentCounts) -> Option<Self> {
+        let (status, _) = counts
+            .client_errors
+            .iter()
+            .max_by_key(|(_, count)| **count)?;
+        let errors: u64 = counts.client_errors.values().sum();
+        let source = counts.error_sources.iter().max_by_key(|(_, count)| **count);
+        let source = source.filter(|(_, count)| 5 * **count >= 4 * errors && **count <= errors);
+        Some(Self {
+            status: *status,
+            source: source.map(|(source, _)| source.clone()),
+            common: counts.common.get("rejected").cloned(),
+        })
+    }
+
+    fn origin(&self) -> Origin {
+        match &self.source {
+            Some(source) if source.contains(BY_PROXY) => Origin::Network,
+            Some(source) if source.ends_with(EngineError::Media.as_str()) => Origin::Requests,
+            _ => Origin::Unknown,
+        }
+    }
+
+    fn severity(&self) -> VerdictSeverity {
+        if self.origin() > Origin::Unknown || STATUSES.contains(&self.status) {
+            VerdictSeverity::Warning
+        } else {
+            VerdictSeverity::Info
+        }
+    }
+
+    fn cause(&self) -> String {
+        let answered = match &self.source {
+            Some(source) => format!("clients get {source}"),
+            None => format!("the backends that were asked answer {}", self.status),
+        };
+        match &self.common {
+            Some(common) => format!("{answered}, {common}"),
+            None => answered,
+        }
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.origin() {
+            Origin::Network => PROXY_REMEDY,
+            Origin::Requests => MEDIA_REMEDY,
+            _ if self.status == 429 => RATE_LIMIT_REMEDY,
+            _ if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
+            _ => REQUEST_REMEDY,
+        }
     }
 }
 
@@ -76,7 +142,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_401_everywhere_is_named_and_400_not() {
+    fn a_401_everywhere_warns_a_400_notes() {
         let mut rule = RefusedByBackends::default();
         let mut now = clock::epoch();
         let mut judge = |status, count, requests| {
@@ -94,9 +160,6 @@ mod tests {
             let found = rule.judge(&fleet, now);
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };
-        for status in [400, 404, 413, 415, 422] {
-            assert_eq!(judge(status, 90, 100), None, "{status}");
-        }
         assert_eq!(judge(401, 4, 4), None, "few requests");
         assert_eq!(judge(401, 90, 100), None, "a single look is no evidence");
         let named = Some("warning the backends that were asked answer 401");
@@ -109,5 +172,31 @@ mod tests {
             );
         }
         assert_eq!(judge(401, 1, 100), None);
+        for status in [400, 404, 413, 415, 422] {
+            let named = judge(status, 90, 100).or_else(|| judge(status, 90, 100));
+            let note = format!("info the backends that were asked answer {status}");
+            assert_eq!(named, Some(note));
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_named_with_what_it_refuses() {
+        let page = "413 by a proxy in front of the engines (server: nginx), not by an engine";
+        let counts = RecentCounts {
+            requests: 100,
+            client_errors: [(413, 40)].into(),
+            error_sources: [(page.to_owned(), 39)].into(),
+            common: [(
+                "rejected".to_owned(),
+                "all 40 with bodies above 8 kB".to_owned(),
+            )]
+            .into(),
+            ..RecentCounts::default()
+        };
+        let refusals = Refusals::of(&counts).unwrap();
+        assert_eq!(refusals.severity(), VerdictSeverity::Warning);
+        let cause = format!("clients get {page}, all 40 with bodies above 8 kB");
+        assert_eq!(refusals.cause(), cause);
+        assert_eq!(refusals.remedy(), PROXY_REMEDY);
     }
 }

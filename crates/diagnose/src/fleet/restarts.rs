@@ -1,6 +1,8 @@
 //! The rule about a backend that repeatedly restarts, or repeatedly goes down and comes up again.
 
 use super::observation::FleetObservation;
+use crate::fatal_requests::FatalRequests;
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,9 +16,14 @@ const WINDOW: Duration = Duration::from_mins(10);
 const MIN_INTERRUPTIONS: usize = 3;
 /// Minimum number of backends that were interrupted in the window, for a common cause.
 const MIN_ROLLED: usize = 2;
-const ROLLOUT: &str = "several backends restart one after another: a rollout or a supervisor ends them without a drain";
+const ROLLOUT: &str = "several backends restart one after another: cannot tell whether a rollout or a supervisor ends them without a \
+                       drain, or a fault that they share";
 const ROLLOUT_REMEDY: &str = "Drain each backend before its restart (tokenweir drain NAME), and wait until it is ready again before the \
                               next one.";
+/// Minimum number of interruptions of all backends for requests that end engines.
+const MIN_FATAL: usize = 2;
+const FATAL_REMEDY: &str = "Block these requests, and do not send them again: look for a rare parameter, a long prompt or media in \
+                            them, and for the engine's last log lines before its end.";
 /// The verdict ends when the last interruption is older than this time plus twice the mean time between two
 /// interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
@@ -28,7 +35,8 @@ pub(super) static BACKEND_RESTARTING: VerdictDescription = VerdictDescription {
     severity: "warning, critical if more than 5 % of requests fail",
     meaning: "The backend fails and comes back again and again.",
     evidence: "In ten minutes the process of the backend restarted three times, or the backend \
-               went down three times.",
+               went down three times. Once is enough if, of the requests of one client or of one kind, three or more, \
+               and three quarters, ended with their backend in three minutes, and few others did.",
     excluded: "",
     remedy: "Read the end of the log before each restart. Usual causes are a lack of memory, a \
              request that crashes the engine, and a strict liveness probe. Set the weight of the \
@@ -37,9 +45,21 @@ pub(super) static BACKEND_RESTARTING: VerdictDescription = VerdictDescription {
     pages: false,
 };
 
-/// The interruptions of all backends.
+/// The interruptions of all backends, and the requests that can be their cause.
 #[derive(Debug, Default)]
-pub(super) struct Restarts(HashMap<BackendId, Interruptions>);
+pub(super) struct Restarts {
+    backends: HashMap<BackendId, Interruptions>,
+    requests: FatalRequests,
+}
+
+/// Why backends restart.
+struct RestartCause {
+    text: String,
+    remedy: &'static str,
+    origin: Origin,
+    /// Minimum number of interruptions of a backend.
+    least: usize,
+}
 
 /// The interruptions of one backend.
 #[derive(Debug, Default)]
@@ -58,43 +78,69 @@ struct Interruptions {
 impl Restarts {
     /// Returns a verdict for each backend that matches [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
-        self.0
+        self.backends
             .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
-        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
-        let mut matches = Vec::new();
-        let interrupted = fleet.backends.iter().filter(|backend| {
-            let known = self.0.get(&backend.id);
-            known.is_some_and(|known| known.count() > 0)
-        });
-        let interrupted = interrupted.count();
-        let is_rollout = interrupted >= MIN_ROLLED && 3 * interrupted >= 2 * fleet.backends.len();
         for backend in &fleet.backends {
-            let interruptions = self.0.entry(backend.id.clone()).or_default();
+            let interruptions = self.backends.entry(backend.id.clone()).or_default();
             if backend.engine_switches > interruptions.switches {
                 // Several engines answer in turn, so that their counters do not show restarts.
                 *interruptions = Interruptions::default();
                 interruptions.switches = backend.engine_switches;
             }
             interruptions.observe(backend.restarts, backend.state, now);
-            let Some((count, cause)) = interruptions.repeated(now) else {
+        }
+        let requests = self.requests.observe(&fleet.request_ends, now);
+        let common = self.common_cause(requests, fleet.backends.len());
+        let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
+        let mut matches = Vec::new();
+        for backend in &fleet.backends {
+            let Some(interruptions) = self.backends.get(&backend.id) else {
                 continue;
             };
-            let cause = if is_rollout { ROLLOUT } else { cause };
-            let remedy = if is_rollout {
-                ROLLOUT_REMEDY
-            } else {
-                BACKEND_RESTARTING.remedy
+            let least = common.as_ref().map_or(MIN_INTERRUPTIONS, |it| it.least);
+            let Some((count, own)) = interruptions.repeated(least, now) else {
+                continue;
             };
+            let cause = common.as_ref().map_or(own, |it| it.text.as_str());
+            let found = BACKEND_RESTARTING.verdict(severity, Some(cause.to_owned()));
+            let remedy = common
+                .as_ref()
+                .map_or(BACKEND_RESTARTING.remedy, |it| it.remedy);
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
             matches.push(Verdict {
                 backend: backend.id.to_string(),
                 evidence: vec![evidence],
                 remedy: remedy.to_owned(),
-                ..BACKEND_RESTARTING.verdict(severity, Some(cause.to_owned()))
+                origin: common.as_ref().map_or(found.origin, |it| it.origin),
+                ..found
             });
         }
         matches
+    }
+
+    /// The cause if several backends are interrupted. `requests`: the requests that end engines.
+    fn common_cause(&self, requests: Option<String>, backends: usize) -> Option<RestartCause> {
+        let interrupted = self.backends.values().filter(|known| known.count() > 0);
+        let interrupted = interrupted.count();
+        let total: usize = self.backends.values().map(Interruptions::count).sum();
+        if let Some(text) = requests
+            && total >= MIN_FATAL
+        {
+            return Some(RestartCause {
+                text,
+                remedy: FATAL_REMEDY,
+                origin: Origin::FatalRequests,
+                least: 1,
+            });
+        }
+        let is_rollout = interrupted >= MIN_ROLLED && 3 * interrupted >= 2 * backends;
+        is_rollout.then(|| RestartCause {
+            text: ROLLOUT.to_owned(),
+            remedy: ROLLOUT_REMEDY,
+            origin: Origin::Missing,
+            least: MIN_INTERRUPTIONS,
+        })
     }
 }
 
@@ -118,10 +164,10 @@ impl Interruptions {
         }
     }
 
-    /// The number of interruptions in the window, and their kind as text. `None`: there were too few
+    /// The number of interruptions in the window, and their kind as text. `None`: there were fewer than `least`
     /// interruptions, or the last one is too long ago.
-    fn repeated(&self, now: Instant) -> Option<(usize, &'static str)> {
-        let (times, cause) = if self.restarts.len() >= MIN_INTERRUPTIONS {
+    fn repeated(&self, least: usize, now: Instant) -> Option<(usize, &'static str)> {
+        let (times, cause) = if self.restarts.len() >= least {
             (
                 &self.restarts,
                 "its process ends and starts again (crash loop)",
@@ -129,14 +175,17 @@ impl Interruptions {
         } else {
             (&self.downs, "it is down and up in turn")
         };
-        if times.len() < MIN_INTERRUPTIONS {
+        if times.len() < least {
             return None;
         }
         let first = *times.front()?;
         let last = *times.back()?;
-        let usual = last.saturating_duration_since(first) / u32::try_from(times.len() - 1).ok()?;
+        let spans = u32::try_from(times.len()).ok()?.saturating_sub(1).max(1);
+        let usual = last.saturating_duration_since(first) / spans;
         let age = now.saturating_duration_since(last);
-        (age < usual * 2 + CLEAR_AFTER).then_some((times.len(), cause))
+        // Requests that end engines are a cause for as long as they are counted.
+        let is_recent = least < MIN_INTERRUPTIONS || age < usual * 2 + CLEAR_AFTER;
+        is_recent.then_some((times.len(), cause))
     }
 }
 

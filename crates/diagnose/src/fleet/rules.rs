@@ -50,12 +50,13 @@ pub(super) static BACKEND_AWAITED: VerdictDescription = VerdictDescription {
     name: "backend_awaited",
     scope: VerdictScope::Fleet,
     is_about_state: true,
-    severity: "warning",
+    severity: "warning, critical if more than 5 % of requests are refused for it",
     meaning: "Requests wait in the gateway, because no backend can serve their model.",
     evidence: "Requests wait for a model that no backend can serve now. The cause states the model, for \
                how long no backend could serve it, and the number of waiting requests.",
     excluded: "",
-    remedy: "Start a backend that serves the model. If none starts within admission.max_backend_wait, the \
+    remedy: "Correct the name if the backends list the model under another one (models, served_as). Or start a backend that \
+             serves the model. If none starts within admission.max_backend_wait, the \
              requests get 503.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
     pages: false,
@@ -77,7 +78,7 @@ pub(super) static SHEDDING: VerdictDescription = VerdictDescription {
     pages: false,
 };
 
-static BACKEND_DOWN: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_DOWN: VerdictDescription = VerdictDescription {
     name: "backend_down",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -175,10 +176,10 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
             missing
         };
         matches.push(for_all(&NO_CAPACITY, severity, cause, fleet));
-    } else if is_shedding(fleet) {
+    } else if is_shedding(fleet) && !is_of_awaited(fleet) {
         matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
     }
-    matches.extend(backend_awaited(&fleet.awaited_models));
+    matches.extend(backend_awaited(fleet, severity));
     matches.extend(
         fleet
             .backends
@@ -247,22 +248,33 @@ fn is_shedding(fleet: &FleetObservation) -> bool {
         && !is_own_limit
 }
 
-/// The verdict of [`BACKEND_AWAITED`]. `None`: `models` is empty.
-fn backend_awaited(models: &[AwaitedModel]) -> Option<Verdict> {
+/// Whether the gateway refuses requests because they waited too long for a backend of their model.
+fn is_of_awaited(fleet: &FleetObservation) -> bool {
+    let is_for_lack = fleet.counts.refused_because.as_deref() == Some("no_backend");
+    is_for_lack && !fleet.awaited_models.is_empty() && fleet.missing_backends().is_empty()
+}
+
+/// The verdict of [`BACKEND_AWAITED`]. `None`: no request waits for a backend of its model.
+fn backend_awaited(fleet: &FleetObservation, severity: VerdictSeverity) -> Option<Verdict> {
+    let models = &fleet.awaited_models;
     let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
     let causes = models.iter().take(MAX_NAMED).map(
         |AwaitedModel {
              model,
              requests,
              seconds,
+             served_as,
          }| {
             let requests = if *requests == 1 {
                 "1 request waits"
             } else {
                 &format!("{requests} requests wait")
             };
+            let named = served_as.as_ref().map_or_else(String::new, |name| {
+                format!(" under the name `{name}` (models[].served_as)")
+            });
             format!(
-                "no backend of {model} for {}, {requests}",
+                "no backend of {model}{named} for {}, {requests}",
                 minutes(*seconds)
             )
         },
@@ -272,6 +284,10 @@ fn backend_awaited(models: &[AwaitedModel]) -> Option<Verdict> {
         // Writing to a string cannot fail.
         let _ = write!(cause, "; and {} more models", models.len() - MAX_NAMED);
     }
+    let listed = fleet.listed_models();
+    if !listed.is_empty() {
+        let _ = write!(cause, "; the backends list {listed}");
+    }
     let waiting = models.iter().map(|model| model.requests).sum::<usize>();
     let evidence = vec![Evidence::new(
         "waiting_in_gateway",
@@ -279,7 +295,12 @@ fn backend_awaited(models: &[AwaitedModel]) -> Option<Verdict> {
         "requests",
         longest,
     )];
-    let found = BACKEND_AWAITED.verdict(VerdictSeverity::Warning, Some(cause));
+    let severity = if is_of_awaited(fleet) {
+        severity
+    } else {
+        VerdictSeverity::Warning
+    };
+    let found = BACKEND_AWAITED.verdict(severity, Some(cause));
     (!models.is_empty()).then_some(Verdict { evidence, ..found })
 }
 

@@ -1,6 +1,6 @@
 //! The rule about a gateway that gets too little CPU time, or stands still.
 
-use super::observation::CpuSupply;
+use super::observation::{CpuSupply, RecentStarts};
 use crate::debounce::VerdictDebounce;
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::VecDeque;
@@ -34,12 +34,14 @@ pub(super) static GATEWAY_STARVED: VerdictDescription = VerdictDescription {
     name: "gateway_starved",
     scope: VerdictScope::Gateway,
     is_about_state: true,
-    severity: "warning",
-    meaning: "The gateway gets too little CPU time, or stands still. Its times are lower bounds: its clock begins when it reads a \
+    severity: "warning, critical if it was killed twice",
+    meaning: "The gateway gets too little CPU time, stands still, or is killed and started again. Its times are lower bounds: its clock begins when it reads a \
               request, and clients wait before that.",
     evidence: "In two of three evaluations, the timers of the runtime were 40 ms late on average; or 10 ms, \
                while the CPU limit stopped the process for 20 % of the time. Or in two minutes the whole process \
-               stood still twice for 0.7 s or more, or once for 2 s: punctual timers between late ones, or a wall clock that jumps.",
+               stood still twice for 0.7 s or more, or once for 2 s: punctual timers between late ones, or a wall clock that jumps. \
+               Or in the last ten minutes a process of this gateway ended without its last step. Without a folder for its \
+               state (`timeline.file`, STATE_DIRECTORY, RUNTIME_DIRECTORY or a folder for temporary files) earlier starts are unknown.",
     excluded: "",
     remedy: "Raise the CPU limit of the gateway (resources.limits.cpu, CPUQuota=) or remove it, or move other \
              processes to another machine.",
@@ -80,6 +82,34 @@ struct Observation {
     throttled_share: f64,
     /// Share of the time in which a process of the machine waited for a CPU.
     waiting_share: f64,
+}
+
+const KILLED_REMEDY: &str = "Look for the reason of the kills: the memory limit of its container (OOMKilled, dmesg), a liveness probe, the \
+                             supervisor (systemctl status, kubectl describe pod), its node.";
+
+/// The verdict about a gateway that was killed and started again. `None`: the processes before this one ended cleanly,
+/// or are unknown.
+pub(super) fn killed(starts: &RecentStarts) -> Option<Verdict> {
+    let RecentStarts {
+        age_seconds,
+        starts,
+        unclean_ends,
+    } = *starts;
+    let severity = match unclean_ends {
+        0 => return None,
+        1 => VerdictSeverity::Warning,
+        _ => VerdictSeverity::Critical,
+    };
+    let cause = format!(
+        "the gateway itself was killed: it started {age_seconds:.0} s ago, {starts} starts in 10 min, {unclean_ends} of the \
+         processes before did not end cleanly; all open requests ended with them"
+    );
+    let evidence = Evidence::new("unclean_ends", unclean_ends as f64, "processes", 600.0);
+    Some(Verdict {
+        evidence: vec![evidence],
+        remedy: KILLED_REMEDY.to_owned(),
+        ..GATEWAY_STARVED.verdict(severity, Some(cause))
+    })
 }
 
 impl Starvation {

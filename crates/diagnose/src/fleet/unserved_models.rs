@@ -80,6 +80,10 @@ impl UnservedModels {
         if missed.len() > MAX_NAMED {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
         }
+        let listed = fleet.listed_models();
+        if !listed.is_empty() {
+            cause = format!("{cause}; the backends list {listed}");
+        }
         let failed = sum(FORGET_AFTER) as f64;
         let seconds = FORGET_AFTER.as_secs_f64();
         let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);

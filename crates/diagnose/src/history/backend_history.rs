@@ -4,7 +4,7 @@
 use super::measure::{self, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
 use super::statistics::RobustBaseline;
-use super::step::HistoryStep;
+use super::step::{HistoryStep, StepSignal};
 use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ pub struct BackendHistory {
     /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the
     /// backend process clears those that depend on the process.
     minutes: VecDeque<MinuteMeasures>,
+    /// The measures of the last completed minute. They are not usual if a verdict begins in the next minute: a fault can
+    /// have begun in this one. `None`: a verdict holds, or no minute has completed.
+    last_minute: Option<MinuteMeasures>,
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
@@ -83,6 +86,7 @@ impl BackendHistory {
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
             self.minute_start = Some(now);
+            self.last_minute = None;
             return;
         }
         if now.saturating_duration_since(start) < MINUTE {
@@ -90,7 +94,10 @@ impl BackendHistory {
         }
         self.minute_start = Some(now);
         let minute = self.measures(MINUTE);
-        push_bounded(&mut self.minutes, minute, MAX_MINUTES);
+        let Some(before) = self.last_minute.replace(minute) else {
+            return;
+        };
+        push_bounded(&mut self.minutes, before, MAX_MINUTES);
         self.baselines =
             WindowMeasure::ALL.map(|measure| self.baseline_of(measure, MIN_BASELINE_MINUTES));
     }
@@ -141,6 +148,7 @@ impl BackendHistory {
             self.minutes
                 .iter_mut()
                 .chain(&mut self.first)
+                .chain(&mut self.last_minute)
                 .for_each(|minute| minute[measure as usize] = f32::NAN);
             self.baselines[measure as usize] = None;
         }
@@ -213,6 +221,12 @@ impl BackendHistory {
         window.seconds() >= span.as_secs_f64() && window.has_no_load()
     }
 
+    /// Whether the last canary request had no answer.
+    pub(crate) fn has_silent_canary(&self) -> bool {
+        let silence = self.steps.back().and_then(|it| it.get(StepSignal::Canary));
+        silence.is_some_and(|seconds| seconds > 0.0)
+    }
+
     /// Whether the backend process restarted less than `span` before the newest step.
     pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
         self.is_within(self.restarted_at, span)
@@ -238,6 +252,7 @@ impl Default for BackendHistory {
             steps: VecDeque::with_capacity(MAX_STEPS),
             last_sample: None,
             minutes: VecDeque::with_capacity(MAX_MINUTES),
+            last_minute: None,
             baselines: [None; measure::COUNT],
             first: None,
             minute_start: None,

@@ -16,6 +16,8 @@ pub struct GpuCondition {
     /// Whether a GPU lowers its clock because of a fault of cooling or of the power supply. One slow
     /// GPU slows down a whole tensor-parallel backend.
     pub is_throttled: Option<bool>,
+    /// The highest code of the last Xid error of each GPU. 0: there was none.
+    pub last_xid: Option<f64>,
 }
 
 impl GpuCondition {

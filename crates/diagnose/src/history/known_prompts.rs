@@ -1,10 +1,11 @@
 //! The prompts of the last requests, to know how much of a prompt an earlier one had, whatever the caches of the
 //! backends hold now. With this, a conversation that goes on is known although it was evicted.
 
-use std::collections::HashSet;
+use hashbrown::HashSet;
 use std::time::{Duration, Instant};
 
-/// The ends of the prompts of the last 30 to 60 seconds.
+/// The ends of the prompts of the last 30 to 60 seconds. Clients choose the prompts, so the sets need hashes with a random
+/// seed, as those of `hashbrown` have.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPrompts {
     /// The last block of each prompt. A hash covers all blocks before its own.

@@ -121,8 +121,6 @@ impl Ratio {
     }
 }
 
-// === impl WindowMeasure ===
-
 impl WindowMeasure {
     /// The unit of the value.
     pub(crate) const fn unit(self) -> &'static str {

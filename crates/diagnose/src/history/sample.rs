@@ -65,8 +65,12 @@ pub struct GatewayObservations {
     /// Number of prompt tokens that the engine has to compute for the streams without a
     /// first output.
     pub pending_tokens: u64,
+    /// Number of tokens that the requests in flight may have in the KV cache.
+    pub held_tokens: u64,
     /// Seconds for which the oldest request without output has been overdue while nothing else had output.
     pub overdue_seconds: f64,
+    /// Seconds since the first canary request without an answer, while nothing showed that the backend works. 0: none.
+    pub canary_seconds: f64,
     /// Number of times that the metrics page was that of another engine than before, since the backend joined.
     pub engine_switches: u64,
     /// Whether the gateway stood still, or had too little CPU time, while the counts were taken: its times say
@@ -100,6 +104,10 @@ pub struct BackendRequestCounts {
     pub first_output_seconds: f64,
     /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,
+    /// Number of ended requests with a response head.
+    pub heads: u64,
+    /// Sum of the times from sending the request to the backend to these heads, in seconds.
+    pub head_seconds: f64,
     /// Number of ended streams whose prompt has media, and which had output.
     pub media_outputs: u64,
     /// Sum of the times to the first output of these streams, in seconds.
@@ -144,6 +152,8 @@ pub struct BackendRequestCounts {
     pub known_tokens: f64,
     /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
+    /// Number of attempts that the backend answered with a status of 4xx.
+    pub refused_attempts: u64,
     /// Number of ended requests with output tokens.
     pub generated: u64,
     /// Number of ended requests whose response was complete.

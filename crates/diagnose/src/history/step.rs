@@ -49,8 +49,12 @@ pub(crate) enum StepSignal {
     Pending,
     /// Prompt tokens that the engine has to compute for the streams without a first output.
     PendingTokens,
+    /// Tokens that the requests of this gateway in flight may have in the KV cache.
+    HeldTokens,
     /// Seconds for which the oldest request without output has been overdue while nothing else had output.
     Overdue,
+    /// Seconds since the first canary request without an answer.
+    Canary,
     /// Number of times that the metrics page was that of another engine since the previous sample.
     EngineSwitches,
     Connects,
@@ -68,6 +72,8 @@ pub(crate) enum StepSignal {
     FirstOutputs,
     FirstOutputSeconds,
     SlowFirstOutputs,
+    Heads,
+    HeadSeconds,
     MediaOutputs,
     MediaSeconds,
     StructuredOutputs,
@@ -89,6 +95,7 @@ pub(crate) enum StepSignal {
     ReusableHereTokens,
     KnownTokens,
     LongestPrompt,
+    RefusedAttempts,
     Generated,
     Buffered,
     Served,
@@ -161,8 +168,6 @@ const LOAD_COUNTERS: [LoadCounter; 15] = [
     (StepSignal::AcceptedTokens, |load| load.accepted_tokens),
 ];
 
-// === impl StepSignal ===
-
 impl StepSignal {
     /// The name of the source of the signal's values: the name of an engine metric as in `/status`, `gpus`
     /// for values of GPU exporters, or `gateway` for values that only a gateway has.
@@ -183,8 +188,6 @@ impl StepSignal {
         }
     }
 }
-
-// === impl HistoryStep ===
 
 impl HistoryStep {
     /// The step from the previous sample to `sample`. `before`: the previous sample, or `None` if `sample` is
@@ -275,7 +278,9 @@ impl HistoryStep {
                 StepSignal::PendingTokens,
                 observations.pending_tokens as f64,
             ),
+            (StepSignal::HeldTokens, observations.held_tokens as f64),
             (StepSignal::Overdue, observations.overdue_seconds),
+            (StepSignal::Canary, observations.canary_seconds),
         ] {
             self.set(signal, Some(value));
         }
@@ -292,6 +297,8 @@ impl HistoryStep {
                 StepSignal::SlowFirstOutputs,
                 counts.slow_first_outputs as f64,
             ),
+            (StepSignal::Heads, counts.heads as f64),
+            (StepSignal::HeadSeconds, counts.head_seconds),
             (StepSignal::MediaOutputs, counts.media_outputs as f64),
             (StepSignal::MediaSeconds, counts.media_seconds),
             (
@@ -316,6 +323,7 @@ impl HistoryStep {
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
             (StepSignal::KnownTokens, counts.known_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
+            (StepSignal::RefusedAttempts, counts.refused_attempts as f64),
             (StepSignal::Generated, counts.generated as f64),
         ] {
             self.set(signal, Some(value));

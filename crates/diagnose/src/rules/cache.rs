@@ -258,7 +258,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
         return Err(vec![
-            "its usual hit ratio, which is known after five minutes with traffic",
+            "its usual hit ratio, which is known after six minutes with traffic",
         ]);
     };
     let (Some(ratio), Some(reusable)) = (

@@ -3,7 +3,7 @@
 use super::rule::DiagnosisRule;
 use super::shared::has_other_clients;
 use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{EVERY, StepSignal, WindowMeasure};
+use crate::history::{EVERY, RECENT, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
@@ -13,8 +13,20 @@ const MIN_ORPHANED_REQUESTS: f64 = 3.0;
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
 /// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);
+/// Number of steps in the recent window.
+const RECENT_STEPS: usize = (RECENT.as_secs() / EVERY.as_secs()) as usize;
 /// Number of steps in [`LEAK_WINDOW`].
 const LEAK_WINDOW_STEPS: usize = (LEAK_WINDOW.as_secs() / EVERY.as_secs()) as usize;
+
+/// Minimum KV usage for blocks that running requests do not explain.
+const MIN_UNEXPLAINED_USAGE: f64 = 0.5;
+/// Minimum ratio of the KV usage to what running requests explain, and to that of the past.
+const UNEXPLAINED_FACTOR: f64 = 3.0;
+/// Minimum number of steps in which the usage was on its way, and minimum distance from both ends.
+const MIN_GROWING_STEPS: usize = 2;
+const MIN_GROWN: f64 = 0.1;
+/// A mean of fewer running requests does not show how many blocks each of them holds.
+const MIN_RUNNING: f64 = 0.3;
 
 pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     name: "memory_leak",
@@ -22,7 +34,9 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     meaning: "The engine holds requests that no client waits for, or KV blocks that belong to no \
               request.",
     evidence: "For 45 s the engine had no request and held ≥ 2 % of its KV blocks. Or for 45 s it \
-               had at least three requests more than this gateway has in flight there.",
+               had at least three requests more than this gateway has in flight there. Or for 20 s it held half of its KV \
+               blocks or more after a growth over several samples, three times what the lengths of its running requests \
+               explain, for each of them three times as much as usual, and requests wait or start late.",
     excluded: "`shared_backend`, other clients seem to use the backend: it starts more requests than this gateway \
                sends, or the difference varies",
     remedy: "Restart the backend when its peers can take its load.",
@@ -51,6 +65,9 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
             rule_match.because("KV blocks are held without any request"),
         ));
     }
+    if let Some(found) = unexplained_usage(evaluation) {
+        return Ok(Some(found));
+    }
     if !window.has_signal(StepSignal::InFlight) {
         return Err(vec!["gateway"]);
     }
@@ -77,4 +94,53 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(rule_match.because(
         "the engine runs requests that no client waits for",
     )))
+}
+
+/// The match for an engine that holds far more KV blocks than its running requests need. Requests that wait hold none.
+fn unexplained_usage(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let history = evaluation.history;
+    let recent = evaluation.recent_window();
+    let least = recent
+        .values(StepSignal::KvUsage)
+        .fold(f64::INFINITY, f64::min);
+    let usage = recent.mean(StepSignal::KvUsage)?;
+    let running = recent.mean(StepSignal::Running)?.max(MIN_RUNNING);
+    let waiting = recent.mean(StepSignal::Waiting).unwrap_or(0.0);
+    let long = evaluation.long_window();
+    let prompt = long.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
+    let output = long.ratio(StepSignal::GenerationTokens, StepSignal::FirstTokens, 5.0)?;
+    let longest = long.max(StepSignal::LongestPrompt).unwrap_or(prompt);
+    // The gateway knows the lengths of its own requests, also of those that have just begun.
+    let held = recent.max(StepSignal::HeldTokens).unwrap_or(0.0) * running / (running + waiting);
+    let explained = held.max(running * (prompt + output)) + longest;
+    let capacity = history.last_known_load()?.capacity()? as f64;
+    let past_running = history.past(WindowMeasure::Running)?.max(MIN_RUNNING);
+    let usual = history.past(WindowMeasure::KvUsage)? / past_running;
+    // A leak grows with time. A cache that is full at once, or without harm, is well used.
+    let past_usage = usual * past_running;
+    let grew = long
+        .values(StepSignal::KvUsage)
+        .filter(|value| *value >= past_usage + MIN_GROWN && *value <= usage - MIN_GROWN);
+    let is_harmful = waiting >= 1.0 || !evaluation.slow_start_evidence().is_empty();
+    let is_unexplained = least >= MIN_UNEXPLAINED_USAGE
+        && is_harmful
+        && grew.count() >= MIN_GROWING_STEPS
+        && recent.len() >= RECENT_STEPS
+        && usage * capacity >= UNEXPLAINED_FACTOR * explained
+        && usage / running >= UNEXPLAINED_FACTOR * usual;
+    if !is_unexplained {
+        return None;
+    }
+    let measures = [
+        WindowMeasure::KvUsage,
+        WindowMeasure::Running,
+        WindowMeasure::Waiting,
+        WindowMeasure::PreemptionRate,
+    ];
+    let cause = format!(
+        "KV blocks leak: {:.0} % of the cache is held, and its running requests explain {:.0} %",
+        100.0 * usage,
+        (100.0 * explained / capacity).max(1.0)
+    );
+    Some(RuleMatch::new(3, evaluation.evidence_for_all(&measures)).because(cause))
 }

@@ -163,7 +163,7 @@ impl DiagnosisRule {
     /// Whether the condition can be a lasting change that clients want. Then the values of a long-lasting
     /// verdict become usual, and the verdict ends.
     pub(crate) fn becomes_usual(&self) -> bool {
-        self.name == responses::UNUSUAL_RESPONSES.name
+        self.name == responses::UNUSUAL_RESPONSES.name || self.name == slow_engine::SLOW_ENGINE.name
     }
 
     /// Whether this is the rule for backends whose metrics cannot be read.

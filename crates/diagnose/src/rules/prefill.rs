@@ -7,6 +7,7 @@ use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{
     HistoryStep, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
 };
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, VerdictSeverity};
 
 /// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
@@ -153,6 +154,7 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     }
     if !harm.is_empty() && waits_for_grammar(&window) {
         let rule_match = RuleMatch::new(1 + harm.len(), harm).because(GRAMMAR);
+        let rule_match = rule_match.at(Origin::Requests);
         return Some(rule_match.remedy(Some(GRAMMAR_REMEDY.to_owned())));
     }
     let below_peers = limit_below_peers(evaluation);
@@ -178,6 +180,7 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     };
     if let Some(cause) = below_peers {
         let rule_match = RuleMatch::new(2 + harm.len(), evidence).because(cause);
+        let rule_match = rule_match.at(Origin::Engine);
         return Some(rule_match.remedy(Some(BELOW_PEERS_REMEDY.to_owned())));
     }
     let (cause, remedy) = if is_burst {

@@ -6,6 +6,7 @@ use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
 use crate::harm::HARMED_SHARE;
 use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::Origin;
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
 use tokenweir_request::significance::is_share_above;
@@ -64,6 +65,9 @@ const OVERDUE_SECONDS_WITHOUT_PEERS: f64 = 15.0;
 /// The cause of the verdict `stalls` if requests get no first output.
 const NO_OUTPUT: &str = "requests there get no first output while its peers answer: the engine stands still, or a \
                          proxy in front of it swallows requests";
+/// The cause of the verdict `stalls` if only a canary request of the gateway gets no output.
+const NO_CANARY_OUTPUT: &str = "the canary request of the gateway gets no output there, and no client had any meanwhile: \
+                                the engine stands still, or a proxy in front of it swallows requests";
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     name: "blind",
     severity: VerdictSeverity::Warning,
@@ -87,12 +91,13 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "Requests at the backend stall: in the middle of their responses, or before their first output.",
     evidence: "A request at the backend is overdue for 3 s and for ten times the TTFT of its peers (15 s \
-               without peers), and nothing else there had output meanwhile. Or in a minute three streams stalled, at least 5 % of those that began or are in \
+               without peers), nothing else there had output meanwhile, and it refused nothing. Or in a minute three streams stalled, at least 5 % of those that began or are in \
                flight, and not all at once. Or two streams, 20 % of those in flight, are stalled. \
                Or three are stalled, and none began for a minute. If fewer than five streams began \
                in a minute: five stalled in five minutes, significantly more than 5 %, and the \
                last one less than two minutes ago. Or a stream has had no output for 20 s and for twenty times the \
-               mean TTFT, while ten that began later had theirs (warning; three such streams: critical).",
+               mean TTFT, while ten that began later had theirs (warning; three such streams: critical). A warning, too, if all \
+               backends stall and nothing shows why, or if only a canary request is overdue.",
     excluded: "`kv_thrashing` or `decode_starvation` holds; a stream whose client does not read does not count",
     remedy: "Check the log and the GPU of the backend: nvidia-smi, dmesg for Xid errors, a stuck \
              NCCL collective. Set its weight to 0 if it does not recover.",
@@ -180,27 +185,22 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // One stalled stream among many streams is no fault of the backend. A single pause, for example of
-    // the machine, which stalls all open streams once, is no fault either.
-    let has_stalled = |step: &HistoryStep| {
-        let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
-        values.into_iter().flatten().reduce(f64::max)
-    };
-    let is_repeated = window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64;
-    let has_many_stalls =
-        stalls >= MIN_STALLS && stalls >= HARMED_SHARE * (streams + in_flight) && is_repeated;
+    // One stalled stream among many streams is no fault of the backend.
+    let has_many_stalls = stalls >= MIN_STALLS
+        && stalls >= HARMED_SHARE * (streams + in_flight)
+        && stalls_repeatedly(&window);
     // If an engine makes no progress, its new requests wait for their first output, and do not count
     // as stalled.
     let has_stalled_streams =
         stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
     let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
-    let is_overdue = is_overdue(evaluation);
+    let is_overdue = is_overdue(evaluation, StepSignal::Overdue);
     let recent = evaluation.recent_window();
     let is_over =
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
     if !is_overdue && !stalls_few_streams && (is_over || !is_found) {
-        return hanging_streams(evaluation);
+        return hanging_streams(evaluation).or_else(|| silent_canary(evaluation));
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
@@ -222,7 +222,27 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if is_overdue && !is_found {
         return Some(rule_match.because(NO_OUTPUT));
     }
-    Some(rule_match.because(stall_cause(evaluation, &window)))
+    Some(explained(rule_match, evaluation, &window))
+}
+
+/// Whether streams stalled in more than one step. A single pause, for example of the machine, which stalls all open
+/// streams once, is no fault.
+fn stalls_repeatedly(window: &StepWindow<'_>) -> bool {
+    let has_stalled = |step: &HistoryStep| {
+        let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
+        values.into_iter().flatten().reduce(f64::max)
+    };
+    window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64
+}
+
+/// Adds the cause of stalls to the match.
+fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> RuleMatch {
+    let (cause, origin) = stall_cause(evaluation, window);
+    let is_unknown = origin == Origin::Unknown;
+    RuleMatch {
+        severity: is_unknown.then_some(VerdictSeverity::Warning),
+        ..found.because(cause).at(origin)
+    }
 }
 
 /// The match for streams that hang although the backend serves streams that began later.
@@ -243,17 +263,36 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         Evidence::new("served_later", served, "requests", since.seconds()),
     ];
     let found = RuleMatch {
-        is_minor: hanging < MANY_HANGING,
+        severity: (hanging < MANY_HANGING).then_some(VerdictSeverity::Warning),
         ..RuleMatch::new(2, evidence)
     };
     let remedy = Some(HANGING_REMEDY.to_owned());
     Some(found.because(HANGING).remedy(remedy))
 }
 
-/// Whether a request waits for its first output far longer than at the peers, and nothing else at the backend
-/// has output.
-fn is_overdue(evaluation: &Evaluation<'_>) -> bool {
-    let overdue = evaluation.short_window().latest(StepSignal::Overdue);
+/// The match for a backend without output for a canary request of the gateway. No client is harmed yet.
+fn silent_canary(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    if !is_overdue(evaluation, StepSignal::Canary) {
+        return None;
+    }
+    let seconds = evaluation.short_window().latest(StepSignal::Canary)?;
+    let evidence = vec![Evidence::new("canary_without_output", seconds, "s", 0.0)];
+    let found = RuleMatch {
+        severity: Some(VerdictSeverity::Warning),
+        ..RuleMatch::new(2, evidence)
+    };
+    Some(found.because(NO_CANARY_OUTPUT))
+}
+
+/// Whether a request, whose time the signal has, waits for its first output far longer than at the peers, and
+/// nothing else at the backend has output.
+fn is_overdue(evaluation: &Evaluation<'_>, signal: StepSignal) -> bool {
+    let refused = evaluation.recent_window().sum(StepSignal::RefusedAttempts);
+    if refused.is_some_and(|refused| refused >= 1.0) {
+        // An engine that refuses requests works.
+        return false;
+    }
+    let overdue = evaluation.short_window().latest(signal);
     let overdue = overdue.unwrap_or(0.0);
     let peers = windows(evaluation.peers(), FAST);
     let ttfts = peers
@@ -287,7 +326,7 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
 
 /// The cause of the verdict `stalls`. It follows from `window`, which is a window of the backend, and from
 /// the windows of the other backends.
-fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
+fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> (&'static str, Origin) {
     let others = windows(evaluation.others.iter().copied(), FAST);
     let has_stalls = |it: &StepWindow<'_>| {
         it.sum(StepSignal::Stalls)
@@ -300,18 +339,21 @@ fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static
         .is_some_and(|count| count >= 1.0);
     let pages = late_pages(evaluation);
     if is_preempting {
-        "its sequences are preempted, because the KV cache is full"
+        let cause = "its sequences are preempted, because the KV cache is full";
+        (cause, Origin::Load)
     } else if let Some(pages) = pages {
         match pages {
-            PagePlace::Everywhere => STALLS_ON_NETWORK,
-            PagePlace::ThisBackend => STALLS_OF_API_SERVER,
+            PagePlace::Everywhere => (STALLS_ON_NETWORK, Origin::Network),
+            PagePlace::ThisBackend => (STALLS_OF_API_SERVER, Origin::FrontEnd),
         }
     } else if is_everywhere {
-        "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
+        let cause = "cannot tell which: the gateway's machine, the network, or the same fault in all engines";
+        (cause, Origin::Unknown)
     } else if is_metrics_missing {
-        "its metrics cannot be read either: the process is frozen"
+        let cause = "its metrics cannot be read either: the process is frozen";
+        (cause, Origin::Engine)
     } else {
-        "the engine of this backend"
+        ("the engine of this backend", Origin::Engine)
     }
 }
 
@@ -330,7 +372,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if !waits.are_equal() {
         let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
             return Err(vec![
-                "its usual share of disconnecting clients, which is known after five minutes",
+                "its usual share of disconnecting clients, which is known after six minutes",
             ]);
         };
         if !is_far_above(usual.median, ratio, cancelled) {

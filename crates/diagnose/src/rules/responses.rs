@@ -5,7 +5,7 @@
 use super::rule::DiagnosisRule;
 use super::texts::judge_texts;
 use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
+use crate::history::{FAST, LONG_WINDOW, RECENT, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
 use tokenweir_request::significance::is_share_above;
@@ -236,11 +236,9 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         answers * usual >= MIN_EXPECTED_CALLS
     };
     let recent = evaluation.recent_window();
-    let window = if has_enough(&recent) {
-        recent
-    } else {
-        evaluation.short_window()
-    };
+    // A longer window of the peers would include the time before a common fault.
+    let span = if has_enough(&recent) { RECENT } else { FAST };
+    let window = evaluation.history.window(span);
     let share = window.get(WindowMeasure::ToolCallShare)?;
     if usual < MIN_TOOL_CALLS || !has_enough(&window) || share > LOST_PART * usual {
         return None;
@@ -252,7 +250,7 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         return None;
     }
     let peers = share_of(
-        &windows(evaluation.peers(), FAST),
+        &windows(evaluation.peers(), span),
         StepSignal::ToolCalls,
         StepSignal::ToolAnswers,
         MIN_EXPECTED_CALLS,
@@ -282,7 +280,7 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 }
 
 /// The share of a signal in these windows together. `None`: there are fewer than `least` of `total`.
-fn share_of(
+pub(super) fn share_of(
     windows: &[StepWindow<'_>],
     part: StepSignal,
     total: StepSignal,

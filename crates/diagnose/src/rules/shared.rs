@@ -7,7 +7,7 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{BackendHistory, EVERY, FAST, StepSignal, StepWindow, WindowMeasure};
+use crate::history::{BackendHistory, EVERY, FAST, RECENT, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Verdict, VerdictSeverity};
 use std::time::Duration;
 
@@ -40,9 +40,21 @@ const ENDED_BY_EXCHANGE: [&str; 4] = [
     "shedding",
 ];
 
+/// Two backends are one engine if its pages show so little progress from one to the other, in steps, and it begins so
+/// many times the requests that the gateway sends to one of them.
+const MAX_STEPS_APART: f64 = 2.0;
+const MIN_FOREIGN_FACTOR: f64 = 1.5;
+/// Greatest difference between the requests that the engine begins and those that the gateway sends to all its addresses.
+const MAX_DIFFERENCE: f64 = 0.4;
+/// Minimum growth of a counter in a minute.
+const MIN_GROWTH: f64 = 100.0;
+
 const SEVERAL_ENGINES: &str = "several engines answer at its URL in turn: the URL is that of a load balancer or of a \
                                Kubernetes Service";
 const OTHER_CLIENTS: &str = "other clients send it requests, not through this gateway: most of the requests in its engine are theirs";
+
+const ONE_ENGINE_REMEDY: &str = "Correct the addresses: a selector of a Kubernetes Service, DNS, or a port that two names share. No backend \
+                                 and no flag of the engine is missing; the others are not reached.";
 
 pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
     name: "shared_backend",
@@ -50,7 +62,9 @@ pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
     meaning: "The backend is not one engine for this gateway alone, so its metrics do not show what this \
               gateway causes.",
     evidence: "In five minutes two metrics pages, and in the last 40 s one, were those of another engine \
-               than the page before: the counters or the start time of an earlier engine returned. Or for \
+               than the page before: the counters or the start time of an earlier engine returned. Or other backends have \
+               the same start time and nearly the same counters, and the engine begins 1.5 times the requests that the \
+               gateway sends to it, and about those that it sends to all of them. Or for \
                10 s at least three requests, half of those in the engine and twice the share at the peers \
                (80 % without peers), are not of this gateway; and requests wait in the engine, first tokens \
                or tokens are late, or sequences are preempted.",
@@ -74,6 +88,9 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
             "Name each engine as a backend of its own, or use discovery (discovery.kubernetes).";
         let rule_match = RuleMatch::new(3, evidence).because(SEVERAL_ENGINES);
         return Ok(Some(rule_match.remedy(Some(remedy.to_owned()))));
+    }
+    if let Some(found) = one_engine(evaluation) {
+        return Ok(Some(found));
     }
     let window = evaluation.history.window(FOREIGN_WINDOW);
     // Without a gateway, all requests are those of other clients.
@@ -100,6 +117,54 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
     let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&measures));
     let rule_match = rule_match.because(OTHER_CLIENTS);
     Ok(Some(rule_match.remedy(Some(remedy.to_owned()))))
+}
+
+/// The match for a backend that is the same engine as other backends.
+fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let sent = |window: &StepWindow<'_>| window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let begun = |window: &StepWindow<'_>| window.sum(StepSignal::FirstTokens).unwrap_or(0.0);
+    let has_others = |window: &StepWindow<'_>| {
+        begun(window) >= MIN_FOREIGN && begun(window) >= MIN_FOREIGN_FACTOR * sent(window)
+    };
+    let others = evaluation.others.iter();
+    let same = others.filter(|other| is_same_engine(evaluation.history, other));
+    let same = same.map(|other| other.window(RECENT));
+    let same: Vec<StepWindow<'_>> = same.filter(has_others).collect();
+    let count = same.len();
+    let window = evaluation.recent_window();
+    // The engine begins what the gateway sends to all its addresses.
+    let to_all = sent(&window) + same.iter().map(sent).sum::<f64>();
+    let is_sum = (begun(&window) - to_all).abs() <= MAX_DIFFERENCE * begun(&window);
+    if count == 0 || !has_others(&window) || !is_sum {
+        return None;
+    }
+    let measures = [WindowMeasure::InFlight, WindowMeasure::Running];
+    let cause = format!(
+        "its address and those of {count} other backends lead to the same engine: their pages have the same start time and \
+         the same counters"
+    );
+    let rule_match = RuleMatch::new(3, evaluation.evidence_for_all(&measures));
+    let rule_match = rule_match.because(cause);
+    Some(rule_match.remedy(Some(ONE_ENGINE_REMEDY.to_owned())))
+}
+
+/// Whether the last pages of both backends are those of one engine: it has one start time, and its counters are as far
+/// apart as it moves in a few seconds.
+fn is_same_engine(one: &BackendHistory, other: &BackendHistory) -> bool {
+    let (Some(page), Some(of_other)) = (one.last_known_load(), other.last_known_load()) else {
+        return false;
+    };
+    let is_same_start = page.started.is_some() && page.started == of_other.started;
+    let window = one.window(FAST);
+    let (Some(tokens), Some(of_other), Some(growth)) = (
+        page.generation_tokens,
+        of_other.generation_tokens,
+        window.sum(StepSignal::GenerationTokens),
+    ) else {
+        return false;
+    };
+    let of_step = growth / window.len().max(1) as f64;
+    is_same_start && growth >= MIN_GROWTH && (tokens - of_other).abs() <= MAX_STEPS_APART * of_step
 }
 
 /// The share of the requests in the engine that are not of this gateway, in the last `span`. `None`: unknown, or
@@ -178,7 +243,7 @@ pub(super) fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{DiagnosisSample, GatewayObservations};
+    use crate::history::{BackendRequestCounts, DiagnosisSample, GatewayObservations};
     use tokenweir_engine::dialect::EngineLoad;
     use tokenweir_protocol::clock;
 
@@ -223,6 +288,60 @@ mod tests {
             verdict.remedy.contains("peer_exchange")
         );
         verdict.cause.unwrap_or_default().into_owned()
+    }
+
+    /// A minute in which an engine that started at `started` generates 100 tokens for ten requests in each step, of
+    /// which this gateway sent `own`.
+    fn engine(started: f64, earlier: f64, own: u64) -> BackendHistory {
+        let mut history = BackendHistory::default();
+        for step in 0..13 {
+            let begun = f64::from(10 * step);
+            let page = EngineLoad {
+                started: Some(started),
+                generation_tokens: Some(earlier + 10.0 * begun),
+                first_tokens: Some(begun),
+                running: Some(2.0),
+                waiting: Some(0.0),
+                ..EngineLoad::default()
+            };
+            let counts = BackendRequestCounts {
+                first_outputs: own,
+                ..BackendRequestCounts::default()
+            };
+            let gateway = GatewayObservations {
+                counts,
+                ..GatewayObservations::default()
+            };
+            let sample = DiagnosisSample {
+                is_up: true,
+                page: Some(page),
+                gateway: Some(gateway),
+                ..DiagnosisSample::at(clock::epoch() + EVERY * step)
+            };
+            history.push(sample, true);
+        }
+        history
+    }
+
+    #[test]
+    fn addresses_of_one_engine_are_named() {
+        let is_named = |one: &BackendHistory, other: &BackendHistory| {
+            let evaluation = Evaluation {
+                history: one,
+                others: vec![other],
+            };
+            one_engine(&evaluation).is_some()
+        };
+        let engine_of_all = engine(7.0, 5_000.0, 5);
+        assert!(is_named(&engine_of_all, &engine(7.0, 5_100.0, 5)));
+        assert!(!is_named(&engine_of_all, &engine(8.0, 5_100.0, 5)), "start");
+        assert!(
+            !is_named(&engine_of_all, &engine(7.0, 9_000.0, 5)),
+            "tokens"
+        );
+        assert!(!is_named(&engine_of_all, &engine(7.0, 5_100.0, 0)), "sum");
+        let alone = engine(7.0, 5_000.0, 10);
+        assert!(!is_named(&alone, &engine(7.0, 5_100.0, 10)), "no others");
     }
 
     #[test]

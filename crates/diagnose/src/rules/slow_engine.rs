@@ -3,8 +3,10 @@
 use super::rule::DiagnosisRule;
 use super::{cache, gpus};
 use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::history::{
+    BackendHistory, FAST, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
+};
+use crate::verdict::{Origin, VerdictSeverity};
 
 /// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;
@@ -19,15 +21,30 @@ const MIN_GAPS: f64 = 30.0;
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
 
+/// Minimum multiple of the usual time between tokens, minimum difference in seconds, and the multiple at which a peer
+/// is slower than usual, too.
+const SLOWER_FACTOR: f64 = 2.0;
+const MIN_SLOWER_SECONDS: f64 = 0.01;
+const SLOWER_PEER_FACTOR: f64 = 1.5;
+/// Above these multiples of the usual rate of requests, and of the requests that slower tokens keep running, the load
+/// explains slower tokens.
+const USUAL_LOAD_FACTOR: f64 = 1.5;
+const LARGER_BATCH_FACTOR: f64 = 1.5;
+/// A share has fallen if it is at most this part of a usual share of at least [`MIN_USUAL_SHARE`].
+const FALLEN_PART: f64 = 0.6;
+const MIN_USUAL_SHARE: f64 = 0.1;
+
 /// The cause of the verdict `slow_engine` if a GPU exporter reports a throttled GPU of the backend.
 const THROTTLED: &str = "a GPU of the backend lowers its clock (gpu_throttled)";
 
 pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     name: "slow_engine",
     severity: VerdictSeverity::Warning,
-    meaning: "The engine is far slower than the engines of the other backends with the same models.",
+    meaning: "The engine is far slower than the engines of the other backends with the same models, or than before.",
     evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
-               the median of its peers in the last minute.",
+               the median of its peers in the last minute. Or it is twice as long as usual and 10 ms longer, while requests \
+               are as frequent as usual and no more of them run than the slower tokens explain; critical if most peers \
+               have the same.",
     excluded: "`shared_backend`, `kv_thrashing` or `decode_starvation` holds, or the engine had two preemptions in \
                the last minute, evicts conversations in progress, computes prompts of 8,000 tokens or more on \
                average, or runs a batch larger than four times the mean of its peers plus 16",
@@ -42,8 +59,136 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
         StepSignal::Gaps,
         StepSignal::Running,
     ],
-    judge: |evaluation| Ok(judge_slow_engine(evaluation)),
+    judge: |evaluation| {
+        let found = judge_slow_engine(evaluation);
+        Ok(found.or_else(|| slower_than_usual(evaluation)))
+    },
 };
+
+/// A change that explains slower tokens: a share that has fallen.
+struct SlowCause {
+    share: WindowMeasure,
+    origin: Origin,
+    text: &'static str,
+}
+
+const CAUSES: [SlowCause; 3] = [
+    SlowCause {
+        share: WindowMeasure::DraftAcceptance,
+        origin: Origin::Engine,
+        text: "its engine accepts far fewer tokens of the draft model than usual: the draft does not fit the model any more",
+    },
+    SlowCause {
+        share: WindowMeasure::PrefixHitRatio,
+        origin: Origin::Requests,
+        text: "its prefix cache has far fewer hits than usual: prompts begin differently, or are computed again, and their prefills \
+               delay tokens",
+    },
+    SlowCause {
+        share: WindowMeasure::GpuUtilization,
+        origin: Origin::Engine,
+        text: "its GPUs idle more than usual: the CPU of its host does not keep up (limit, neighbours, a job), or the engine waits for \
+               something else",
+    },
+];
+const UNKNOWN: &str = "cannot tell which: the clocks of its GPUs, the CPU of its host, or a changed version, flag or model";
+
+const COMMON: &str = "the cause is common to them, such as a changed version, flag or model";
+
+/// Whether the first tokens of the engine and of each peer come later than usual.
+fn first_tokens_are_late(evaluation: &Evaluation<'_>) -> bool {
+    let mut all = evaluation.peers().chain([evaluation.history]);
+    all.all(|history| {
+        let recent = history.window(RECENT).get(WindowMeasure::EngineTtft);
+        let usual = history.past(WindowMeasure::EngineTtft);
+        recent
+            .zip(usual)
+            .is_some_and(|(recent, usual)| recent >= SLOWER_FACTOR * usual)
+    })
+}
+
+/// The match for an engine that is far slower than usual, although it has no more work.
+fn slower_than_usual(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    let factor = slowdown(evaluation.history)?;
+    let recent = evaluation.recent_window();
+    let history = evaluation.history;
+    let running = recent.mean(StepSignal::Running)?;
+    let usual_running = history.past(WindowMeasure::Running)?.max(1.0);
+    // Slower tokens keep requests running for longer. More of them than that is more work.
+    let has_more_work =
+        !has_usual_load(evaluation) || running > LARGER_BATCH_FACTOR * factor * usual_running;
+    let is_preempting = recent
+        .sum(StepSignal::Preemptions)
+        .is_some_and(|count| count >= 2.0);
+    if factor < SLOWER_FACTOR || has_more_work || is_preempting || computes_long_prompts(evaluation)
+    {
+        return None;
+    }
+    let peers = evaluation.peers().count();
+    let slow_peers = evaluation
+        .peers()
+        .filter_map(slowdown)
+        .filter(|peer| *peer >= SLOWER_PEER_FACTOR);
+    let is_everywhere = 2 * slow_peers.count() >= peers;
+    let place = match peers {
+        0 => "",
+        _ if is_everywhere => ", at its peers too",
+        _ if first_tokens_are_late(evaluation) => {
+            ", and the first tokens of its peers come late too"
+        }
+        _ => ", and its peers do not",
+    };
+    let cause = CAUSES.iter().find(|cause| cause.has_fallen(evaluation));
+    let text = match cause {
+        _ if gpus::is_throttled(evaluation) => THROTTLED,
+        Some(cause) => cause.text,
+        None if peers > 0 && first_tokens_are_late(evaluation) => COMMON,
+        None => UNKNOWN,
+    };
+    let mut measures = vec![WindowMeasure::EngineInterToken, WindowMeasure::Running];
+    measures.extend(cause.map(|cause| cause.share));
+    let found = RuleMatch::new(measures.len(), evaluation.evidence_for_all(&measures));
+    Some(RuleMatch {
+        severity: is_everywhere.then_some(VerdictSeverity::Critical),
+        origin: cause.map(|cause| cause.origin),
+        ..found.because(format!(
+            "tokens take {factor:.1} times as long as usual{place}: {text}"
+        ))
+    })
+}
+
+impl SlowCause {
+    fn has_fallen(&self, evaluation: &Evaluation<'_>) -> bool {
+        let value = evaluation.recent_window().get(self.share);
+        let usual = evaluation.history.past(self.share);
+        value
+            .zip(usual)
+            .is_some_and(|(value, usual)| usual >= MIN_USUAL_SHARE && value <= FALLEN_PART * usual)
+    }
+}
+
+/// Whether the engine and its peers together begin no more requests than usual: routing shifts requests between them.
+fn has_usual_load(evaluation: &Evaluation<'_>) -> bool {
+    let mut starts = 0.0;
+    let mut usual = 0.0;
+    for history in evaluation.peers().chain([evaluation.history]) {
+        let recent = history.window(RECENT);
+        if let Some(rate) = history.past(WindowMeasure::RequestRate) {
+            starts += recent.sum(StepSignal::FirstTokens).unwrap_or(0.0) / recent.seconds();
+            usual += rate;
+        }
+    }
+    usual > 0.0 && starts <= USUAL_LOAD_FACTOR * usual
+}
+
+/// The mean time between tokens of the last 20 s, as a multiple of the usual one. `None`: unknown, or the difference is
+/// too small to harm.
+fn slowdown(history: &BackendHistory) -> Option<f64> {
+    let recent = history.window(RECENT);
+    let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS)?;
+    let usual = history.past(WindowMeasure::EngineInterToken)?;
+    (usual > 0.0 && own >= usual + MIN_SLOWER_SECONDS).then(|| own / usual)
+}
 
 fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();

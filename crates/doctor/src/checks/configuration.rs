@@ -1,17 +1,17 @@
-//! Checks of the gateway's configuration against the gathered facts.
+//! Checks that compare the gateway's configuration with the gathered facts.
 
 use crate::configuration::{ConfiguredModel, GatewaySettings};
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 
-/// Reports configured model names that are mapped to a model that no backend serves. Also reports objectives
-/// for a model that no backend serves.
+/// Reports configured model names that are mapped to a model that no backend serves, and objectives for such a
+/// model.
 pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     let has_all_lists = facts
         .backends
         .iter()
         .all(|backend| backend.served().is_some());
-    // If the model list of a backend is unknown, the backend may serve the model.
+    // A backend whose model list is unknown may serve the model, so nothing is reported.
     if !has_all_lists || facts.backends.is_empty() {
         return Vec::new();
     }

@@ -8,12 +8,12 @@ use http::header::{CONTENT_ENCODING, DATE};
 use std::time::Duration;
 use tokenweir_protocol::headers::media_type;
 
-/// Maximum age of the `Date` header of a server with a correct clock. The header has whole seconds, and
-/// servers update it once per second.
+/// Maximum age of the `Date` header of a server with a correct clock. The header has a resolution of one
+/// second, and servers update it once per second.
 const MAX_DATE_LAG: Duration = Duration::from_secs(2);
-/// Maximum clock skew that is not reported.
+/// Greatest clock skew that the check accepts.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
-/// Minimum time by which a backend should keep idle connections longer than the gateway.
+/// A backend should keep idle connections longer than the gateway by at least this time.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);
 
 pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
@@ -31,7 +31,7 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 
-/// The minimum difference between the server's clock and the local clock, and its direction. `None`: the
+/// The least possible difference between the server's clock and the local clock, and its direction. `None`: the
 /// clocks may be equal, or there is no `Date` header.
 fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     let date = httpdate::parse_http_date(answer.header(DATE)?).ok()?;
@@ -179,8 +179,8 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
     Some(remark.because(format!("The response is: {}", probe.excerpt.trim())))
 }
 
-/// Reports tokens that arrive several at a time. `None`: the tokens arrive one by one, or there are too few
-/// of them.
+/// Reports tokens that arrive several at a time. `None`: the tokens arrive one by one, or the stream has too
+/// few tokens to judge.
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();

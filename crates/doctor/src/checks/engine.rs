@@ -1,4 +1,4 @@
-//! Checks settings of an engine that its metrics page shows.
+//! Checks of the engine settings that a metrics page shows.
 
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::{FindingSeverity, Remark};
@@ -41,8 +41,8 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Opt
     )
 }
 
-/// Reports that it is unknown whether the queue of the engine has a limit. vLLM reports only the number of
-/// requests that it rejected because of a limit, and this number is 0.
+/// Reports that the queue of the engine may have no limit. vLLM shows a limit only by the number of requests
+/// that it has rejected because of the limit, and this number is 0.
 pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let version = backend.version_number()?;
     if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {
@@ -64,7 +64,8 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Option
 }
 
 impl BackendFacts {
-    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`. `None`: unknown.
+    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`. `None`: the page does not show
+    /// the setting.
     pub(crate) fn cache_setting(&self, name: &str) -> Option<String> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let mut lines = page.lines();
@@ -78,8 +79,8 @@ impl BackendFacts {
         Some(value.split('"').next()?.to_owned())
     }
 
-    /// Whether the engine has rejected a request because its queue was full. `None`: its metrics page does
-    /// not have the counter.
+    /// Whether the engine has rejected a request because its queue was full. `None`: the metrics page lacks the
+    /// counter.
     pub(crate) fn has_rejected_requests(&self) -> Option<bool> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let series = page

@@ -1,11 +1,11 @@
-//! Checks which sensitive paths and sockets of a backend are open to any client.
+//! Checks of sensitive paths and sockets of a backend that any client can reach.
 
 use crate::endpoints::{ENDPOINT_GROUPS, EndpointGroup, UNAUTHENTICATED_PATHS};
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 use crate::gather::UNKNOWN_PATH;
 
-/// Reports open paths that clients should not reach, and sockets of KV events.
+/// Reports sockets of KV events, and reachable paths that should be closed for clients.
 pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     if !backend.is_vllm() {
         return Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Option
 }
 
 impl BackendFacts {
-    /// Those of `paths` that exist on the backend, separated by spaces. `None`: no path exists.
+    /// The paths of `paths` that exist on the backend, separated by spaces. `None`: no path exists.
     fn open_paths(&self, paths: &[&str]) -> Option<String> {
         let open = paths
             .iter()

@@ -9,7 +9,7 @@ use tokenweir_engine::model::ServedModel;
 
 pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();
-    // If the status of the gateway cannot be read, its backends are unknown.
+    // The backends of a gateway are unknown if its status cannot be read.
     let is_known = !matches!(&facts.gateway, Some(gateway) if !is_gateway_readable(gateway));
     if facts.backends.is_empty() && is_known {
         let remark = Remark::error("there is no backend");

@@ -9,7 +9,7 @@ pub(super) fn gateway(facts: &DoctorFacts) -> Vec<Remark> {
     match &facts.gateway {
         None => Vec::new(),
         Some(Err(error)) => vec![gateway_unreachable(error)],
-        Some(Ok(gateway)) => gateway_remarks(gateway, facts.status_checks),
+        Some(Ok(gateway)) => gateway_remarks(gateway, &facts.status_checks),
     }
 }
 
@@ -67,8 +67,8 @@ fn gateway_remarks(gateway: &GatewayFacts, checks: &[StatusCheck]) -> Vec<Remark
     remarks
 }
 
-/// The remark about paths that a backend does not serve although other backends do. The gateway learned this
-/// from responses to requests. `None`: the backend lacks no such path.
+/// The remark about paths that other backends serve and this backend does not. The gateway learned them from
+/// responses. `None`: the backend lacks no path.
 fn unserved_remark(backend: &Value) -> Option<Remark> {
     let paths = backend["unserved"]
         .as_array()?
@@ -88,7 +88,7 @@ fn unserved_remark(backend: &Value) -> Option<Remark> {
     )
 }
 
-/// The remark about trace spans that the gateway could not export. `None`: every span was exported.
+/// The remark about trace spans that the gateway could not export. `None`: no export failed.
 fn failed_spans_remark(status: &Value) -> Option<Remark> {
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");

@@ -5,7 +5,7 @@ use crate::facts::{BackendFacts, DoctorFacts, GatherError};
 use crate::finding::{FindingSeverity, Remark};
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
-/// The signals of a metrics page without which the gateway cannot route by load.
+/// The signals that the gateway needs for routing by load.
 const REQUIRED_ENGINE_METRICS: [&str; 2] = ["queue", "kv_usage"];
 
 pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
@@ -92,7 +92,7 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Option
     }
 }
 
-/// Makes a sentence from a clause: capitalises the first letter and adds a full stop.
+/// Turns a clause into a sentence with a capital letter and a full stop.
 fn to_sentence(clause: &str) -> String {
     let mut letters = clause.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());

@@ -25,10 +25,10 @@ pub enum CheckScope {
     /// The check runs for each configured backend, even if the backend does not respond or is itself a
     /// gateway.
     AllBackends(BackendCheck),
-    /// Like `ReachedBackends`, for a check that can have several remarks about one backend.
+    /// The check runs as with `ReachedBackends`, and can have several remarks about one backend.
     Several(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
-    /// The check, which is the second function, runs once, for all facts, if the first function returns true,
-    /// that is, if the facts that the check needs were gathered.
+    /// The check runs once, for all facts. The first function returns whether the facts that the check needs
+    /// were gathered. The second function is the check.
     Once(fn(&DoctorFacts) -> bool, fn(&DoctorFacts) -> Vec<Remark>),
 }
 
@@ -110,7 +110,7 @@ pub const CHECKS: [(&str, CheckScope); 30] = [
     ),
 ];
 
-/// Number of checks that [`examine`] can run, because the facts that they need were gathered.
+/// Number of checks that [`examine`] can run: the facts that they need were gathered.
 pub fn made(facts: &DoctorFacts) -> usize {
     let is_made = |(_, scope): &&(&str, CheckScope)| match scope {
         ReachedBackends(_) | Several(_) => has_reached(facts),
@@ -120,8 +120,8 @@ pub fn made(facts: &DoctorFacts) -> usize {
     CHECKS.iter().filter(is_made).count()
 }
 
-/// Runs all checks. Findings are sorted by severity, the highest first. Equal findings about
-/// several backends are merged into one finding.
+/// Runs all checks. The findings are sorted by severity, the highest first. Findings about several backends are
+/// merged if they are equal.
 pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (check, scope) in CHECKS {
@@ -146,8 +146,8 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
 }
 
 impl CheckScope {
-    /// Runs the check. Each remark is returned with the name of the backend that it is about.
-    /// `None`: the remark is about the deployment as a whole.
+    /// Runs the check. Each remark comes with the name of its backend. `None`: the remark is about the whole
+    /// deployment.
     fn remarks(self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
         let of_backend = |backend: &BackendFacts| match self {
             AllBackends(check) => check(backend, facts).into_iter().collect(),

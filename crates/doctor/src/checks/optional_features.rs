@@ -7,7 +7,7 @@ use crate::interpretation::VllmVersion;
 
 /// The first version of vLLM that can report the engine times of a request.
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
-/// How to start vLLM so that it publishes KV events.
+/// How to start vLLM with published KV events.
 const PUBLISH_EVENTS: &str = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
 
 pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
@@ -27,7 +27,7 @@ pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Rema
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let probe = backend.completed_probe()?;
-    // The Rust front end omits the field for cached tokens if no token of the prompt was cached.
+    // If no token of the prompt was cached, the Rust front end omits the field for cached tokens.
     let is_reported = probe.observed.usage.cached.is_some() || backend.is_rust_front_end();
     if is_reported || probe.observed.usage.output.is_none() {
         return None;
@@ -60,7 +60,7 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Option<Re
     )
 }
 
-/// Reports whether the gateway receives the KV events of a backend, and if not, why not.
+/// Reports whether the gateway receives the KV events of a backend, and the reason if it does not.
 pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let setting = facts.config.kv_events_of(&backend.id);
     let endpoints = backend.event_endpoints();
@@ -106,7 +106,7 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
     Some(remark)
 }
 
-/// Reports that vLLM adds `usage` to every event of a stream, although the probe requests it only at the end.
+/// Reports that vLLM adds `usage` to every event of a stream. The probe requests usage only at the end.
 pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let probe = backend.completed_probe()?;
     if probe.observed.output_events < 2 || probe.observed.counted_event_tokens == 0 {

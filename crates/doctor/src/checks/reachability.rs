@@ -1,4 +1,4 @@
-//! Checks whether a backend responds, which server it is, and whether it accepts the gateway's key.
+//! Checks whether a backend responds, which server it is, and whether the server accepts the gateway's key.
 
 use crate::facts::{BackendFacts, DoctorFacts, TargetKey};
 use crate::finding::{FindingSeverity, Remark};
@@ -30,8 +30,8 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
     Some(Remark::error(error).because(reason).remedy(remedy))
 }
 
-/// The reason and the remedy for a backend that is down, with the words of the verdict `backend_down`.
-/// `kind`: why the backend is down. `None`: unknown.
+/// The reason and the remedy for a backend that is down, in the words of the verdict `backend_down`. `kind`:
+/// why the backend is down. `None`: the reason is unknown.
 fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     match kind {
         Some(kind) => (
@@ -47,7 +47,7 @@ fn advice(kind: Option<DownKind>) -> (String, &'static str) {
 
 pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     match &backend.health {
-        // A server without /health may be no inference server. In that case the check `server` reports it.
+        // A server without /health may not be an inference server. The check `server` reports such a server.
         Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => None,
         Ok(answer) if !answer.is_ok() => {
             let remark = Remark::error(format!("/health answers {}", answer.status));
@@ -72,7 +72,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> 
             let remark = Remark::note(format!("is not vLLM but {}", server_name(other)));
             Some(remark.because("The gateway supports this server. Checks for vLLM were skipped."))
         }
-        // A server that requires a key may be an inference server. The check `key` reports it.
+        // A server that requires a key may be an inference server, and the check `key` reports it.
         None if backend.is_key_required() => None,
         None => {
             let health = backend

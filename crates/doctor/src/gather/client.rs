@@ -4,12 +4,12 @@ use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::connection::Connection;
 use tokenweir_net::idle_pool::IdlePool;
@@ -27,7 +27,7 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct GatherTarget {
     /// The name of the backend in reports.
     pub id: String,
-    /// The URL.
+    /// The URL of the backend.
     pub url: BackendAddress,
     /// The URL of the metrics page. `None`: the page is at a known path of `url`.
     pub metrics_url: Option<MetricsUrl>,
@@ -35,7 +35,7 @@ pub struct GatherTarget {
     pub key: TargetKey,
 }
 
-/// Options of the requests with which doctor gathers facts.
+/// Options of the requests with which the doctor gathers facts.
 #[derive(Debug, Clone)]
 pub struct GatherOptions {
     /// The TLS settings of connections.
@@ -65,7 +65,7 @@ pub struct ServerClient {
 }
 
 impl ServerClient {
-    /// Creates a client for the server at `url`. Its requests have the key.
+    /// Creates a client for the server at `url`. The client sends `key` with each request.
     pub fn new(
         url: BackendAddress,
         key: TargetKey,
@@ -97,7 +97,7 @@ impl ServerClient {
         &self.url
     }
 
-    /// The same client without a key.
+    /// A client for the server that sends no key and shares the connections of this client.
     pub(super) fn without_key(&self) -> Self {
         Self {
             key: None,
@@ -105,7 +105,7 @@ impl ServerClient {
         }
     }
 
-    /// A client without a key that shares no connections with this one.
+    /// A client for the server that sends no key and has connections of its own.
     pub(super) fn on_new_connections(&self) -> Self {
         Self {
             idle: IdlePool::default(),
@@ -113,8 +113,8 @@ impl ServerClient {
         }
     }
 
-    /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
-    /// connection after its response.
+    /// Takes an idle connection to the server. `None`: no connection is idle. The usual reason is that the
+    /// server closes each connection after its response.
     pub(super) fn take_idle_connection(&self) -> Option<Box<Connection>> {
         self.idle.take(&self.client.timeouts, clock::now())
     }
@@ -129,7 +129,7 @@ impl ServerClient {
         self.request(Method::GET, path, None).await
     }
 
-    /// Sends a request without a body and reads the complete response. The time limit covers both.
+    /// Sends a request without a body and reads the complete response. One time limit covers both.
     pub async fn request(
         &self,
         method: Method,
@@ -166,14 +166,14 @@ impl ServerClient {
         answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
     }
 
-    /// Sends a request. Returns the response head with the body still unread.
+    /// Sends a request. Returns the response head and the unread body.
     pub(super) async fn send(
         &self,
         method: Method,
         path: &str,
         extra_header: ExtraHeader,
         body: Bytes,
-    ) -> Result<Response<BackendBody>, GatherError> {
+    ) -> Result<BackendResponse, GatherError> {
         let path: PathAndQuery = path
             .parse()
             .map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
@@ -195,7 +195,7 @@ impl ServerClient {
         let headers = request.headers_mut();
         headers.insert(HOST, self.url.host_header().clone());
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // The gateway requests metrics in the same format. Other pages ignore this header.
+        // The gateway too requests metrics in this format. Servers ignore the header for other pages.
         headers.insert(
             ACCEPT,
             HeaderValue::from_static("text/plain; version=0.0.4"),

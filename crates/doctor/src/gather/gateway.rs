@@ -1,5 +1,4 @@
-//! Reads the state, the backends and the configuration of a running gateway from the gateway's admin
-//! listener.
+//! Reads the state, the backends and the configuration of a running gateway from its admin listener.
 
 use super::client::ServerClient;
 use crate::facts::{GatewayFacts, GatherError, GatherResult, GatheredResponse};
@@ -11,8 +10,8 @@ use tokenweir_engine::address::BackendAddress;
 pub struct GatewayAnswers {
     /// The facts from `/status`, or why the gateway did not respond.
     pub gateway: Result<GatewayFacts, GatherError>,
-    /// The values of the configuration from `/config`, without the place where each was set, or why the
-    /// values are unknown. `None`: the gateway did not respond.
+    /// The values of the configuration from `/config`, without their sources, or why the values are unknown.
+    /// `None`: the gateway did not respond.
     pub config: Option<Result<Value, String>>,
     /// The names and URLs of the backends of the gateway, from `/status`.
     pub backends: Vec<(String, BackendAddress)>,
@@ -62,14 +61,14 @@ fn parse_backends(status: &Value) -> Vec<(String, BackendAddress)> {
     backends.filter_map(parse).collect()
 }
 
-/// The configuration from the document of `/config`, without the place where each value was set.
+/// The values of the configuration in the document of `/config`, without their sources.
 fn parse_configuration(view: GatherResult) -> Result<Value, String> {
     let view = parse_document(&view.map_err(|error| error.to_string())?)?;
     Ok(bare(view["config"].clone()))
 }
 
-/// Removes the `source` of each value from the document of `/config`. In this document, each setting is an
-/// object with a `value` and a `source`. The value replaces the object.
+/// Removes the sources from the document of `/config`, in which each setting is an object with a `value` and a
+/// `source`. The value replaces the object.
 pub fn bare(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {

@@ -1,6 +1,6 @@
-//! Gathers facts over the network. No request has a side effect on a backend. Most paths are read with `GET`.
-//! A path whose own method has side effects is tested with `OPTIONS`, for which servers perform no action.
-//! Only the optional probe puts load on an engine.
+//! Gathers facts over the network. No request has a side effect on a backend. Most paths are read with `GET`. A
+//! path whose usual method has side effects is tested with `OPTIONS`, for which servers do nothing. Only the
+//! optional probe puts load on an engine.
 
 mod client;
 mod gateway;
@@ -20,7 +20,7 @@ use tokenweir_engine::dialect::{PATHS, RAY_SERVE_HEALTH_PATH};
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
-/// A path that no server has.
+/// A path that does not exist on any server.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
 
 /// The value of the request id header in the request for `/version`.
@@ -30,13 +30,13 @@ pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-requ
 
 /// Gathers all facts about one backend. If the backend does not respond to `/health`, no further request is
 /// sent. The pages are fetched one after the other, while another connection measures the idle timeout. The
-/// probe follows if it was requested.
+/// probe comes last, if the options ask for it.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
     let client = |url: &BackendAddress, key| {
         ServerClient::new(url.clone(), key, options.outbound.clone(), options.timeout)
     };
     let metrics = target.metrics_url.clone().map(|url| {
-        // Like the gateway, doctor does not send the key of the backend to another host or port.
+        // The key of the backend is not sent to another host or port. The gateway follows this rule too.
         let key = if url.address == target.url {
             target.key.clone()
         } else {
@@ -93,8 +93,8 @@ pub(crate) fn unreached_backend(target: GatherTarget) -> BackendFacts {
     }
 }
 
-/// Fetches all pages of a backend one after the other over one reused connection. `metrics`: the client and
-/// the path of the metrics page, if this page has a URL of its own.
+/// Fetches all pages of a backend one after the other over one connection. `metrics`: the client and the path
+/// of the metrics page, if the page has a URL of its own.
 async fn fetch_pages(
     client: &ServerClient,
     metrics: Option<&(ServerClient, PathAndQuery)>,
@@ -143,9 +143,9 @@ async fn try_publisher(backend: &BackendFacts, timeout: Duration) -> Option<bool
     Some(matches!(opened, Ok(Ok(_))))
 }
 
-/// Measures how long the backend keeps an idle connection open: reads one response on a new connection, and
-/// waits up to `options.idle` until the backend closes the connection. `None`: the measurement is not
-/// requested, or there was no response.
+/// Measures how long the backend keeps an idle connection open. Reads one response on a new connection, and
+/// waits up to `options.idle` until the backend closes the connection. `None`: the options ask for no
+/// measurement, or no response arrived.
 async fn measure_idle_connection(
     client: &ServerClient,
     options: &GatherOptions,

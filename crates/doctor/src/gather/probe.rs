@@ -1,4 +1,4 @@
-//! The probe: a small streaming request whose response is read with the observer of the gateway.
+//! The probe: a small streaming request. The doctor reads its response with the gateway's observer.
 
 use super::client::ServerClient;
 use crate::facts::{GatherError, StreamProbe};
@@ -12,17 +12,17 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::ResponseObserver;
 use tokenweir_request::record::Timings;
 
-/// Number of requested output tokens: enough to see whether tokens arrive one by one.
+/// Number of requested output tokens. It suffices to see whether tokens arrive one by one.
 const PROBE_MAX_TOKENS: u32 = 16;
 const PROBE_PROMPT: &str = "Count from one to twenty.";
 /// Maximum number of bytes of the response body that are kept for messages.
 const MAX_EXCERPT_BYTES: usize = 300;
 
-/// Maximum number of attempts. Tokens that arrive several at a time are reported only if this happens in each
-/// attempt, because a busy machine can delay the reader for the duration of one short stream.
+/// Maximum number of attempts. A busy machine can delay the reader during one short stream, so bunched tokens
+/// are reported only if they occur in each attempt.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// Sends the probe, and repeats the probe while its tokens arrive several at a time.
+/// Sends the probe. Repeats it while its tokens arrive several at a time.
 pub(super) async fn run_probe(
     client: &ServerClient,
     model: Option<&str>,
@@ -37,8 +37,8 @@ pub(super) async fn run_probe(
     Ok(probe)
 }
 
-/// Sends the probe as a chat completion, and as a completion if the server rejects it with 400 or 404: a
-/// model without a chat template serves completions only.
+/// Sends the probe as a chat completion. If the server rejects it with 400 or 404, sends it as a completion,
+/// because a model without a chat template serves only completions.
 async fn send_with_fallback(
     client: &ServerClient,
     model: Option<&str>,
@@ -67,7 +67,7 @@ async fn send(
     observer.on_head(media_type(&head.headers), false);
     let mut arrivals = Vec::new();
     let mut excerpt = Vec::new();
-    // A stream that has not ended by the deadline is a result too, with the events that have arrived.
+    // If the stream has not ended by the deadline, the events that have arrived are the result.
     let deadline = clock::now() + client.timeout();
     let mut gave_up_after = None;
     loop {

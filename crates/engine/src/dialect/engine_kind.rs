@@ -16,7 +16,7 @@ named_enum! {
         Tgi = "tgi",
         /// The llama.cpp server.
         LlamaCpp = "llama_cpp",
-        /// Another instance of tokenweir, and not an engine.
+        /// Another instance of tokenweir, which is not an engine.
         Gateway = "tokenweir",
     }
 }
@@ -34,8 +34,8 @@ impl EngineKind {
         }
     }
 
-    /// Whether the engine sends usage in a separate event if `stream_options.include_usage` is set.
-    /// `false` also for engine kinds whose behaviour is not known.
+    /// Whether the engine sends usage in a separate event if `stream_options.include_usage` is set. `false` if
+    /// the behaviour of the engine kind is unknown.
     pub const fn sends_usage_event(self) -> bool {
         matches!(self, Self::Vllm | Self::Sglang)
     }

@@ -6,7 +6,7 @@ use super::lora_adapters::LoraAdapters;
 /// The caches that can supply prompt tokens, by the names that vLLM gives them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
-/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as not reported.
+/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as missing.
 const MAX_CAPACITY_TOKENS: f64 = 1e12;
 
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
@@ -80,7 +80,7 @@ pub struct EngineLoad {
     pub gaps: Option<f64>,
     /// Lifetimes, idle times and reuse gaps of KV blocks.
     pub kv_blocks: KvBlockTimes,
-    /// 1 if all engines are awake, 0 if an engine is asleep: its weights are not on the GPU.
+    /// 1: all engines are awake. 0: an engine is asleep, which means that its weights are not on the GPU.
     pub awake: Option<f64>,
     /// Start time of the process, in seconds since the Unix epoch.
     pub started: Option<f64>,
@@ -99,7 +99,8 @@ pub struct TokenCounts {
     pub generated: f64,
 }
 
-/// Times of KV blocks since the start of the process: sums in seconds, and the number of times in each sum.
+/// Times of KV blocks since the start of the process. Each kind of time has a sum in seconds and the number of
+/// times in the sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvBlockTimes {
     /// Times from the allocation of a block to its eviction.
@@ -136,8 +137,8 @@ impl EngineLoad {
         })
     }
 
-    /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page
-    /// lacks a number.
+    /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page lacks
+    /// one of the counts.
     pub fn token_counts_if_busy(&self) -> Option<TokenCounts> {
         if self.is_idle()? {
             None
@@ -159,7 +160,7 @@ impl EngineLoad {
             .then_some(tokens as u64)
     }
 
-    /// Whether at least one engine of the backend is asleep. `None`: the page does not report it.
+    /// Whether at least one engine of the backend is asleep. `None`: the page does not show it.
     pub fn is_asleep(&self) -> Option<bool> {
         self.awake.map(|awake| awake < 1.0)
     }

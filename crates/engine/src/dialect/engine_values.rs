@@ -1,11 +1,11 @@
-//! The values on a metrics page that change only when the engine computes.
+//! A hash of the values on a metrics page that change only when the engine computes.
 
 use super::metric_sample::lines;
 use memchr::memmem;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Prefixes of the names of metrics of the process and its web server. These metrics also change while the
-/// engine computes nothing.
+/// Prefixes of the names of metrics of the process and its web server, which change even while the engine
+/// computes nothing.
 const PROCESS_PREFIXES: [&[u8]; 6] = [
     b"process_",
     b"python_",
@@ -16,11 +16,12 @@ const PROCESS_PREFIXES: [&[u8]; 6] = [
 ];
 /// Parts of the names of metrics that change when requests arrive, or when clients disconnect.
 const ARRIVAL_PARTS: [&[u8]; 4] = [b"request", b"reqs", b"queue", b"abort"];
-/// Part of the names of counters of finished requests. Only the engine increments these counters.
+/// Part of the names of counters of finished requests. They count as signs of work, because only the engine
+/// increments them.
 const FINISHED_PART: &[u8] = b"success";
 
-/// A hash of the lines of a metrics page that change only when the engine computes. The lines of metrics that
-/// are known to change at other times are left out. A change of an unknown metric counts as a sign of work.
+/// A hash of the lines of a metrics page that change only when the engine computes. Lines of metrics that are
+/// known to change at other times are ignored. An unknown metric counts, so its change is a sign of work.
 pub fn hash_engine_values(page: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     lines(page)

@@ -1,5 +1,5 @@
-//! The LoRA adapters of a backend, as hashes of their names. With hashes, an
-//! [`EngineLoad`](super::EngineLoad) stays small and is `Copy`.
+//! The LoRA adapters of a backend, as hashes of their names. The hashes keep an
+//! [`EngineLoad`](super::EngineLoad) small and `Copy`.
 
 use super::metric_sample::{MetricSample, parse_number};
 
@@ -33,7 +33,7 @@ impl LoraAdapters {
         self.hashes().contains(&adapter_hash)
     }
 
-    /// The hashes of the adapter names: first the adapters of running requests, then the others.
+    /// The hashes of the adapter names, with the adapters of running requests before the others.
     pub fn hashes(&self) -> &[u64] {
         &self.hashes[..usize::from(self.count)]
     }

@@ -1,5 +1,5 @@
-//! Parses a sample, that is, a line in the Prometheus text format, after its metric name: the labels and the
-//! value.
+//! Parses a sample, which is a line in the Prometheus text format, from the end of its metric name on: the
+//! labels and the value.
 
 use memchr::{memchr, memchr_iter, memchr2};
 use tokenweir_protocol::json::find_string_end;
@@ -37,7 +37,7 @@ impl<'a> MetricSample<'a> {
             }
             None => (&labels_and_value[..0], labels_and_value),
         };
-        // A timestamp or an exemplar may follow the value.
+        // A timestamp or an exemplar can follow the value.
         let value = after_labels.trim_ascii_start();
         let end = value
             .iter()
@@ -54,8 +54,8 @@ impl<'a> MetricSample<'a> {
         parse_number(self.value)
     }
 
-    /// The value of a label. `None`: the sample does not have the label. Escapes are not decoded,
-    /// because the labels that the gateway reads have none.
+    /// The value of a label. `None`: the sample does not have the label. Escapes are not decoded, because the
+    /// labels that the gateway reads contain none.
     pub fn label(&self, name: &str) -> Option<&'a [u8]> {
         let mut labels = self.labels;
         while let Some(equals) = memchr(b'=', labels) {
@@ -72,8 +72,8 @@ impl<'a> MetricSample<'a> {
     }
 }
 
-/// Greatest number that is accepted from a page. Counters of tokens and bytes, and timestamps in
-/// milliseconds, stay below it. The bound keeps sums and products of such numbers finite.
+/// Greatest number that is accepted from a page. Counters of tokens and bytes stay below it, and timestamps in
+/// milliseconds too. The limit keeps sums and products finite.
 pub(super) const MAX_NUMBER: f64 = 1e15;
 
 /// The lines of a page, without their line feeds.
@@ -88,8 +88,8 @@ pub fn lines(page: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// Parses a number of the Prometheus text format. `None`: the text is no number, or the number is
-/// NaN, infinite or above [`MAX_NUMBER`].
+/// Parses a number of the Prometheus text format. `None`: the text is not a number, or the number is NaN,
+/// infinite or above [`MAX_NUMBER`].
 pub(super) fn parse_number(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number.abs() <= MAX_NUMBER).then_some(number)

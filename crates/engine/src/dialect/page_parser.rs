@@ -7,17 +7,16 @@ use super::metric_sample::{MAX_NUMBER, MetricSample, lines};
 use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 use super::tables::{DIALECT_COUNT, DIALECTS};
 
-/// The parser of one metrics page.
 pub(super) struct PageParser {
     load: EngineLoad,
-    /// The engine kind of the first metric whose value was used. Metrics of other engine kinds on
-    /// the same page are ignored, because they would set the same fields. `None`: no value yet.
+    /// The engine kind of the first metric whose value was used. Later metrics of other engine kinds are
+    /// ignored, because they would set fields that this kind sets. `None`: no value was used yet.
     engine_kind: Option<EngineKind>,
-    /// The engine kind of the last metric whose name has the prefix of an engine kind, whether its value was
-    /// used or not.
+    /// The engine kind of the last metric whose name has a prefix of an engine kind. The value of the metric
+    /// need not be used.
     prefix_engine_kind: Option<EngineKind>,
-    /// For each row of each dialect, the metric name from which the value of the row was read, as
-    /// an index in the names of the row. `u8::MAX`: no value was read.
+    /// For each row of each dialect, the metric name from which its value was read, as an index in the names of
+    /// the row. `u8::MAX`: no value was read.
     name_indexes: [[u8; MAX_ROWS]; DIALECT_COUNT],
     /// The newest timestamp among the series of LoRA adapters read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,
@@ -70,7 +69,7 @@ impl PageParser {
         }
     }
 
-    /// Stores the value of a line. Returns whether the line has a valid value that was stored.
+    /// Stores the value of a line. Returns whether a valid value was stored.
     fn store_value(
         &mut self,
         dialect: &MetricsDialect,
@@ -78,7 +77,7 @@ impl PageParser {
         row_match: &RowMatch<'_>,
     ) -> bool {
         let name_index = &mut self.name_indexes[index][row_match.row];
-        // The value was already read from a metric whose name has a lower index, which is preferred.
+        // A name with a lower index is preferred, and its value has already been read.
         if row_match.name_index > *name_index {
             return false;
         }
@@ -95,7 +94,8 @@ impl PageParser {
                     return false;
                 };
                 let field = field(&mut self.load);
-                // A preferred name replaces the value, the same name adds a series to it.
+                // A name with a lower index replaces the value. Another line with the current name adds a
+                // series to the value.
                 let before = if row_match.name_index == *name_index {
                     *field
                 } else {
@@ -130,7 +130,7 @@ impl PageParser {
             for row in dialect.rows {
                 if let RowTarget::Number { field, .. } = row.target {
                     let field = field(&mut load);
-                    // The sum over several series can exceed the bound that each single number has.
+                    // The sum of several series can exceed the limit for single numbers.
                     *field = field.filter(|value| *value <= MAX_NUMBER);
                 }
             }

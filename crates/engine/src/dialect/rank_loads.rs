@@ -10,22 +10,22 @@ use memchr::memmem;
 pub struct RankLoad {
     /// The number of the rank: the value of the label `engine`.
     pub rank: u32,
-    /// The values of the rank.
+    /// The load that the page reports for the rank.
     pub load: EngineLoad,
-    /// Number of responses of at most one token since the start of the process. Few requests have so short a
-    /// response. So a probe request for one token shows in this number, although other requests run. `None`:
-    /// the page does not have the number.
+    /// Number of responses of at most one token since the start of the process. Such responses are rare, so a
+    /// probe request for one token shows in this number even while other requests run. `None`: the page does
+    /// not have the number.
     pub short_responses: Option<f64>,
 }
 
-/// Greatest number of ranks of a backend. For a page with more ranks, no loads of single ranks are read.
+/// Greatest number of ranks of a backend. If a page has more ranks, no loads of ranks are read from it.
 const MAX_RANKS: usize = 64;
 /// The counter of [`RankLoad::short_responses`], with the bound of its bucket as a label.
 const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";
 
 impl RankLoad {
-    /// Reads the load of each rank from a metrics page, in the order of the rank numbers. The result is empty
-    /// if the page names no ranks, or more than 64.
+    /// Reads the load of each rank from a metrics page, in the order of the rank numbers. Empty: the page names
+    /// no ranks, or more than 64.
     pub fn read_all(page: &[u8]) -> Vec<Self> {
         let mut ranks: Vec<(u32, PageParser, Option<f64>)> = Vec::new();
         for line in lines(page) {
@@ -59,7 +59,7 @@ impl RankLoad {
 fn rank_of(line: &[u8]) -> Option<u32> {
     const LABEL: &[u8] = b"engine=\"";
     let at = memmem::find(line, LABEL)?;
-    // The name of another label may end with `engine`, such as `search_engine`.
+    // Another label can have a name that ends with `engine`, such as `search_engine`.
     if line.starts_with(b"#") || !matches!(line.get(at.checked_sub(1)?), Some(b'{' | b',')) {
         return None;
     }

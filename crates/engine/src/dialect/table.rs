@@ -1,8 +1,7 @@
-//! The lookup table of a metrics dialect: a name prefix, and rows that map metrics to fields of
-//! [`EngineLoad`].
+//! The lookup table of a metrics dialect: a name prefix, and rows that map metrics to fields of [`EngineLoad`].
 //!
-//! The first eight bytes of a metric name select the rows to compare, without a search for the end of the
-//! name. Most lines of a page are histogram buckets, and of these lines only the first bytes are read.
+//! The first eight bytes of a metric name select the rows to compare, so the end of the name need not be
+//! searched. Most lines of a page are histogram buckets, of which only the first bytes are read.
 
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
@@ -10,12 +9,12 @@ use super::metric_sample::{MetricSample, parse_number};
 
 /// The metrics of one engine kind, or of the process.
 pub(super) struct MetricsDialect {
-    /// The engine kind. `None`: the metrics describe the process, whichever engine it runs.
+    /// The engine kind. `None`: the metrics describe the process, independent of the engine in it.
     pub(super) engine_kind: Option<EngineKind>,
     /// The prefix of the metric names, without the `:` or `_` that follows it. Some exporters write `vllm_x`
     /// instead of `vllm:x`.
     prefix: NameHead,
-    /// Number of leading bytes of the prefix that are compared: all of them, but at most [`HEAD_BYTES`].
+    /// Number of leading bytes of the prefix that are compared, at most [`HEAD_BYTES`].
     prefix_length: usize,
     /// The bytes that can follow the compared bytes of the prefix.
     separators: [u8; 2],
@@ -23,10 +22,10 @@ pub(super) struct MetricsDialect {
     index: NameIndex,
 }
 
-/// One value, and the metric names under which versions of the engine export it.
+/// A value of the load, and the metric names under which versions of the engine export this value.
 pub(super) struct MetricRow {
-    /// Names without the prefix of the dialect, the preferred name first. A page can have the same value
-    /// under several names, so the values of different names are never summed.
+    /// Names without the prefix of the dialect, the preferred name first. A page can have one value under
+    /// several names, so values of different names are never summed.
     names: &'static [&'static str],
     pub(super) target: RowTarget,
 }
@@ -37,7 +36,7 @@ pub(super) enum RowTarget {
     Number {
         /// The source of the number: the value of the sample, or one of its labels.
         source: ValueSource,
-        /// How the values of several series, one of each engine, become one number.
+        /// How the values of several series become one number. Each engine has one series.
         aggregation: Aggregation,
         /// Borrows the field from the load.
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
@@ -57,7 +56,7 @@ pub(super) enum ValueSource {
     Label(&'static str),
 }
 
-/// How the values of several time series, one of each engine, become one value.
+/// How the values of several time series become one value. Each engine has one series.
 #[derive(Clone, Copy)]
 pub(super) enum Aggregation {
     Sum,
@@ -97,24 +96,21 @@ pub(super) type NameHead = u64;
 pub(super) const MAX_ROWS: usize = 48;
 /// Greatest number of names in all rows of a dialect.
 const MAX_NAMES: usize = 64;
-/// Number of bytes in a [`NameHead`]. Metric names must not be shorter. A prefix may be one byte longer.
+/// Number of bytes in a [`NameHead`]. A metric name has at least this length. A prefix can be one byte longer.
 const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const NO_NAME: u8 = u8::MAX;
 
-// === impl MetricsDialect ===
-
 impl MetricsDialect {
-    /// Builds the table. It is built at compile time, which fails if a name is too short, or if there are too
-    /// many names or rows.
+    /// Builds the table at compile time. The build fails if a name is too short, or if there are too many names
+    /// or rows.
     pub(super) const fn new(
         engine_kind: Option<EngineKind>,
         prefix: &'static str,
         rows: &'static [MetricRow],
     ) -> Self {
-        // If the prefix is longer than a name head by one letter, this letter is compared as if it were the
-        // separator.
+        // If the prefix is one letter longer than a name head, this letter is compared as the separator.
         let (prefix_length, separators) = if prefix.len() > HEAD_BYTES {
             (HEAD_BYTES, [prefix.as_bytes()[HEAD_BYTES]; 2])
         } else {
@@ -173,7 +169,7 @@ impl MetricsDialect {
         let row = usize::from(self.index.rows[name]);
         let name_index = self.index.name_indexes[name];
         let name = self.rows[row].names[usize::from(name_index)].as_bytes();
-        // Most lines that begin with the name have a longer metric name.
+        // Most lines that begin with `name` have a longer metric name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
             return None;
         }
@@ -184,8 +180,6 @@ impl MetricsDialect {
         })
     }
 }
-
-// === impl MetricRow ===
 
 impl MetricRow {
     /// A row whose value is summed over the engines.
@@ -231,7 +225,6 @@ impl MetricRow {
         })
     }
 
-    /// The row of the number of running requests.
     pub(super) const fn running(names: &'static [&'static str]) -> Self {
         Self::sum(names, |load| &mut load.running)
     }
@@ -243,7 +236,6 @@ impl MetricRow {
         })
     }
 
-    /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
         Self {
             names,
@@ -269,8 +261,6 @@ impl MetricRow {
     }
 }
 
-// === impl ValueSource ===
-
 impl ValueSource {
     /// The number that this source reads from a sample. `None`: the sample does not have the
     /// number, or the number is negative.
@@ -289,11 +279,9 @@ impl ValueSource {
     }
 }
 
-// === impl Aggregation ===
-
 impl Aggregation {
-    /// The aggregate after one more value. `before`: the aggregate of the earlier values. `None`: there are
-    /// no earlier values.
+    /// The aggregate after one more value. `before`: the aggregate of the earlier values. `None`: this is the
+    /// first value.
     pub(super) fn combine(self, before: Option<f64>, value: f64) -> f64 {
         match (self, before) {
             (Self::Count, before) => before.unwrap_or(0.0) + 1.0,
@@ -304,8 +292,6 @@ impl Aggregation {
         }
     }
 }
-
-// === impl NameIndex ===
 
 impl NameIndex {
     const fn new(rows: &[MetricRow]) -> Self {

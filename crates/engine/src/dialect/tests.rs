@@ -1,4 +1,4 @@
-//! Tests with small metrics pages. The integration tests read complete pages of every dialect.
+//! Tests with small metrics pages. The integration tests read complete pages of all dialects.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! One backend: its identity, its health and its load.
+//! One backend: the struct that combines its identity, its health and its load.
 
 use super::drain::{Drain, DrainInitiator};
 use super::facets::{BackendFacets, LoadChange};
@@ -46,10 +46,9 @@ pub struct Backend {
     pub idle_pool: IdlePool,
 }
 
-/// Time after an output in which a backend works, whatever a late connection or another page shows.
+/// Time after an output during which a backend counts as working, even if a connection attempt or a metrics
+/// page suggests a fault.
 pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
-
-// === impl Backend ===
 
 impl Backend {
     /// A backend whose health is unknown. It gets no requests before its first health check has
@@ -77,7 +76,7 @@ impl Backend {
         self
     }
 
-    /// Whether the backend can stay in the pool if a reload builds it as `other`: both have the same name,
+    /// Whether the backend can stay in the pool if a reload builds it as `other`. Both must have the same name,
     /// addresses and credentials. The other settings may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.identity.is_same_endpoint(&other.identity)
@@ -107,8 +106,8 @@ impl Backend {
         }
     }
 
-    /// Whether the backend gets the requests that no other backend can serve, although it is down: its
-    /// engine seems stuck, or it does not answer.
+    /// Whether the backend is down only by suspicion: its engine seems stuck, or it does not answer. Such a
+    /// backend gets the requests that no other backend can serve.
     pub fn is_last_resort(&self) -> bool {
         self.health.is_suspected.get() && self.weight() > 0
     }
@@ -123,14 +122,14 @@ impl Backend {
         }
     }
 
-    /// Whether the backend may be sent new requests, and if not, why.
+    /// Returns whether the backend may get new requests, and if not, why.
     pub fn availability(&self, now: Instant) -> Availability {
         self.health.availability(self.identity.weight(), now)
     }
 
-    /// Whether the gateway adds `include_usage` to requests that do not have it. True only if the kind
-    /// of the server is known to send usage in a separate event, and the gateway has so far been able to
-    /// remove that event from the streams of this API.
+    /// Whether the gateway adds `include_usage` to requests without it. True only if the kind of the server is
+    /// known to send usage in a separate event, and if the gateway could so far remove that event from all
+    /// streams of this API.
     pub fn should_inject_usage(&self, api: Option<Api>) -> bool {
         self.identity.settings().may_inject_usage
             && self
@@ -140,10 +139,10 @@ impl Backend {
             && self.load.stream_profile.can_remove_usage(api)
     }
 
-    /// The share, from 0 to 1, of the streams for which the gateway requests usage in every event.
-    /// 0 for servers other than vLLM. 0 also until a stream of this API has shown that the server
-    /// writes usage into events only on request: before that, the gateway does not know which usage
-    /// it must remove from the response.
+    /// The share, from 0 to 1, of the streams for which the gateway requests usage in every event. The share is
+    /// 0 for servers other than vLLM. It is also 0 until a stream of this API has shown that the server writes
+    /// usage into events only on request. Before that, the gateway does not know which usage to remove from the
+    /// response.
     pub fn continuous_usage_share(&self, api: Option<Api>) -> f64 {
         let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only(api);
         let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
@@ -156,18 +155,17 @@ impl Backend {
         }
     }
 
-    /// Whether the gateway may request usage in every event of one more stream, in addition to the
-    /// streams of [`Self::continuous_usage_share`]. If so, counts the stream towards the rate limit
-    /// of such additional streams. Always false if the outputs of the backend are long.
+    /// Whether the gateway may request usage in every event of one more stream, beyond the share
+    /// [`Self::continuous_usage_share`]. If so, the stream counts towards the rate limit of such streams.
+    /// Always false if the outputs of the backend are long.
     pub fn take_counted_stream(&self, now: Instant) -> bool {
         !self.load.stream_profile.has_long_outputs()
             && self.identity.counted_streams.try_acquire(now)
     }
 
-    /// Whether the streams of the backend have a `system_fingerprint`: only the Python front end of
-    /// vLLM writes it. The Rust front end differs in another respect, too: with continuous usage,
-    /// it writes all parts of a tool call that the engine generates in one step into one event, and
-    /// otherwise into several events.
+    /// Whether the streams of the backend have a `system_fingerprint`, which only the Python front end of vLLM
+    /// writes. The Rust front end also groups tool calls differently: with continuous usage it writes all parts
+    /// of a tool call from one engine step into one event, and without it into several events.
     pub fn has_fingerprint(&self) -> bool {
         self.load
             .stream_profile
@@ -175,9 +173,8 @@ impl Backend {
             .is_some_and(|member| !member.is_empty())
     }
 
-    /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
-    /// drained already, initiator, reason and expiry are replaced and the start is kept. Returns
-    /// `false` if the backend was drained already.
+    /// Drains the backend: it finishes its requests and gets no new ones. If the backend is drained already,
+    /// the function replaces initiator, reason and expiry, keeps the start, and returns `false`.
     pub(super) fn drain(&self, drain: Drain) -> bool {
         tracing::info!(
             backend = %self.identity.id,
@@ -244,9 +241,9 @@ impl Backend {
         true
     }
 
-    /// Marks the backend down after the connection of a request failed, and requests a health check
-    /// at once. The backend gets no new requests until a health check passes. A backend that has just
-    /// answered other requests stays up if it did not respond to the connection in time: it is busy.
+    /// Marks the backend down after the connection of a request failed, and requests a health check at once.
+    /// The backend gets no new requests until a health check passes. If the connection only timed out and the
+    /// backend has just answered other requests, the backend is busy and stays up.
     pub fn mark_down(&self, reason: &str) {
         let is_busy = client::is_connect_timeout(reason) && self.has_output_since(BUSY_TIME);
         if !is_busy {
@@ -255,13 +252,13 @@ impl Backend {
         self.health.request_check();
     }
 
-    /// Whether a response of the backend had output in this time until now.
-    pub(super) fn has_output_since(&self, time: Duration) -> bool {
+    /// Whether a response of the backend had output within the last `time`.
+    pub fn has_output_since(&self, time: Duration) -> bool {
         let last_output = self.load.last_output_at.get();
         last_output.is_some_and(|at| clock::now().saturating_duration_since(at) < time)
     }
 
-    /// Marks the backend down for this cause, and logs that it is down.
+    /// Marks the backend down for `cause`, and logs `reason`.
     pub(super) fn set_down(&self, cause: DownCause, reason: &str) {
         let text: Arc<str> = reason.into();
         self.update_state(|state| state.set_down(cause, &text));
@@ -290,10 +287,9 @@ impl Backend {
         self.on_change(now);
     }
 
-    /// Records that the backend refused a request with the HTTP status `status`, and that another
-    /// backend serves it. The refusing backend lacks the API path `path`, or support for media in
-    /// prompts if `path` is `MEDIA`. Such requests avoid the backend until it restarts, or for some
-    /// minutes.
+    /// Records that the backend refused a request with the HTTP status `status` and that another backend serves
+    /// the request. The refusing backend lacks the API path `path`, or media in prompts if `path` is `MEDIA`.
+    /// Such requests avoid the backend until it restarts, or for some minutes.
     pub fn on_unserved(&self, path: &'static str, status: u16, now: Instant) {
         if self.health.add_unserved(path, now) {
             tracing::warn!(
@@ -326,7 +322,8 @@ impl Backend {
         });
     }
 
-    /// Announces that an option takes the backend out of service, with this availability. `None`: no longer.
+    /// Sets the availability that an option announces when it takes the backend out of service. `None`: the
+    /// option no longer does.
     pub fn withdraw(&self, availability: Option<Availability>) {
         self.update_state(|state| state.withdrawal = availability);
     }
@@ -355,8 +352,8 @@ impl Backend {
         self.membership.capacity_notifier.notify();
     }
 
-    /// The value of the `Via` header for requests to a backend that is itself a gateway. If such a
-    /// request comes back to this gateway, the header shows it. `None`: the backend is no gateway.
+    /// The value of the `Via` header for requests to a backend that is itself a gateway. The header shows this
+    /// gateway that one of its own requests has come back. `None`: the backend is no gateway.
     pub fn hop(&self) -> Option<&HeaderValue> {
         self.health
             .load_state()
@@ -381,8 +378,8 @@ impl Backend {
         });
     }
 
-    /// Tells the options that the load has changed that this gateway puts on the backend. `prompt`: the
-    /// prompt that was sent. `None`: a prompt was computed, or a request ended.
+    /// Informs the options of a change of the load that this gateway puts on the backend. `prompt`: the prompt
+    /// that was sent. `None`: a prompt was computed, or a request ended.
     pub(super) fn on_load_change(&self, prompt: Option<&Arc<PromptFingerprint>>) {
         let change = LoadChange {
             backend: self.identity.id_hash,

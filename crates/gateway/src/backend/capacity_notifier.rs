@@ -26,8 +26,8 @@ impl CapacityNotifier {
         }
     }
 
-    /// Sets the number of queued requests. The queue must call this before its last try to lease a
-    /// backend for a request that it queued.
+    /// Sets the number of queued requests. After queueing a request, the queue must call this before its last
+    /// attempt to lease a backend.
     pub fn set_waiting_requests(&self, waiting: usize) {
         self.waiting_requests.store(waiting, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_protocol::clock;
 
-/// The drain of a backend, during which the backend gets no new requests.
+/// The drain of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
     /// The initiator of the drain.
@@ -17,7 +17,7 @@ pub struct Drain {
     pub started: SystemTime,
     /// Time at which the drain began.
     pub began_at: Instant,
-    /// Time at which the drain ends by itself. `None`: the drain lasts until it is ended.
+    /// Time at which the drain ends by itself. `None`: the drain lasts until an operator ends it.
     pub ends_at: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ pub enum DrainInitiator {
         /// Whether the request had the admin token.
         has_token: bool,
     },
-    /// The duration that was given at the start of the drain is over.
+    /// The timer of a drain with a duration.
     Expiry,
 }
 

@@ -28,10 +28,9 @@ pub struct BackendHealth {
     pub(super) is_suspected: AtomicFlag,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
     is_drained: AtomicFlag,
-    /// Whether the backend rejected a model that it had listed since the last new model list, so that
-    /// the stored model list may be out of date.
+    /// Whether the stored model list may be out of date, because the backend rejected a model of this list.
     pub(super) is_model_list_stale: AtomicFlag,
-    /// Whether [`HealthSignals::unserved`] has a path.
+    /// Whether [`HealthSignals::unserved`] contains a path.
     has_unserved: AtomicFlag,
     /// The prompts of the streams that the backend cut a short time ago.
     pub(super) recent_cuts: RecentCuts,
@@ -52,29 +51,29 @@ pub(super) struct DrainChange {
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
 struct HealthSignals {
-    /// Wakes the health checker before its interval is over.
+    /// Wakes the health checker before the end of its interval.
     check_requested: Notify,
     /// Set when the first health check has completed.
     first_check_completed: SetOnce<()>,
-    /// Whether the health checker declared the backend down. A failed connection of a client request
-    /// does not set this.
+    /// Whether the health checker has declared the backend down. A failed connection of a client request does
+    /// not set this flag.
     is_declared_down: AtomicBool,
-    /// Wakes requests when the backend is declared down, in the order in which they began to wait.
+    /// Wakes the requests that wait for the backend to be declared down, in the order of their arrival.
     went_down: Notify,
     /// Whether the log already states that the backend is down.
     is_down_logged: AtomicFlag,
-    /// Start of the last request for the model list. `None`: there was none.
+    /// Start of the last request for the model list. `None`: no request yet.
     models_read_at: AtomicInstant,
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
-    /// The API paths that other backends serve and this backend does not. Each has the time of the last
-    /// request that showed this.
+    /// The API paths that this backend does not serve but another backend does. Each path has the time of the
+    /// last request that showed this.
     unserved: Mutex<Vec<(&'static str, Instant)>>,
 }
 
-/// The entry that stands for media in prompts among the paths that a backend does not serve.
+/// The pseudo-path that stands for media in prompts in the list of unserved paths.
 pub(crate) const MEDIA: &str = "media";
-/// Time after which the gateway tries a path again that the backend did not serve.
+/// Time after which the gateway again tries a path that the backend did not serve.
 const UNSERVED_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
@@ -119,7 +118,7 @@ impl BackendHealth {
         lock(&self.signals.drain).clone()
     }
 
-    /// Replaces the drain of the backend by the result of `change`, which gets the current drain.
+    /// Passes the current drain of the backend to `change`, and stores the result.
     pub(super) fn update_drain(
         &self,
         change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
@@ -137,7 +136,7 @@ impl BackendHealth {
         self.is_drained.get()
     }
 
-    /// Whether a backend with this configured weight may be sent new requests, and if not, why.
+    /// Returns whether a backend with this configured weight may get new requests, and if not, why.
     pub(super) fn availability(&self, weight: u32, now: Instant) -> Availability {
         match self.state.load().engine_availability() {
             _ if self.is_drained.get() => Availability::Drained,
@@ -155,8 +154,8 @@ impl BackendHealth {
             change(&mut next);
             next.with_summary()
         });
-        // Concurrent updates may store `is_serving` in another order than the states. So the loop
-        // repeats until the stored value belongs to the current state.
+        // Concurrent updates may store `is_serving` in another order than the states. The loop repeats until
+        // the flag matches the current state.
         loop {
             let state = self.state.load();
             self.is_suspected.set(state.is_suspected());
@@ -224,12 +223,12 @@ impl BackendHealth {
         paths
     }
 
-    /// Records that the backend cut the stream of a request with this prompt, given as its hash.
+    /// Records that the backend cut the stream of a request. `prompt`: a hash of the prompt of the request.
     pub fn on_cut(&self, prompt: u64, now: Instant) {
         self.recent_cuts.add(prompt, now);
     }
 
-    /// Forgets the paths that the backend did not serve: after a restart, another program may run there.
+    /// Forgets the paths that the backend did not serve, because another program may run after a restart.
     pub(super) fn forget_unserved(&self) {
         lock(&self.signals.unserved).clear();
         self.has_unserved.set(false);
@@ -258,21 +257,21 @@ impl BackendHealth {
         self.signals.models_read_at.set(Some(at));
     }
 
-    /// Start of the last request for the model list. `None`: there was none.
+    /// Start of the last request for the model list. `None`: no request yet.
     pub(super) fn models_read_at(&self) -> Option<Instant> {
         self.signals.models_read_at.get()
     }
 
-    /// Whether `models`, a list that the backend sent, differs from the stored model list: a model
-    /// was added, removed, changed or moved. Also true if no list is stored. Every call clears the
-    /// mark of [`Self::mark_models_stale`], which does not influence the result.
+    /// Whether `models`, a list from the backend, differs from the stored list in any entry or in the order.
+    /// Also true if no list is stored. Every call clears the mark of [`Self::mark_models_stale`]. The mark does
+    /// not influence the result.
     pub(super) fn has_new_models(&self, models: &[ServedModel]) -> bool {
         self.is_model_list_stale.set(false);
         let stored_models = self.state.load().models.clone();
         !stored_models.is_some_and(|stored| ServedModel::are_equivalent(&stored, models))
     }
 
-    /// Logs that the backend is down, once each time that it goes down.
+    /// Logs that the backend is down. Repeated calls during one outage log nothing.
     pub(super) fn log_down(&self, id: &BackendId, reason: &str) {
         if !self.signals.is_down_logged.replace(true) {
             tracing::warn!(
@@ -307,8 +306,7 @@ impl BackendHealth {
 
     /// Waits until the health checker declares the backend down.
     pub async fn wait_declared_down(&self) {
-        // The future is created before the value is read, so that it misses no notification after
-        // the read.
+        // Creating the future before the flag is read ensures that no notification after the read is missed.
         let went_down = self.signals.went_down.notified();
         if !self.signals.is_declared_down.load(Ordering::SeqCst) {
             went_down.await;
@@ -317,7 +315,7 @@ impl BackendHealth {
 
     /// Records that a health check has completed.
     pub(super) fn on_check_completed(&self) {
-        // After the first check this fails, because the value is already set.
+        // After the first check, this fails without effect, because the value is already set.
         let _ = self.signals.first_check_completed.set(());
     }
 

@@ -17,17 +17,16 @@ pub struct BackendIdentity {
     pub id: BackendId,
     /// Host, port and scheme.
     pub address: BackendAddress,
-    /// The `Authorization` header that the gateway sends to the backend instead of the client's.
+    /// The `Authorization` header that the gateway sends to the backend in place of the client's header.
     /// `None`: the gateway forwards the client's header.
     pub authorization: Option<HeaderValue>,
     /// The URL of the metrics page, if it is not at a known path of `address`.
     pub metrics_url: Option<MetricsUrl>,
     settings: ArcSwap<BackendSettings>,
-    /// Limits the streams for which the gateway requests usage in every event beyond the configured
-    /// share. So the gateway measures the inter-token latency of nearly all streams of a backend that
-    /// has few streams.
+    /// Rate limit for streams with usage in every event beyond the configured share. With these streams, the
+    /// gateway measures the inter-token latency of nearly all streams of a backend that has few.
     pub(super) counted_streams: GcraLimiter,
-    /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
+    /// A copy of the weight in `settings`, which routing reads for each candidate.
     weight: AtomicU32,
     /// Hash of the backend's name.
     pub id_hash: u64,
@@ -44,8 +43,8 @@ pub struct BackendSettings {
     pub continuous_usage_share: f64,
     /// Whether the configuration drains the backend. An operator can end this drain.
     pub is_drained: bool,
-    /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
-    /// address of an earlier one.
+    /// The name of the Kubernetes pod of the backend, because a new pod can get the address of an earlier one.
+    /// `None`: not known.
     pub pod: Option<Arc<str>>,
 }
 

@@ -1,6 +1,5 @@
-//! The lease of one attempt on one backend: it counts the attempt in the load of the backend,
-//! passes observations of the response to the backend, and releases the load when the lease is
-//! dropped.
+//! The lease of one attempt on one backend. It counts the attempt as load of the backend, and passes
+//! observations of the response to the backend. Dropping the lease releases the load.
 
 use super::backend::Backend;
 use super::facets::{LeaseFacets, PromptKnowledge, Target};
@@ -21,7 +20,7 @@ use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation
 #[derive(Debug)]
 pub struct Lease {
     state: Arc<LeaseState>,
-    /// How the request was admitted, until its exchange takes it. `None`: there is no gate of admission.
+    /// How the request was admitted, until the exchange takes this value. `None`: no admission gate is set.
     pub(crate) admission: Option<Admission>,
 }
 
@@ -34,11 +33,11 @@ struct LeaseState {
     facets: LeaseFacets,
 }
 
-/// Time that an engine may need for its first request beyond the prediction, in seconds.
+/// Seconds beyond the prediction that an engine may need for its first request, for example to compile.
 const FIRST_REQUEST_SECONDS: f64 = 20.0;
 
 impl Lease {
-    /// Leases the backend, which the policy picked as `candidate`, for one attempt.
+    /// Leases the backend, which the policy picked as `candidate`, to one attempt.
     pub fn new(
         backend: Arc<Backend>,
         candidate: &Candidate,
@@ -78,14 +77,14 @@ impl Lease {
             .set_headers(&self.backend().facets, prompt, headers);
     }
 
-    /// The kind of a refusal that concerns an option of the backend. `says`: whether the response
-    /// contains a text. `None`: it concerns none.
+    /// The failure kind of a response that refuses a request because of an option. `says` returns whether the
+    /// response contains a text. `None`: the response concerns no option.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
         self.state.facets.refusal(says)
     }
 
-    /// Removes the prefill of the request from the load of this backend, because another backend
-    /// computes it. Without `is_removed`, adds the prefill again.
+    /// Removes the prefill of the request from the load of this backend, because another backend computes it.
+    /// If `is_removed` is false, adds the prefill again.
     pub fn move_prefill(&self, is_removed: bool) {
         self.state
             .observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
@@ -101,8 +100,8 @@ impl Lease {
         self.backend().on_response_started(now);
     }
 
-    /// The interface through which the observation of the request reads the state of the backend, and
-    /// reports what it observed in the response.
+    /// The interface by which the observer of the response reads the state of the backend and reports its
+    /// observations.
     pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
         self.state.clone()
     }
@@ -123,7 +122,7 @@ impl Drop for Lease {
 }
 
 impl LeaseState {
-    /// Applies an observation of the response to the load of the backend, and to that of the target inside it.
+    /// Applies an observation of the response to the load of the backend, and of the target inside the backend.
     fn observe(&self, observe: impl Fn(&LoadEstimator, &mut Reservation)) {
         observe(&self.backend.load.estimator, &mut lock(&self.reservation));
         self.facets.observe(observe);
@@ -139,7 +138,7 @@ impl BackendMonitor for LeaseState {
         let estimator = &self.backend.load.estimator;
         let queues = estimator.reported_queues();
         let mut running_while_queued = queues.running_in(from, until);
-        // The queue of a burst of requests may be empty again before a scrape shows it, so later reports
+        // The engine's queue may be empty again before the next scrape shows a burst, so later load reports
         // count too.
         if running_while_queued.is_none() {
             running_while_queued = queues.running_in(until, clock::now());
@@ -217,15 +216,15 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
-    /// Prompt tokens that the engine has to compute before those of a new request.
+    /// Prompt tokens that the engine has to compute before the tokens of a new request.
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
     /// Seconds for which the backend seems to be at a standstill: its oldest request without output is overdue,
-    /// and no other request has had output since. An engine may compile for its first request, so the wait
-    /// counts later there.
+    /// and no other request has had output since. For the first request, the time begins later, because the
+    /// engine may compile.
     pub fn standstill_seconds(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));
         let Some(candidate) = candidate else {
@@ -239,13 +238,12 @@ impl Backend {
         (candidate.overdue - tolerated).max(0.0)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `known`: what the options know
-    /// of the prompt. `None`: they are not asked.
+    /// The load and cost estimates of the backend for a prompt. `known`: the facts that options have about the
+    /// prompt. `None`: the options are not asked. `now`: nanoseconds as [`clock::nanos`] returns.
     ///
-    /// If the estimates cannot be computed, the gateway forgets all that it observed of the backend:
-    /// unusable numbers of one backend must not end requests that other backends can serve. `None`: the
-    /// estimates cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`]
-    /// returns.
+    /// If the estimates cannot be computed, the gateway forgets its observations of the backend and tries
+    /// again, because unusable numbers of one backend must not end requests that other backends can serve.
+    /// Returns `None` if the second computation fails too.
     pub fn candidate(
         &self,
         prompt: &PromptFingerprint,
@@ -264,8 +262,8 @@ impl Backend {
         }
     }
 
-    /// Passes the load and cost estimates for a prompt to `visit`: those of each target of routing inside the
-    /// backend, or else of the whole backend.
+    /// Passes the load and cost estimates for a prompt to `visit`: one for each target inside the backend, or
+    /// one for the whole backend.
     pub(super) fn visit_candidates(
         &self,
         prompt: &PromptFingerprint,

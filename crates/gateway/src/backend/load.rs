@@ -1,5 +1,5 @@
-//! The load of a backend: the requests in flight, the estimates that the gateway learned from
-//! responses and scrapes of the backend, and the stalls and gaps of its streams.
+//! The load of a backend: the requests in flight, the estimates learned from responses and scrapes, and the
+//! stalls and gaps of streams.
 
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
@@ -15,23 +15,22 @@ use tokio::sync::Notify;
 pub struct BackendLoad {
     /// Estimates the load and the speed of the backend.
     pub estimator: LoadEstimator,
-    /// Whether `first_request` was signalled and the health checker has not received the signal
-    /// yet.
+    /// Whether `first_request` was signalled and the health checker has not consumed the signal yet.
     is_first_request_notified: AtomicFlag,
     /// Signals to the health checker that the idle backend got a request.
     first_request: Notify,
     /// The recent gaps between outputs of streams.
     pub(super) recent_gaps: RollingGapHistogram,
     pub(super) stream_profile: StreamProfile,
-    /// Number of stalls since the backend joined the gateway.
+    /// Number of stalls since the backend was added to the gateway.
     stall_count: AtomicU64,
-    /// Number of restarts of the server process since the backend joined the gateway.
+    /// Number of restarts of the server process since the backend was added to the gateway.
     restart_count: AtomicU64,
-    /// Number of metrics pages that were those of another engine than the page before.
+    /// Number of metrics pages that came from another engine than the page before.
     engine_switches: AtomicU64,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
-    /// The longest time of a metrics page since the last [`Self::take_page_time`], in microseconds.
+    /// The longest fetch of a metrics page since the last [`Self::take_page_time`], in microseconds.
     page_micros: AtomicU64,
 }
 
@@ -80,8 +79,8 @@ impl BackendLoad {
         self.restart_count.load(Ordering::Relaxed)
     }
 
-    /// Number of times that the metrics page was that of another engine than before: several engines answer
-    /// at the address of the backend.
+    /// Number of metrics pages that came from another engine than the page before. Above 0, several engines
+    /// answer at the address of the backend.
     pub fn engine_switches(&self) -> u64 {
         self.engine_switches.load(Ordering::Relaxed)
     }
@@ -92,13 +91,13 @@ impl BackendLoad {
         self.recent_gaps.p99()
     }
 
-    /// Records that the fetch of a metrics page took so long, or failed after this time.
+    /// Records the duration of a fetch of a metrics page, successful or not.
     pub(super) fn on_page(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.page_micros.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// The longest time of a metrics page since the last call. `None`: no page was fetched.
+    /// The longest fetch of a metrics page since the last call. `None`: no page was fetched.
     pub fn take_page_time(&self) -> Option<Duration> {
         let micros = self.page_micros.swap(0, Ordering::Relaxed);
         (micros > 0).then(|| Duration::from_micros(micros))
@@ -112,7 +111,7 @@ impl BackendLoad {
         self.estimator.on_stall_change(is_stalled, now);
     }
 
-    /// Counts a metrics page of another engine.
+    /// Counts a metrics page that came from another engine.
     pub(super) fn on_engine_switch(&self) {
         self.engine_switches.fetch_add(1, Ordering::Relaxed);
     }
@@ -125,9 +124,9 @@ impl BackendLoad {
         self.stream_profile.on_restart();
     }
 
-    /// Signals to the health checker that the idle backend gets a request. While the health checker
-    /// has not received the signal, further calls only read a flag. The flag is cheaper than the
-    /// `Notify`, which is usually not in the CPU caches.
+    /// Signals to the health checker that the idle backend gets a request. Until the health checker consumes
+    /// the signal, further calls only read a flag. The flag is cheaper than the `Notify`, which is usually not
+    /// in the CPU caches.
     pub(super) fn on_first_request(&self) {
         if !self.is_first_request_notified.get() && !self.is_first_request_notified.replace(true) {
             self.first_request.notify_one();

@@ -1,5 +1,5 @@
-//! The backends: their addresses, their health and load, the pool that picks among them, and the
-//! routes from models to backends.
+//! The backends: their addresses, health and load, the pool that picks among them, and the routes from models
+//! to backends.
 
 #[expect(
     clippy::module_inception,

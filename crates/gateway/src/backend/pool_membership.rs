@@ -1,6 +1,5 @@
-//! The membership of a backend in its pool: the sampler that receives its load hint, and the notifier
-//! that it calls when capacity becomes free. A load hint is an estimate of the load for the selection of
-//! candidates in a large pool.
+//! The membership of a backend in its pool: the sampler that receives its load hint, and the notifier for free
+//! capacity. A load hint is an estimate of the load for the selection of candidates in a large pool.
 
 use super::capacity_notifier::CapacityNotifier;
 use http::HeaderValue;

@@ -1,5 +1,5 @@
-//! Recent times of the requests of a backend, from two sources: the gaps between outputs in the
-//! streams through this gateway, and the counters of the engine.
+//! Recent times of the requests of a backend, from two sources: gaps between outputs in the streams through
+//! this gateway, and counters of the engine.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ pub(super) struct RollingGapHistogram {
 /// counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MeanPrefill {
-    /// The load of an earlier scrape, with which the counters are compared, and the start of that
-    /// scrape. `None` before the first scrape.
+    /// The load of an earlier scrape, with which the counters are compared, and the start of that scrape.
+    /// `None`: no scrape yet.
     baseline: Option<(EngineLoad, Instant)>,
-    /// The mean prefill time since the baseline. It does not change while the engine's counters do not
-    /// grow. `None`: not known.
+    /// The mean prefill time since the baseline. It stays constant while the engine's counters do not grow.
+    /// `None`: not known.
     pub(super) time: Option<Duration>,
 }
 
@@ -40,10 +40,8 @@ const MIN_GAPS_FOR_P99: u32 = 200;
 /// Age at which the current scrape replaces the baseline scrape of [`MeanPrefill`].
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 
-// === impl RollingGapHistogram ===
-
 impl RollingGapHistogram {
-    /// Counts one gap.
+    /// Counts one gap in the current window.
     pub(super) fn observe(&self, gap: Duration) {
         let window = &self.windows[self.current_window.load(Ordering::Relaxed) & 1];
         if let Some(count) = window.get(GAP_BUCKET_BOUNDS.bucket_index(gap.as_secs_f64())) {
@@ -77,8 +75,6 @@ impl RollingGapHistogram {
     }
 }
 
-// === impl MeanPrefill ===
-
 impl MeanPrefill {
     /// Updates the mean prefill time with the load of a scrape that started at `scraped_at`.
     pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
@@ -97,8 +93,8 @@ impl MeanPrefill {
     }
 }
 
-/// The mean prefill time of the requests since the load `baseline`. `None`: there are no new requests,
-/// or a counter is missing.
+/// The mean prefill time of the requests since the load `baseline`. `None`: no requests since then, or a
+/// counter is missing.
 fn mean_prefill_since(baseline: &EngineLoad, load: &EngineLoad) -> Option<Duration> {
     let requests = load.prefilled? - baseline.prefilled?;
     let seconds = load.prefill_seconds? - baseline.prefill_seconds?;
@@ -141,7 +137,7 @@ mod tests {
         assert_eq!(mean.time, None);
         mean.record_load(&load(12.0, 100.5), now);
         assert_eq!(mean.time, Some(Duration::from_millis(250)));
-        // A scrape without new requests keeps the mean, and so does a restart.
+        // Neither a scrape without new requests nor a restart changes the mean.
         mean.record_load(&load(12.0, 100.5), now);
         mean.record_load(&load(0.0, 0.0), now);
         assert_eq!(mean.time, Some(Duration::from_millis(250)));

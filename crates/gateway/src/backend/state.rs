@@ -25,34 +25,33 @@ pub struct BackendState {
     pub sample: Option<LoadSample>,
     /// Recent mean prefill time, from the counters of the engine.
     pub(super) mean_prefill: MeanPrefill,
-    /// The reason why the last scrape failed. `None`: the last scrape succeeded, or there was none.
+    /// The reason why the last scrape failed. `None`: the last scrape succeeded, or no scrape has ended yet.
     pub metrics_error: Option<ScrapeError>,
-    /// Why the models of the backend are not completely known, and the remedy. `None`: all models
-    /// are known.
+    /// Why some models of the backend are not known, and the remedy. `None`: all models are known.
     pub models_error: Option<Arc<str>>,
     /// The reason why `health` is down or unknown, as text for status pages and logs.
     pub reason: Option<Arc<str>>,
-    /// What is known about the cause if `health` is down.
+    /// The cause if `health` is down, as far as it is known.
     down_cause: DownCause,
-    /// Whether an operator has paused the engine. `false`: the engine works, or vLLM does not
-    /// answer whether it is paused.
+    /// Whether an operator has paused the engine. `false`: the engine works, or vLLM does not report whether
+    /// the engine is paused.
     pub(super) is_paused: bool,
-    /// The availability that an option announces: it is about to take the backend out of service.
-    /// `None`: no part does.
+    /// The availability that an option announces before it takes the backend out of service. `None`: no option
+    /// does.
     pub(super) withdrawal: Option<Availability>,
     /// Whether the backend is another gateway.
     pub is_gateway: bool,
-    /// The front end of vLLM. `None`: not known, or another server.
+    /// The front end of vLLM. `None`: not known, or the server is not vLLM.
     pub front_end: Option<FrontEnd>,
 }
 
-/// The values that every request record reads. They are derived from the other fields of
-/// [`BackendState`] at each change of the state.
+/// The values that every request record reads. Each change of the state derives them from the other fields of
+/// [`BackendState`].
 #[derive(Debug, Clone, Copy, Default)]
 struct StateSummary {
     server_kind: Option<EngineKind>,
-    /// Whether the backend is down, and its last reported load. The age of the load is not set, because
-    /// it depends on the time at which this summary is read.
+    /// Whether the backend is down, and its last reported load. The age of the load is left out, because it
+    /// depends on the time of reading.
     condition: BackendCondition,
     /// Start of the scrape that reported the load in `condition`.
     scraped_at: Option<Instant>,
@@ -80,15 +79,15 @@ pub(super) enum DownCause {
     /// Any other cause. [`BackendState::reason`] states it.
     #[default]
     Other,
-    /// The engine shows no progress. It may work nevertheless.
+    /// The engine shows no progress, but may work nevertheless.
     Stuck,
-    /// The backend answers neither probes nor requests. It may work nevertheless.
+    /// The backend answers neither probes nor requests, but may work nevertheless.
     Silent,
     /// The server process started a moment ago and is not healthy yet.
     Starting,
     /// The number of ranks of the engine changes.
     Scaling,
-    /// The engine was taken out of its group of ranks.
+    /// The engine was removed from its group of ranks.
     Retired,
 }
 
@@ -112,10 +111,8 @@ pub struct LoadSample {
     pub scraped_at: Instant,
 }
 
-// === impl BackendState ===
-
 impl BackendState {
-    /// The same state with a summary that is derived from the other fields.
+    /// A copy of the state with a summary of its other fields.
     pub(super) fn with_summary(mut self) -> Self {
         let from_models = self.models().first().and_then(|model| model.server);
         let condition = self
@@ -135,14 +132,14 @@ impl BackendState {
         self
     }
 
-    /// The kind of the inference server, from `owned_by` in the model list or else from the names
-    /// of the metrics. `None`: not known.
+    /// The kind of the inference server, from `owned_by` in the model list or, if that shows none, from the
+    /// names of the metrics. `None`: not known.
     pub const fn server_kind(&self) -> Option<EngineKind> {
         self.summary.server_kind
     }
 
-    /// Why the engine gets no requests although it works: an option takes it out of service, or the
-    /// engine reports it. `None`: neither.
+    /// Why an up engine gets no requests: an option takes it out of service, or the engine reports that it
+    /// sleeps or is paused. `None`: neither.
     fn rest(&self) -> Option<Availability> {
         let reported = || Availability::of_engine(&self.sample?.load);
         self.withdrawal.or_else(reported)
@@ -160,7 +157,7 @@ impl BackendState {
         self.down_cause = cause;
     }
 
-    /// Why the engine gets no requests. `None`: the engine may get requests.
+    /// Why the engine gets no requests. `None`: it may get requests.
     pub fn engine_availability(&self) -> Option<Availability> {
         match (self.health, self.down_cause) {
             (Health::Unknown, _) => Some(Availability::Unknown),
@@ -176,8 +173,8 @@ impl BackendState {
         }
     }
 
-    /// Whether the backend is down only because it shows no progress or does not answer, and does not rest.
-    /// Such a backend gets requests that no other backend can serve.
+    /// Whether the backend is down only by suspicion (no progress, or no answers), and its engine does not
+    /// rest. Such a backend gets requests that no other backend can serve.
     pub(super) fn is_suspected(&self) -> bool {
         matches!(self.down_cause, DownCause::Stuck | DownCause::Silent) && self.rest().is_none()
     }
@@ -192,8 +189,8 @@ impl BackendState {
         self.engine_availability().is_none()
     }
 
-    /// Whether the backend has loaded a LoRA adapter, given as the hash of its name. Also true if
-    /// the backend does not report its adapters.
+    /// Whether the backend may have loaded the LoRA adapter with this name hash. Also true if the backend does
+    /// not report its adapters.
     pub(super) fn may_have_adapter(&self, adapter: u64) -> bool {
         let adapters = self.sample.as_ref().and_then(|sample| sample.load.adapters);
         adapters.is_none_or(|adapters| adapters.has(adapter))

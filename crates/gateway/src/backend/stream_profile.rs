@@ -9,8 +9,8 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
 
-/// The learned properties of the streams of a backend. Two updates at the same time may lose one
-/// sample, which is tolerated.
+/// The learned properties of the streams of a backend. Two concurrent updates may lose one sample, which is
+/// tolerable.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
     /// The usage mode of each API with `stream_options`, such as [`USAGE_ON_REQUEST`]. The APIs of
@@ -31,24 +31,24 @@ pub(super) struct StreamProfile {
 
 /// Usage mode: not learned yet.
 const USAGE_UNKNOWN: u8 = 0;
-/// Usage mode: the events contain usage only if the request asks for continuous usage, which is token
-/// counts in every event.
+/// Usage mode: the events contain usage only if the request asks for continuous usage (token counts in every
+/// event).
 const USAGE_ON_REQUEST: u8 = 1;
-/// Usage mode: the events contain a `usage` member without a request for continuous usage: `null`,
-/// or counts (vLLM with `--enable-force-include-usage`).
+/// Usage mode: the events have a `usage` member even if the request does not ask for continuous usage. Its
+/// value is `null`, or counts (vLLM with `--enable-force-include-usage`).
 const USAGE_ALWAYS: u8 = 2;
-/// Usage mode: the gateway could not remove continuous usage from an event of this backend, so it requests
-/// none. Only [`EVENT_UNREMOVABLE`] replaces this mode before a restart.
+/// Usage mode: the gateway could not remove continuous usage from an event of this backend, so it no longer
+/// requests continuous usage. Until a restart, only [`EVENT_UNREMOVABLE`] replaces this mode.
 const COUNTS_UNREMOVABLE: u8 = 3;
-/// Usage mode: the gateway could not remove a usage event of this backend, so the gateway requests no
-/// usage until a restart.
+/// Usage mode: the gateway could not remove a usage event of this backend, so it requests no usage until a
+/// restart.
 const EVENT_UNREMOVABLE: u8 = 4;
 
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
-/// Mean output of the streams, in tokens, above which the gateway requests continuous usage for fewer
-/// streams. With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for every
-/// event with usage, so the cost of a stream grows with the square of its length.
+/// Mean output of the streams, in tokens, above which the gateway requests continuous usage for fewer streams.
+/// With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for every event with
+/// usage. So the cost of a stream grows with the square of its length.
 const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 /// Lower and upper bound of the learned tokens per event. The lower bound is below 1 because a
 /// server may send several events per token, such as the first events of a tool call.
@@ -68,8 +68,8 @@ impl StreamProfile {
             }
             Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
             Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
-            // If the request asked for continuous usage, usage in the events does not show whether
-            // the server always sends it.
+            // In a response to a request for continuous usage, usage in the events does not show whether the
+            // server always sends it.
             None => None,
         };
         if let (Some(usage), Some(mode)) = (usage, self.usage_mode(api))
@@ -92,8 +92,8 @@ impl StreamProfile {
         }
     }
 
-    /// Forgets what depends on the version and the flags of the server, because its process
-    /// restarted.
+    /// Forgets properties that depend on the version and the flags of the server. Called after a restart of its
+    /// process.
     pub(super) fn on_restart(&self) {
         for mode in &self.usage_modes {
             mode.store(USAGE_UNKNOWN, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl StreamProfile {
         mode.is_some_and(|mode| mode.load(Ordering::Relaxed) == USAGE_ON_REQUEST)
     }
 
-    /// Whether the gateway can remove usage that it requested from the streams of this API.
+    /// Whether the gateway can remove the usage that it requests from the streams of this API.
     pub(super) fn can_remove_usage(&self, api: Option<Api>) -> bool {
         let mode = self.usage_mode(api);
         mode.is_none_or(|mode| mode.load(Ordering::Relaxed) != EVENT_UNREMOVABLE)
@@ -120,7 +120,7 @@ impl StreamProfile {
         lock(&self.fingerprint).clone()
     }
 
-    /// How the server reports usage in streams of an API. `None`: the API has no `stream_options`.
+    /// The usage mode of an API. `None`: the API has no `stream_options`.
     fn usage_mode(&self, api: Option<Api>) -> Option<&AtomicU8> {
         match api {
             Some(Api::Chat) => Some(&self.usage_modes[0]),
@@ -129,8 +129,8 @@ impl StreamProfile {
         }
     }
 
-    /// The share of the streams for which continuous usage is requested. It is lower than the
-    /// configured share if the streams of the backend are long. A share of 1 is not reduced.
+    /// The share of the streams for which the gateway requests continuous usage. It is below the configured
+    /// share if the streams of the backend are long. A configured share of 1 is not reduced.
     pub(super) fn sampled_share(&self, configured: f64) -> f64 {
         if configured >= 1.0 {
             return configured;
@@ -138,7 +138,7 @@ impl StreamProfile {
         configured * (LONG_OUTPUT_TOKENS / self.mean_tokens.get().max(LONG_OUTPUT_TOKENS))
     }
 
-    /// Whether the outputs are so long that counting their tokens in every event costs vLLM much.
+    /// Whether outputs are so long that counting tokens in every event is expensive for vLLM.
     pub(super) fn has_long_outputs(&self) -> bool {
         self.mean_tokens.get() > LONG_OUTPUT_TOKENS
     }
@@ -162,7 +162,7 @@ mod tests {
     use tokenweir_protocol::openai::Usage;
     use tokenweir_request::record::UsageSource;
 
-    /// A stream of `events` events and `output` tokens, with the engine's exact token count.
+    /// A stream of `events` events and `output` tokens with the engine's exact token count.
     fn counted_stream(output: u64, events: u64) -> ObservedResponse {
         ObservedResponse {
             is_stream: true,

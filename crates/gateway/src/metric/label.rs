@@ -27,8 +27,8 @@ enum LabelValues {
     /// The label has exactly the values that the function returns. Each of these values has series
     /// before the first request.
     Fixed(fn() -> Vec<&'static str>),
-    /// The label has a fixed set of values. The function returns each value with its count: see
-    /// [`MetricLabel::counted`].
+    /// The label has a fixed set of values, as [`MetricLabel::counted`] describes. The function returns each
+    /// value with its count.
     Counted(LabelCounts),
     /// The configuration, the backends or the requests determine the values.
     Variable {
@@ -39,7 +39,7 @@ enum LabelValues {
     },
 }
 
-/// The label values that are known only at run time and have series before the first request.
+/// Label values that are known only at run time and that have series before the first request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownLabelValues {
     /// Models whose series exist before their first request.
@@ -54,11 +54,9 @@ pub struct KnownLabelValues {
     pub slos: Vec<String>,
 }
 
-/// Reads the values of a label from the state of the gateway, each with its count. The function
-/// returns the same label values in every state.
+/// Reads the values of a label, each with its count, from the state of the gateway. The set of returned values
+/// must not depend on the state.
 type LabelCounts = fn(&StatusSnapshot) -> Vec<(&'static str, u64)>;
-
-// === impl MetricLabel ===
 
 impl MetricLabel {
     /// The model of a request. Its values are the models that the configuration names, the first

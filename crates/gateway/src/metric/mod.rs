@@ -22,7 +22,7 @@ pub struct MetricDescriptor {
     pub kind: MetricKind,
     /// The labels, in the order in which a [`MetricEmitter`] receives the label values.
     pub labels: &'static [MetricLabel],
-    /// From where, and with which function, the values of the metric are read.
+    /// The source of the values, with the function that reads them.
     pub read: MetricSource,
 }
 
@@ -34,12 +34,11 @@ pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 /// and the value. `None`: the value is not known.
 pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 
-/// Where the values of a metric come from, and the function that reads them.
+/// The source of the values of a metric, with the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
-    /// One value is read from the record of a stream at its first output. At that time the record
-    /// has no later data. [`MetricLabel::of_request`] reads the label values. `None`: the stream
-    /// has no value.
+    /// One value is read from the record of a stream at its first output, when the record has no later data.
+    /// [`MetricLabel::of_request`] reads the label values. `None`: the stream has no value.
     FirstOutput(fn(&RequestRecord) -> Option<f64>),
     /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
@@ -55,7 +54,7 @@ pub enum MetricSource {
     /// A histogram with many values is read from the record of each finished request.
     /// [`MetricLabel::of_request`] reads the label values.
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// No function reads the values. The part of the program that has them passes them to
+    /// No function reads the values. Other code passes them to
     /// [`Prometheus::record`](crate::telemetry::metrics_registry::Prometheus::record).
     Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
@@ -76,32 +75,31 @@ pub enum MetricSource {
     Counts,
 }
 
-/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`]. With
-/// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
+/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`]. A metric
+/// with more labels would make [`MetricDescriptor::read_labels`] panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
-/// Name of the metric that measures with which delay a timer of the runtime fires.
+/// Name of the metric that measures the delay with which timers of the runtime fire.
 pub(crate) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
 /// Name of the metric with the share of requests that must meet each objective of `slos`.
 pub(crate) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
-/// Name of the metric that measures how long a scrape of the metrics page of a backend takes.
+/// Name of the metric that measures the duration of a scrape of a backend's metrics page.
 pub(crate) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
 /// Name of the metric that counts failed scrapes of the metrics pages of backends.
 pub(crate) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
-/// Converts a duration to seconds, as the value of a metric. `None`: the metric has no value.
+/// Converts a duration to seconds, for a metric. `None`: the metric has no value.
 pub(crate) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
 
-/// Returns the value of a gauge. A value that is not known becomes NaN, which a graph shows as a
-/// gap.
+/// Returns the value of a gauge. An unknown value becomes NaN, which a graph shows as a gap.
 pub fn or_nan(value: Option<f64>) -> Option<f64> {
     value.or(Some(f64::NAN))
 }
 
-/// Returns a function that emits values with the label values `first` before those that it receives. It
-/// does not emit a value that is `None`.
+/// Returns a function that emits values. It puts the label values `first` before the label values that it
+/// receives, and does not emit `None`.
 pub fn with_first_labels(
     first: &[&str],
     emit: MetricEmitter<'_>,
@@ -112,8 +110,6 @@ pub fn with_first_labels(
         }
     }
 }
-
-// === impl MetricSource ===
 
 impl MetricSource {
     /// Whether values are read from the records of requests.
@@ -130,10 +126,8 @@ impl MetricSource {
     }
 }
 
-// === impl MetricDescriptor ===
-
 impl MetricDescriptor {
-    /// Creates the row of a counter if the name ends with `_total`, else the row of a gauge.
+    /// Creates the row of a counter if the name ends with `_total`, and of a gauge for any other name.
     pub const fn new(
         name: &'static str,
         help: &'static str,
@@ -172,8 +166,7 @@ impl MetricDescriptor {
         }
     }
 
-    /// Creates the row of a metric without labels. `read` takes its value from the state of the
-    /// gateway.
+    /// Creates the row of a metric without labels. `read` gets the value from the state of the gateway.
     pub const fn value(
         name: &'static str,
         help: &'static str,
@@ -224,7 +217,7 @@ impl MetricDescriptor {
     /// is missing.
     pub(crate) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
         let read = |label: &MetricLabel| (label.read)(record);
-        // Most metrics have at most two labels. They are read for each request.
+        // A fast path for at most two labels, because each request reads the labels of most metrics.
         match self.labels {
             [] => return emit(&[]),
             [label] => return read(label).map_or((), |value| emit(&[value])),
@@ -244,9 +237,8 @@ impl MetricDescriptor {
         emit(values);
     }
 
-    /// Emits the values of a metric that are read when the metrics page is read. Returns false if
-    /// the values of the metric are recorded earlier instead, for example at the end of each
-    /// request.
+    /// Emits the values of a metric that is read when the metrics page is read. Returns `false` for a metric
+    /// whose values are recorded earlier, for example at the end of each request.
     pub(crate) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
         let backends = || status.registered_backends();
         let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
@@ -285,12 +277,12 @@ impl MetricDescriptor {
         true
     }
 
-    /// Returns all combinations of label values that have a series before the first request. Each
-    /// combination has the order of `labels`.
+    /// Returns all combinations of label values that have a series before the first request. Each combination
+    /// has the order of `labels`.
     ///
-    /// Such a series begins with 0, so that `rate()` counts its first increase. A histogram with
-    /// labels has no such series. A metric with the label `backend` and a further label has none
-    /// either. Otherwise these series would be most series of the metrics page.
+    /// Such a series begins with 0, so that `rate()` counts its first increase. Two kinds of metrics have no
+    /// such series, because there would be too many: histograms with labels, and metrics with the label
+    /// `backend` and a further label.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
         let has_backend = self
             .labels

@@ -7,7 +7,7 @@ use super::context::{ProxyContext, ProxyState};
 use super::overload_guard::ClientInfo;
 use crate::local_routes;
 use bytes::Bytes;
-use http::header::{ALLOW, ORIGIN};
+use http::header::{ALLOW, ORIGIN, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, SpanIds};
+use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, ShortName, SpanIds};
 
 /// A request whose head has been read and checked.
 pub enum AcceptedRequest {
     /// The gateway answers the request itself, without a record.
     AnsweredLocally(Response<Full<Bytes>>),
-    /// A request that the gateway does not answer locally. The gateway writes its record even if
-    /// the client disconnects before the request is handled.
+    /// A request that is not answered locally. The gateway writes its record even if the client disconnects
+    /// before the request is handled.
     Recorded(Box<RecordedRequest>),
 }
 
@@ -36,10 +36,10 @@ pub struct RecordedRequest {
     pub exchange: Exchange,
     /// The client.
     pub principal: Principal,
-    /// The permit of the request, or the error that answers it.
+    /// The concurrency permit of the request, or the error for the client.
     pub permit: PermitResult,
-    /// Whether a repetition may follow the run of its first request although `permit` is an error: it
-    /// takes no place of its own.
+    /// Whether a repeated request may read the response of the first request although `permit` is an error. A
+    /// repetition needs no permit of its own.
     pub may_follow: bool,
     /// The API route of the request. `None`: the gateway does not serve this path with this method, and
     /// `permit` is an error.
@@ -51,12 +51,11 @@ pub struct RecordedRequest {
     pub origin: Option<HeaderValue>,
 }
 
-/// Accepts a request of a client by its head, and removes the API key of the gateway from the
-/// request headers.
+/// Accepts a request of a client by its head, and removes the API key of the gateway from the request headers.
 ///
-/// This function is separate from [`handle_request`](super::handle_request), because hyper drops
-/// the future of `handle_request` before its first poll if the client disconnects right after the
-/// last byte of the request. Even then, this function has opened the record of the request.
+/// This function is not part of [`handle_request`](super::handle_request), because hyper drops the future of
+/// `handle_request` before its first poll if the client disconnects right after the last byte of the request.
+/// Even then, this function has opened the record of the request.
 pub fn accept_request<B>(
     context: &ProxyContext,
     client: &ClientInfo,
@@ -102,7 +101,7 @@ pub fn accept_request<B>(
     AcceptedRequest::Recorded(Box::new(recorded))
 }
 
-/// Whether a request is admitted by its head.
+/// The decision, from the request head, whether a request is admitted.
 struct Admission {
     permit: PermitResult,
     /// See [`RecordedRequest::may_follow`].
@@ -128,7 +127,7 @@ fn admit<B>(
     };
     let permit = match permit {
         Err(error) if !is_concurrency_limit(&error) => Err(error),
-        // A repetition passes the concurrency limit, but none of these checks.
+        // A repetition may exceed the concurrency limit, so these checks still apply beyond that limit.
         permit => check(context, client, lookup, request).and(permit),
     };
     let is_forwarded = lookup.is_ok_and(|(route, _)| route.is_forwarded());
@@ -144,7 +143,7 @@ fn admit<B>(
     Admission { permit, may_follow }
 }
 
-/// The answer of the gateway itself to a request for this route.
+/// The gateway's own answer to a request for this route.
 fn answer_locally<B>(
     context: &ProxyContext,
     principal: &Principal,
@@ -199,7 +198,7 @@ fn check<B>(
     if headers::has_passed(request.headers(), &context.state.pool.hop) {
         return Err(GatewayError::Loop);
     }
-    // `open_streams.open()` does not count this request yet.
+    // `open_streams.open()` does not include this request yet.
     context
         .state
         .overload_guard
@@ -217,7 +216,7 @@ fn no_route_error<B>(
             path: path.chars().take(200).collect(),
             nearest: ApiRoute::nearest_path(path, context.settings.routes.paths()),
         },
-        // After 426, clients that prefer a WebSocket fall back to HTTP. After 405, they would try the
+        // The status 426 makes clients that prefer a WebSocket fall back to HTTP. After 405, they would try the
         // WebSocket again.
         RouteError::MethodNotAllowed(allow) if headers::asks_for_upgrade(request.headers()) => {
             GatewayError::UpgradeNotOffered { allow }
@@ -226,8 +225,8 @@ fn no_route_error<B>(
     }
 }
 
-/// A new record with the attributes of the request head. The initial outcome of the record is a
-/// client disconnect. This outcome remains if the request is dropped before it is handled.
+/// A new record with the attributes of the request head. The initial outcome is a client disconnect, which
+/// remains if the request is dropped before it is handled.
 fn new_record<B>(
     context: &ProxyContext,
     client: &ClientInfo,
@@ -251,6 +250,7 @@ fn new_record<B>(
     if trace.is_some() {
         record.head = RequestHeadAttributes::from_request(request);
     }
+    record.program = ShortName::of_header(request.headers(), &USER_AGENT);
     record.trace = trace;
     record.spans = SpanIds {
         server: fastrand::u64(1..),
@@ -268,7 +268,7 @@ fn new_record<B>(
     record
 }
 
-/// The name of the method for the record. `_OTHER`: a method that HTTP does not define.
+/// The name of the method for the record. `_OTHER`: the method is not one that HTTP defines.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

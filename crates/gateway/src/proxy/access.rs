@@ -1,5 +1,5 @@
-//! Authenticates requests by API key or token, checks which models and engine-control fields their
-//! principals may use, and charges tokens to tenants when requests have ended.
+//! Authenticates requests by API key or token, and checks which models and engine-control fields their
+//! principals may use. Charges tokens to tenants when requests have ended.
 
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::{ModelRoute, RouteTable};
@@ -26,23 +26,23 @@ use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::observe::{Exchange, ExchangeRegistry, Sink};
 use tokenweir_request::record::{ClientIdentity, RequestRecord};
 
-/// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
-/// requests are open.
+/// The API keys, permissions and CORS settings of the client listener. The keys can be replaced while requests
+/// are open.
 #[derive(Default)]
 pub struct AccessControl {
     /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
     /// The CORS rules.
     pub cors: Cors,
-    /// The engine-control permissions of all clients, in addition to those of an API key.
+    /// The engine-control permissions of all clients. An API key can add further ones.
     pub permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
     /// forwards the `cache_salt` of the client unchanged.
     pub salt_key: Option<SaltKey>,
-    /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
-    /// gateway uses the keys of the file.
+    /// The reason why the last reload of the key file failed. `None`: the reload succeeded, so the gateway uses
+    /// the keys of the file.
     reload_error: ArcSwapOption<String>,
-    /// The source of principals beside the keys. Empty: there is none.
+    /// The source of principals for requests with a token instead of an API key. Empty: no source.
     token_source: OnceLock<Arc<dyn TokenSource>>,
     /// The quotas of tenants, keys and models of tenants.
     pub quotas: Arc<QuotaRegistry>,
@@ -58,8 +58,8 @@ pub struct RevocationSweep {
     valid: Option<HashSet<usize>>,
 }
 
-/// The concurrency permit of the tenant, or the error with which the gateway rejects the request.
-/// `Ok(None)`: the request does not count towards a concurrency limit.
+/// The concurrency permit of the tenant, or the error with which the gateway rejects the request. `Ok(None)`:
+/// no concurrency limit applies to the request.
 pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 
 /// The identity that authentication derived for a request. The default has no API key and no
@@ -68,18 +68,18 @@ pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
+    /// The identity of a key that the current key file does not have any more.
+    removed: Option<Arc<ClientIdentity>>,
     /// Why the token of the request was refused. `None`: the request has no token, or a valid one.
     refused_token: Option<RefusedToken>,
     /// The engine-control fields that the principal may use.
     pub permissions: Permissions,
     /// The rate limits of tenant and key that remain after this request.
     rate_limit_status: RateLimitStatus,
-    /// The rate limits of the model that remain after this request. Not set: the tenant has none for it, or the
-    /// model is not known yet.
+    /// The rate limits of the model that remain after this request. Empty: the tenant has no limits for the
+    /// model, or the model is not known yet.
     model_status: OnceLock<RateLimitStatus>,
 }
-
-// === impl AccessControl ===
 
 impl AccessControl {
     /// Access control with the keys of a key file. `None`: no API key is required.
@@ -87,7 +87,7 @@ impl AccessControl {
         Self::with_quotas(key_file, cors, Arc::default())
     }
 
-    /// Access control as [`Self::new`], whose keys have their quotas in `quotas`.
+    /// Like [`Self::new`], with the quotas of the keys in `quotas`.
     pub fn with_quotas(key_file: Option<&KeyFile>, cors: Cors, quotas: Arc<QuotaRegistry>) -> Self {
         let access = Self {
             cors,
@@ -98,9 +98,8 @@ impl AccessControl {
         access
     }
 
-    /// Replaces the API keys for new requests. The used parts of rate limits and quotas stay used,
-    /// and open requests continue. Also clears the reload error. `None`: no API key is required any
-    /// more.
+    /// Replaces the API keys for new requests, and clears the reload error. Rate limits and quotas keep their
+    /// used parts, and open requests continue. `None`: no API key is required any more.
     pub fn replace_keys(&self, key_file: Option<&KeyFile>) {
         self.keys.rcu(|previous| {
             let no_keys = ApiKeys::with_registry(self.quotas.clone());
@@ -110,7 +109,7 @@ impl AccessControl {
         self.reload_error.store(None);
     }
 
-    /// Also accepts the tokens that `source` accepts, if an API key is required. Only the first source counts.
+    /// Also accepts the tokens that `source` accepts, if an API key is required. Later calls have no effect.
     pub fn accept_tokens(&self, source: Arc<dyn TokenSource>) {
         let _ = self.token_source.set(source);
     }
@@ -121,8 +120,8 @@ impl AccessControl {
         self.reload_error.store(Some(Arc::new(problem)));
     }
 
-    /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
-    /// gateway uses the keys of the file.
+    /// The reason why the last reload of the key file failed. `None`: the reload succeeded, so the gateway uses
+    /// the keys of the file.
     pub fn reload_error(&self) -> Option<Arc<String>> {
         self.reload_error.load_full()
     }
@@ -132,8 +131,8 @@ impl AccessControl {
         self.keys.load_full()
     }
 
-    /// The response to a CORS preflight request. `methods` returns the methods of the path, `None` if the
-    /// gateway does not serve the path. `None`: the request is not a preflight.
+    /// The response to a CORS preflight request. `methods` returns the methods of the path, or `None` for an
+    /// unknown path. `None`: the request is no preflight.
     pub(super) fn preflight<B>(
         &self,
         request: &Request<B>,
@@ -148,10 +147,9 @@ impl AccessControl {
         Some(response)
     }
 
-    /// Authenticates a request by its token or API key, and counts the request towards the limits of the
-    /// key. `/health` and `/version` need no key, as in vLLM. For every other path, a missing key
-    /// takes precedence over other errors. So a client without a key does not learn which paths
-    /// exist.
+    /// Authenticates a request by its token or API key, and counts the request towards the limits of the key.
+    /// `/health` and `/version` need no key, as in vLLM. For every other path, the error about a missing key
+    /// precedes other errors, so that a client without a key does not learn which paths exist.
     pub(super) fn authenticate(
         &self,
         route: Result<(ApiRoute, &str), RouteError>,
@@ -177,7 +175,7 @@ impl AccessControl {
             Some(Err(refusal)) => return Principal::refused(refusal),
             None => match keys.authenticate(headers) {
                 Some(key) => key.clone(),
-                None => return (Principal::default(), Err(GatewayError::InvalidApiKey)),
+                None => return Principal::unknown(keys.removed_identity(headers)),
             },
         };
         let (rate_limit_status, permit) = match route {
@@ -191,6 +189,7 @@ impl AccessControl {
         (
             Principal {
                 key: Some(key),
+                removed: None,
                 refused_token: None,
                 permissions,
                 rate_limit_status,
@@ -201,10 +200,8 @@ impl AccessControl {
     }
 }
 
-// === impl RevocationSweep ===
-
 impl RevocationSweep {
-    /// A sweep that finds the open streams whose API key is removed from now on.
+    /// A sweep that finds the open streams whose API key is removed after this call.
     pub fn new(access: &AccessControl) -> Self {
         Self {
             keys: access.keys(),
@@ -212,8 +209,9 @@ impl RevocationSweep {
         }
     }
 
-    /// Marks the open streams whose API key is no longer among the keys as revoked. After a change of the
-    /// keys each call looks at all streams: a request from before the change can begin its stream later.
+    /// Marks the open streams whose API key is no longer among the keys as revoked. After the first change of
+    /// the keys, each call examines all streams, because a request from before the change can begin its stream
+    /// later.
     pub fn sweep(&mut self, access: &AccessControl, streams: &ExchangeRegistry, now: Instant) {
         let address = |identity: &Arc<ClientIdentity>| Arc::as_ptr(identity).addr();
         let keys = access.keys.load();
@@ -225,7 +223,7 @@ impl RevocationSweep {
                 .map(|keys| keys.identities().map(address).collect());
         }
         if let (Some(valid), Some(keys)) = (&self.valid, &self.keys) {
-            // A token counts until its request ends, as long as its tenant exists.
+            // A token remains valid until its request ends, if its tenant still exists.
             let is_valid = |identity: &Arc<ClientIdentity>| {
                 valid.contains(&address(identity))
                     || identity.is_of_token() && keys.has_tenant(&identity.tenant)
@@ -250,9 +248,17 @@ impl Sink for AccessControl {
     }
 }
 
-// === impl Principal ===
-
 impl Principal {
+    /// The principal of a request without a valid key, and the error. The client does not learn whether its key was valid
+    /// before.
+    fn unknown(removed: Option<Arc<ClientIdentity>>) -> (Self, PermitResult) {
+        let principal = Self {
+            removed,
+            ..Self::default()
+        };
+        (principal, Err(GatewayError::InvalidApiKey))
+    }
+
     /// The principal of a request whose token is refused, and the error.
     fn refused(refusal: TokenRefusal) -> (Self, PermitResult) {
         let principal = Self {
@@ -272,8 +278,8 @@ impl Principal {
         self.key().map(|key| &*key.caller.tenant)
     }
 
-    /// Counts a repetition of an open request towards the limits of the key, except that of open
-    /// requests. Fails if another limit is exceeded.
+    /// Counts a repetition of an open request towards all limits of the key except the limit of open requests.
+    /// Fails if a limit is exceeded.
     pub fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
         let Some(key) = &self.key else { return Ok(()) };
         let (rate_limit_status, result) = key.count_repetition(now);
@@ -287,8 +293,8 @@ impl Principal {
         self.rate_limit_status.most_restrictive(of_model)
     }
 
-    /// Counts the request towards the limits of the tenant for its model, until the exchange ends. Fails if one of
-    /// them is reached.
+    /// Counts the request towards the limits of the tenant for its model, until the exchange ends. Fails if a
+    /// limit is reached.
     fn enter_model(
         &self,
         pool: &BackendPool,
@@ -302,7 +308,7 @@ impl Principal {
         let model = effective_model(fields.model.as_deref(), &routes);
         let entered = key.tenant.enter_model(model.unwrap_or(""), clock::now());
         let Some((status, permit)) = entered else {
-            // A backend would select the model, perhaps one with a limit.
+            // For a request without a model, a backend would select one, perhaps one with a limit.
             return match model {
                 Some(_) => Ok(()),
                 None => Err(not_allowed(None)),
@@ -329,12 +335,13 @@ impl Principal {
         self.key.as_ref().map_or(&ALL, |key| key.models())
     }
 
-    /// Writes the identity and the tier of the principal into the record. Removes the API key from
-    /// the request headers, so that the key is not forwarded to a backend.
+    /// Writes the identity and the tier of the principal into the record. Removes the API key from the request
+    /// headers, so that no backend gets the key.
     pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
         if let Some(refused) = self.refused_token {
             record.notes.set(refused);
         }
+        record.caller.clone_from(&self.removed);
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
         if let Some(tier) = key.tier() {
@@ -350,7 +357,7 @@ impl Principal {
         pool: &BackendPool,
         record: &mut RequestRecord,
         fields: &RequestFields,
-    ) -> Result<ModelRoute, GatewayError> {
+    ) -> Result<Arc<ModelRoute>, GatewayError> {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
         record.model = route.label.clone().requested_as(fields.model.as_deref());
@@ -359,15 +366,15 @@ impl Principal {
         Ok(route)
     }
 
-    /// The route of the model that the request names, as [`Self::model_route`]. If no backend lists the model
-    /// any more, the model lists are read again before. Counts the request towards the limits of the tenant for
-    /// the model, and fails if one of them is reached.
+    /// The route of the model that the request names, as [`Self::model_route`] returns it. If no backend lists
+    /// the model any more, first reads the model lists again. Counts the request towards the limits of the
+    /// tenant for the model, and fails if a limit is reached.
     pub(super) async fn find_route(
         &self,
         pool: &BackendPool,
         exchange: &mut Exchange,
         fields: &RequestFields,
-    ) -> Result<ModelRoute, GatewayError> {
+    ) -> Result<Arc<ModelRoute>, GatewayError> {
         let mut route = self.model_route(pool, exchange.record(), fields)?;
         if route.absent_since.is_some() {
             drop(route);
@@ -393,8 +400,8 @@ impl Principal {
         Err(not_allowed(effective))
     }
 
-    /// Checks that the request keeps to the caps of the tenant and of the model. Returns the edits of its body.
-    /// `priority`: the priority of its tier. `None`: the tier has none.
+    /// Checks the request against the caps of the tenant and of the model. Returns the edits of its body.
+    /// `priority`: the priority of its tier. `None`: the tier has no priority.
     pub(super) fn cap_request(
         &self,
         record: &RequestRecord,
@@ -403,7 +410,7 @@ impl Principal {
         body: &[u8],
         priority: Option<i32>,
     ) -> Result<CapEdits, GatewayError> {
-        // The engine states the tokens of a background response only to those who ask for it later.
+        // A background response ends before its tokens are known: only a later request returns them.
         let is_background = record.api == Some(Api::Responses) && fields.is_background;
         if is_background && self.key().is_some_and(ApiKey::has_token_limit) {
             let problem =
@@ -443,7 +450,7 @@ impl Principal {
     }
 }
 
-/// The error of a request for a model that its client may not use. `None`: the request names none.
+/// The error for a request for a model that the client may not use. `None`: the request names no model.
 fn not_allowed(model: Option<&str>) -> GatewayError {
     let model = match model {
         Some(name) => format!("the model `{}`", error::truncate_model_name(name)),
@@ -452,7 +459,7 @@ fn not_allowed(model: Option<&str>) -> GatewayError {
     GatewayError::ModelNotAllowed { model }
 }
 
-/// The model of a request: the one that it names, or the default model of the backends.
+/// The model of a request: the named model, or the default model of the backends.
 fn effective_model<'a>(model: Option<&'a str>, routes: &'a RouteTable) -> Option<&'a str> {
     let named = model.filter(|name| !name.is_empty());
     named.or_else(|| routes.default_model())

@@ -1,4 +1,4 @@
-//! Paths of the backends that the configuration adds to the inference APIs.
+//! Paths of the backends that the configuration adds to the paths of the inference APIs.
 
 use http::Method;
 use std::collections::BTreeSet;
@@ -11,24 +11,24 @@ use tokenweir_protocol::openai::route::RouteError;
 /// model, and reads model, stream and usage as in other JSON APIs.
 #[derive(Debug)]
 pub struct ConfiguredRoute {
-    /// The path that a request must have, byte for byte.
+    /// The path that a request must match byte for byte.
     pub(crate) path: &'static str,
     methods: Vec<Method>,
     /// The accepted methods, separated by commas, as in the `Allow` header.
     allowed: &'static str,
-    /// Timeout of the whole request. `None`: the timeout of the model, or else the global timeout.
+    /// Timeout of the whole request. `None`: the timeout of the model or, if it has none, the global timeout.
     pub(crate) total: Option<Duration>,
-    /// The fixed model and the limit of bodies that are forwarded unread. `None`: the gateway reads the
+    /// The fixed model and the length limit of bodies that are forwarded unread. `None`: the gateway reads the
     /// bodies.
     pub(crate) unread: Option<UnreadBody>,
 }
 
-/// The model and the limit of a request body that is forwarded unread.
+/// The model and the length limit of request bodies that are forwarded unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
     /// The model of all requests for this route.
     pub(crate) model: String,
-    /// Maximum length of a body, in bytes. `None`: the limit of all other request bodies.
+    /// Maximum length of a body, in bytes. `None`: the limit of other request bodies.
     pub(crate) max_bytes: Option<usize>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct UnreadBody {
 pub struct ConfiguredRoutes(Vec<Arc<ConfiguredRoute>>);
 
 impl ConfiguredRoute {
-    /// Creates the route of a path, which accepts these methods.
+    /// Creates a route for `path` that accepts `methods`.
     pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
         let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let allowed = intern(&names.join(", "));
@@ -76,7 +76,7 @@ impl ConfiguredRoutes {
         self.0.iter().map(|route| route.path)
     }
 
-    /// The methods of a path, as the value of `Allow`. `None`: no configured route has the path.
+    /// The methods of a path, as the value of `Allow`. `None`: the path is not configured.
     pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
         self.0
             .iter()
@@ -108,8 +108,8 @@ impl ConfiguredRoutes {
     }
 }
 
-/// The text as a static string, which records can refer to. The memory of each distinct text is never
-/// freed: a configuration has few paths, and a reload with the same paths allocates nothing.
+/// Returns the text as a static string, to which records can refer. Its memory is never freed. This is
+/// acceptable, because a configuration has few paths, and a reload with the same paths allocates nothing.
 fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = lock(&TEXTS);

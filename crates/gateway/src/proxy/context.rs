@@ -1,5 +1,5 @@
-//! The values with which the proxy serves requests: the state that survives reloads, and the
-//! settings that reloads replace.
+//! The data with which the proxy serves requests: state that survives reloads, and settings that reloads
+//! replace.
 
 use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
@@ -24,8 +24,8 @@ use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::observe::{ExchangeRegistry, ObservationSettings};
 use tokenweir_request::record::RequestRecord;
 
-/// The values with which the proxy serves requests. A reload replaces the context by a new context
-/// with the same state and other settings.
+/// The state and the settings with which the proxy serves requests. A reload replaces the context by a new one
+/// with the same state and new settings.
 pub struct ProxyContext {
     /// The state that survives reloads.
     pub state: ProxyState,
@@ -44,7 +44,7 @@ pub struct ProxyState {
     pub pool: Arc<BackendPool>,
     /// API keys, permissions and CORS.
     pub access: Arc<AccessControl>,
-    /// The backends and the tenants of stored responses.
+    /// The backend and the tenant of each stored response.
     pub stored_responses: Arc<StoredResponses>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,
@@ -54,23 +54,23 @@ pub struct ProxyState {
     pub body_memory: Arc<BodyMemory>,
     /// The registry of all open requests, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
-    /// The consumer of the records of all requests.
+    /// Consumes the records of all requests.
     pub telemetry: Arc<Telemetry>,
-    /// The settings of the optional data in records: trace context and sampled text.
+    /// The settings of optional data in records: trace context and sampled text.
     pub recording: RecordingSettings,
-    /// What options attach.
+    /// The values that options attach to the state.
     pub extensions: Extensions,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: Arc<AtomicFlag>,
 }
 
-/// Settings of the optional data about requests: log lines at the start of requests, trace context
-/// and sampled text.
+/// Settings of optional data about requests: log lines at the start of requests, trace context and sampled
+/// text.
 #[derive(Clone, Default)]
 pub struct RecordingSettings {
-    /// The access log, if it has lines at the start of requests.
+    /// The access log, if it is configured to write a line at the start of each request.
     pub start_log: Option<Arc<AccessLog>>,
-    /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
+    /// Propagation of trace context. `None`: the gateway forwards the client's context unchanged.
     pub propagation: Option<Propagation>,
     /// Sampling of prompt and response text. `None`: no text is sampled.
     pub text_sampling: Option<TextSampling>,
@@ -123,11 +123,11 @@ impl ProxyContext {
         }
     }
 
-    /// The context after a reload. The settings of the shared state (observation, memory limits and
-    /// admission) take effect during this call, before the new context is used.
+    /// The context after a reload. Observation, memory limits and admission belong to the shared state: their
+    /// new settings take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
-        // All fields are named, so that a new setting cannot be forgotten here.
+        // Naming all fields makes the compiler report a new setting that is missing here.
         let ProxySettings {
             requests,
             retry,
@@ -148,10 +148,8 @@ impl ProxyContext {
     }
 }
 
-// === impl ProxyState ===
-
 impl ProxyState {
-    /// Number of open requests of a client that go on without a connection.
+    /// Number of open requests of a client that continue without a connection.
     pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
         self.extensions
             .iter()
@@ -159,8 +157,6 @@ impl ProxyState {
             .sum()
     }
 }
-
-// === impl RecordingSettings ===
 
 impl RecordingSettings {
     /// Writes the log line at the start of the request, if it is enabled.
@@ -170,7 +166,7 @@ impl RecordingSettings {
         }
     }
 
-    /// Keeps the prompt hashes and the session of a request that generates text, and its text if a consumer
+    /// Stores the prompt hashes and the session of a request that generates text, and its text if a consumer
     /// samples it.
     pub(super) fn sample(
         &self,

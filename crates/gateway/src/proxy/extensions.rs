@@ -1,5 +1,5 @@
-//! What options attach to the state of the proxy. The state does not know their types, because these types
-//! know the state.
+//! Values that options attach to the state of the proxy. The state does not name their types, because they
+//! depend on the state.
 
 use futures_util::future::BoxFuture;
 use std::any::Any;
@@ -12,17 +12,17 @@ use std::time::Instant;
 #[derive(Debug, Clone, Default)]
 pub struct Extensions(Vec<Arc<dyn Extension>>);
 
-/// A value of an option, which implements the methods that it needs.
+/// A value that an option attaches. Each method has a default.
 pub trait Extension: Any + Debug + Send + Sync {
     /// Called every 100 ms.
     fn sweep(&self, _now: Instant) {}
 
-    /// Number of open requests of a client that go on without a connection.
+    /// Number of open requests of a client that continue without a connection.
     fn absent_requests(&self, _client: IpAddr) -> usize {
         0
     }
 
-    /// Ends what the option runs. Called when all connections have ended.
+    /// Stops the tasks of the option. Called when all connections have ended.
     fn shutdown(&self) -> Option<BoxFuture<'_, ()>> {
         None
     }
@@ -34,7 +34,7 @@ impl Extensions {
         self.0.push(value);
     }
 
-    /// The value of this type. `None`: no option has attached one.
+    /// The value of type `T`. `None`: no option has attached one.
     pub fn get<T: Extension>(&self) -> Option<&T> {
         self.iter().find_map(|value| {
             let value: &dyn Any = value;

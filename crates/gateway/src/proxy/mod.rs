@@ -62,7 +62,7 @@ pub use request::read_request::ReadRequest;
 pub use request::settings::RequestSettings;
 pub use request::upstream_body::UpstreamBody;
 pub use response::{
-    BodySource, EarlyResponse, Handling, ProxyResponseBody, Responding, ResponseGuard,
-    ResponseHeaders, RunBody, RunHead,
+    BodySource, EarlyResponse, Handling, ProxyResponse, ProxyResponseBody, Responding,
+    ResponseGuard, ResponseHeaders, RunBody, RunHead,
 };
 pub use stored_responses::StoredResponses;

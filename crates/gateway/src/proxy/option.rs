@@ -1,4 +1,5 @@
-//! The contract of an option of the path of a request. `app/extras.rs` of the program lists the options.
+//! The contract between the proxy and an option that handles requests. `app/extras.rs` of the program lists the
+//! options.
 
 use super::accept::RecordedRequest;
 use super::attempt::{AttemptStep, OutboundAttempt};
@@ -6,11 +7,11 @@ use super::context::ProxyContext;
 use super::extensions::Extension;
 use super::request::body_memory::HeldBody;
 use super::request::read_request::ReadRequest;
-use super::response::{EarlyResponse, ProxyResponseBody};
+use super::response::{EarlyResponse, ProxyResponse};
 use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request};
 use http_body_util::combinators::UnsyncBoxBody;
 use std::fmt::Debug;
 use std::io;
@@ -19,13 +20,13 @@ use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::RequestRecord;
 
-/// The options of the path of a request, in the order of their steps.
+/// The options that handle requests, in the order of their steps.
 #[derive(Debug)]
 pub struct RequestOptions(pub Vec<Arc<dyn RequestOption>>);
 
-/// An option of the path of a request. It implements the methods that it needs.
+/// An option that handles requests. Each method has a default.
 pub trait RequestOption: Debug + Send + Sync {
-    /// Takes over a request by its head, before its body is read. `None`: the proxy handles the request.
+    /// Takes over a request after its head, before its body is read. `None`: the proxy handles the request.
     fn take_over<'a>(
         &'a self,
         _recorded: &mut RecordedRequest,
@@ -34,8 +35,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The version that serves a request for a model whose requests are split. The route of `request` is that of
-    /// the model. `None`: the option does not split the model.
+    /// The model version that serves a request for a split model. `request` has the route of the model. `None`:
+    /// the option does not split the model.
     fn version(
         &self,
         _context: &ProxyContext,
@@ -46,8 +47,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The step of a request with this body that was read. It may add edits of the body, and stages to the
-    /// exchange. `None`: it is not known yet whether the option concerns the request.
+    /// The step of the option for a request whose body was read. The option may also add edits of the body, and
+    /// stages of the exchange. `None`: the option cannot tell yet whether it concerns the request.
     fn plan(
         &self,
         _exchange: &mut Exchange,
@@ -58,7 +59,8 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The step of a request that has none, before an attempt. `None`: the option does not concern the attempt.
+    /// The step of the option for a request that has none so far. Called before an attempt. `None`: the option
+    /// does not concern the attempt.
     fn step_at(&self, _attempt: &OutboundAttempt<'_>) -> Option<Box<dyn AttemptStep>> {
         None
     }
@@ -66,7 +68,7 @@ pub trait RequestOption: Debug + Send + Sync {
 
 /// A request that an option has taken over.
 pub trait TakenRequest: Send {
-    /// Responds to the request.
+    /// Writes the response to the request.
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
@@ -74,7 +76,7 @@ pub trait TakenRequest: Send {
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<UnsyncBoxBody<Bytes, io::Error>>,
-    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    ) -> BoxFuture<'a, ProxyResponse>
     where
         Self: 'a;
 }
@@ -91,26 +93,26 @@ impl RequestOptions {
             .map(|option| &**option)
     }
 
-    /// The route of a request after the choice of a version, if an option splits its model. Records the
-    /// model that serves the request.
+    /// The route of a request after an option chose a version of its model, if any does. Records the model that
+    /// serves the request.
     pub(super) fn version_route(
         context: &ProxyContext,
         record: &mut RequestRecord,
         request: &ReadRequest<'_>,
         body: &[u8],
-    ) -> Option<ModelRoute> {
+    ) -> Option<Arc<ModelRoute>> {
         let mut options = Self::of(context);
         let version = options.find_map(|option| option.version(context, record, request, body))?;
         let routes = context.state.pool.routes();
-        let mut route = routes.lookup(Some(&version)).clone();
+        let mut route = ModelRoute::clone(routes.lookup(Some(&version)));
         route.served_as.get_or_insert_with(|| version.clone());
         record.model = route.label.clone();
         record.served_as.clone_from(&route.served_as);
         route.version = Some(version);
-        Some(route)
+        Some(Arc::new(route))
     }
 
-    /// Lets an option take over a request by its head. `None`: the proxy handles the request.
+    /// Offers a request to the options by its head. `None`: the proxy handles the request.
     pub fn take_over<'a>(
         context: &'a ProxyContext,
         recorded: &mut RecordedRequest,

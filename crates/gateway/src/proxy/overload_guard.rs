@@ -1,5 +1,5 @@
-//! Rejects new requests while the gateway is overloaded, so that accepted requests can finish. A
-//! request is rejected before its body is read.
+//! Rejects new requests while the gateway is overloaded, so that accepted requests can finish. The rejection
+//! precedes the reading of the body.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use tokenweir_request::error::GatewayError;
 pub struct ClientInfo {
     /// IP address of the client.
     pub ip: IpAddr,
-    /// Number of open requests of this address (IPv6: of its /64 network) on all of its
-    /// connections, including the new request.
+    /// Number of open requests of this address (IPv6: of its /64 network) on all its connections, including the
+    /// new request.
     pub open_requests: u32,
 }
 
@@ -29,14 +29,14 @@ pub struct OverloadLimits {
     pub max_descriptors: Option<usize>,
 }
 
-/// Decides whether the gateway accepts a new request, from the numbers of open requests and
-/// connections and the memory of the process.
+/// Decides whether the gateway accepts a new request. The decision depends on the numbers of open requests and
+/// connections, and on the memory of the process.
 #[derive(Debug, Default)]
 pub struct OverloadGuard {
     limits: OverloadLimits,
     /// The pool of file descriptors for client connections and backend connections.
     pub descriptors: FileDescriptorPool,
-    /// Number of open client connections. The limiter of these connections changes it.
+    /// Number of open client connections. The connection limiter updates this number.
     pub(crate) client_connections: AtomicUsize,
     /// Number of backends with health checks.
     health_checkers: AtomicUsize,
@@ -59,13 +59,13 @@ impl OverloadGuard {
         self.is_memory_full.get()
     }
 
-    /// Sets the number of backends with health checks. File descriptors are reserved for one
-    /// health-check connection to each of these backends, at most a quarter of all descriptors.
+    /// Sets the number of backends with health checks. The guard reserves one file descriptor for each of them,
+    /// up to a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {
         self.health_checkers.store(count, Ordering::Relaxed);
     }
 
-    /// Number of requests that the gateway can have open. `usize::MAX`: no limit.
+    /// Maximum number of open requests of the gateway. `usize::MAX`: no limit.
     pub fn places(&self) -> usize {
         let OverloadLimits {
             max_requests,
@@ -79,16 +79,16 @@ impl OverloadGuard {
         max_requests.unwrap_or(usize::MAX).min(descriptors)
     }
 
-    /// Whether a client with a new request has more open requests than one client may have. `absent`:
-    /// returns the number of its requests that go on without a connection.
+    /// Whether the new request of a client exceeds the limit of open requests per client. `absent` returns the
+    /// number of the client's requests that continue without a connection.
     pub(super) fn is_client_busy(&self, client: &ClientInfo, absent: impl Fn() -> usize) -> bool {
         let is_over =
             |max: u32| (client.open_requests as usize).saturating_add(absent()) > max as usize;
         self.limits.max_requests_per_client.is_some_and(is_over)
     }
 
-    /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
-    /// number of open requests of all clients, including the new request.
+    /// Checks the limits for a new request. Fails if a limit is exceeded. `open`: the number of open requests
+    /// of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
         if self
             .limits

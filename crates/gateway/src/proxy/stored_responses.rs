@@ -1,8 +1,7 @@
-//! The backends that have the stored responses of the Responses API, and the tenants to which the
-//! responses belong.
+//! The backends of the stored responses of the Responses API, and the tenants to which the responses belong.
 //!
-//! vLLM stores a response in the memory of the process that made it, and serves it to every client
-//! that names its id. The table of this module is bounded: it forgets the oldest response first.
+//! vLLM stores a response in the memory of the process that made it, and serves it to every client that names
+//! its id. The table of this module is bounded and drops the oldest response first.
 
 use super::access::Principal;
 use crate::backend::pool::BackendPool;
@@ -21,9 +20,9 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen, each with its owner. As a sink of records, the table
-/// stores the id of a response as soon as the response stream names the id, because a client may cancel a
-/// response that is still running. No use of an entry promotes it, so the table removes the oldest first.
+/// The stored responses that this gateway has seen, each with its owner. As a sink of records, the table stores
+/// the id of a response as soon as the stream names it, because a client may cancel a response that is still
+/// running. Use does not promote an entry, so the oldest entry is removed first.
 pub struct StoredResponses(Mutex<LruCache<Arc<str>, Owner>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +39,8 @@ impl Default for StoredResponses {
 }
 
 impl StoredResponses {
-    /// Remembers the backend and the tenant of the response with this id, if the backend may have stored
-    /// it. A later response of another tenant with the same id does not replace the tenant.
+    /// Stores the backend and the tenant of the response with this id, if the backend may have stored the
+    /// response. A later response with the same id does not replace the tenant.
     fn remember(&self, record: &RequestRecord, id: &str) {
         if record.api != Some(Api::Responses)
             || record.options.forbids_store
@@ -72,8 +71,8 @@ impl StoredResponses {
         }
     }
 
-    /// The backend of the stored response that the request of `record` continues. `None`: the request
-    /// continues none, or its backend is unknown. Fails as [`Self::locate`] does.
+    /// The backend of the stored response that the request of `record` continues. `None`: the request continues
+    /// no response, or its backend is unknown. Fails as [`Self::locate`] does.
     pub(super) fn locate_previous(
         &self,
         record: &RequestRecord,
@@ -86,9 +85,9 @@ impl StoredResponses {
         }
     }
 
-    /// The backend of a stored response. `None`: this gateway did not see the response begin, and
-    /// the principal may ask all backends for it. Fails if the response belongs to another tenant,
-    /// or if its tenant is unknown and the principal has no permission for such responses.
+    /// The backend of a stored response. `None`: this gateway did not see the response begin, and the principal
+    /// may ask all backends. Fails if the response belongs to another tenant, or if its tenant is unknown and
+    /// the principal has no permission for such responses.
     pub(super) fn locate(
         &self,
         id: &str,
@@ -116,7 +115,7 @@ impl StoredResponses {
     }
 
     /// The model of the stored response that the request of `record` continues. `None`: the request continues
-    /// none, or the table does not have it.
+    /// no response, or the table does not have it.
     pub fn previous_model(&self, record: &RequestRecord) -> Option<ModelLabel> {
         let id = record.options.parameters.previous_response.as_deref()?;
         Some(self.owner(id)?.model)

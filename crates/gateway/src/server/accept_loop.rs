@@ -1,5 +1,5 @@
-//! Accepts the connections of clients. At shutdown, closes the client listener without a reset of
-//! the connections that wait in the kernel's accept queue.
+//! Accepts the connections of clients. At shutdown, closes the client listener without resetting the
+//! connections in the kernel's accept queue.
 
 use super::connection::handler::ConnectionHandler;
 use super::connection::limiter::ConnectionLimiter;
@@ -20,21 +20,18 @@ pub(super) struct AcceptLoop {
     listener: TcpListener,
     handler: Arc<ConnectionHandler>,
     limiter: Arc<ConnectionLimiter>,
-    /// One task for each open connection.
     connections: JoinSet<()>,
-    /// Sends `true` to all connections when the gateway shuts down.
+    /// `true`: the gateway shuts down, and all connections must close.
     shutdown: watch::Sender<bool>,
 }
 
-/// At shutdown, the listener is closed when no connection has arrived for this time. If the port is
-/// shared, TCP handshakes that began before [`listener::drop_new_syns`] can complete within this time.
-/// It is shorter than the second after which a client repeats a SYN that was dropped.
+/// Time without a new connection after which the listener is closed at shutdown. On a shared port, TCP
+/// handshakes that began before [`listener::drop_new_syns`] can complete within this time. The time is shorter
+/// than the second after which a client repeats a dropped SYN.
 const ACCEPT_QUIET_PERIOD: Duration = Duration::from_millis(100);
-/// Maximum time for which the closing of the listener waits, if a connection arrives within each
+/// Maximum delay of closing the listener, for the case that connections keep arriving within each
 /// [`ACCEPT_QUIET_PERIOD`].
 const ACCEPT_DRAIN_TIMEOUT: Duration = Duration::from_millis(800);
-
-// === impl AcceptLoop ===
 
 impl AcceptLoop {
     pub(super) fn new(
@@ -59,7 +56,7 @@ impl AcceptLoop {
             tokio::select! {
                 (stream, peer) = accept(&self.listener, &self.limiter) => self.serve(stream, peer),
                 Some(ended) = self.connections.join_next() => {
-                    // A panic in the task of a connection ends only this connection.
+                    // A panic in the task of a connection ends only that connection.
                     if ended.is_err_and(|error| error.is_panic()) {
                         supervise::record_panic(BackgroundTask::CONNECTION);
                     }
@@ -69,10 +66,9 @@ impl AcceptLoop {
         }
     }
 
-    /// Accepts the connections that wait in the kernel's accept queue, and then closes the
-    /// listener. If the port is shared (`SO_REUSEPORT`), a filter first drops new SYN packets, so that
-    /// new connections go to the other processes. Tells all connections to close after their open
-    /// requests, and returns their tasks.
+    /// Accepts the connections in the kernel's accept queue, and then closes the listener. On a shared port
+    /// (`SO_REUSEPORT`), first drops new SYN packets, so that new connections go to the other processes. Tells
+    /// all connections to close after their open requests, and returns their tasks.
     pub(super) async fn stop_accepting(mut self) -> JoinSet<()> {
         listener::drop_new_syns(&self.listener);
         let deadline = clock::now() + ACCEPT_DRAIN_TIMEOUT;

@@ -1,5 +1,5 @@
-//! Records which client connections have no open request. When the limit of connections is reached, one of
-//! them is closed, so that a new connection can be accepted.
+//! Records which client connections have no open request. When the limit of connections is reached, the gateway
+//! closes one of these to accept a new connection.
 
 use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 pub(crate) struct ConnectionActivity {
     opened_at: Instant,
     open_requests: AtomicU32,
-    /// Time at which a request last ended. None: the connection has not served a request.
+    /// Time at which a request last ended. `None`: the connection has served no request.
     pub(super) last_end_at: AtomicInstant,
-    /// Waker of the task that reads an HTTP/2 connection. It is woken when the last open request ends, so
-    /// that the task can start the idle timeout.
+    /// Waker of the task that reads an HTTP/2 connection. The end of the last open request wakes the task,
+    /// which then starts the idle timeout.
     idle_waker: AtomicWaker,
     is_closing: AtomicBool,
     close: Notify,
@@ -31,7 +31,7 @@ pub(crate) struct ConnectionActivity {
 pub(super) struct ConnectionActivities {
     /// The open connections, by the memory address of their `ConnectionActivity`.
     connections: Mutex<HashMap<usize, Arc<ConnectionActivity>>>,
-    /// Number of connections that were told to close and are still open.
+    /// Number of connections that were told to close but are still open.
     closing: AtomicUsize,
 }
 
@@ -44,11 +44,11 @@ enum Closable {
     IdleSince(Instant),
 }
 
-/// Minimum age of a connection without a complete request head that is closed for a new one. Many clients
-/// that connect at the same moment must not replace each other.
+/// Minimum age at which a connection without a complete request head may be closed for a new one. So clients
+/// that connect at the same moment do not replace each other.
 pub(super) const MIN_HEAD_TIME: Duration = Duration::from_millis(100);
-/// Maximum number of connections that were told to close and are still open. These do not count
-/// towards the limit of connections.
+/// Maximum number of connections that were told to close but are still open. They do not count towards the
+/// limit of connections.
 const MAX_CLOSING: usize = 64;
 
 impl ConnectionActivity {
@@ -70,7 +70,7 @@ impl ConnectionActivity {
 
     /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
-        // Before the decrement, so that a thread that sees no open request sees this time.
+        // Stored before the decrement, so that a thread that sees no open request also sees this time.
         self.last_end_at.set(Some(clock::now()));
         if self.open_requests.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle_waker.wake();
@@ -97,8 +97,8 @@ impl ConnectionActivity {
         self.open_requests.load(Ordering::Acquire) > 0 || self.last_end_at.get().is_some()
     }
 
-    /// How much the connection is worth keeping at the time `now`. `None`: it has an open request, is too
-    /// young, or was told to close.
+    /// How much the connection is worth keeping at `now`. `None`: it has an open request, is too young, or was
+    /// already told to close.
     fn closable(&self, now: Instant) -> Option<Closable> {
         if self.open_requests.load(Ordering::Acquire) > 0 || self.is_closing.load(Ordering::Relaxed)
         {
@@ -126,14 +126,14 @@ impl ConnectionActivities {
         }
     }
 
-    /// Number of connections that were told to close and are still open.
+    /// Number of connections that were told to close but are still open.
     pub(super) fn closing(&self) -> usize {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Tells one connection to close: the oldest without a complete request head, else the one that has
-    /// been idle longest. Returns `false` if there is no such connection, or if [`MAX_CLOSING`] connections
-    /// are still closing.
+    /// Tells one connection to close: the oldest without a complete request head or, if there is none, the one
+    /// idle for the longest time. Returns `false` if there is no such connection, or if [`MAX_CLOSING`]
+    /// connections are still closing.
     pub(super) fn close_one(&self) -> bool {
         if self.closing() >= MAX_CLOSING {
             return false;

@@ -1,8 +1,8 @@
-//! The byte stream of a client connection: it detects the HTTP version and has timeouts for slow clients.
-//! Also the timer type that the write timeout and the read timeouts of HTTP/1.1 and HTTP/2 use.
+//! The byte stream of a client connection. It detects the HTTP version and has timeouts for slow clients. This
+//! module also has the timer type of the write timeout and of the read timeouts of HTTP/1.1 and HTTP/2.
 //!
-//! A timer is created only when the connection waits for the client. A connection whose client
-//! reads without delay has no timer.
+//! A timer is created only when the connection waits for the client. A connection whose client reads without
+//! delay has no timer.
 
 use super::activity::ConnectionActivity;
 use super::limits::ServerLimits;
@@ -24,19 +24,19 @@ use tokio::time::Sleep;
 /// reads nothing for `write_timeout` while bytes wait to be written or flushed.
 pub(super) struct ClientStream<S> {
     stream: S,
-    /// The read-ahead buffer: bytes that were read from the stream and not consumed yet.
+    /// The read-ahead buffer: bytes that were read from the stream but not consumed.
     pub(super) read_ahead: Bytes,
     write_timeout: Duration,
     /// Aborts the open responses of the connection when the write timeout expires, so that their
     /// records show the write timeout.
     abort_handle: ResponseAbortHandle,
     write_timer: KeyedTimer<WriteOperation>,
-    /// The timeout of reads. `None`: the stream does not limit the time of reads.
+    /// The timeout of reads. `None`: no limit.
     idle_timeout: Option<Box<IdleTimeout>>,
 }
 
-/// The idle timeout of an HTTP/2 connection, because hyper has no such timeout. When the client sends no
-/// request for too long, a read reports the end of the input.
+/// The idle timeout of an HTTP/2 connection, which hyper lacks. When the client sends no request for too long,
+/// a read reports the end of the input.
 struct IdleTimeout {
     activity: Arc<ConnectionActivity>,
     limits: ServerLimits,
@@ -44,13 +44,13 @@ struct IdleTimeout {
     timer: KeyedTimer<Option<Instant>>,
 }
 
-/// A timer for one wait at a time. The key `K` identifies the wait: the timeout counts from the
-/// first call of [`KeyedTimer::has_elapsed`] with a new key. To save work, a new wait with a later
-/// deadline does not reset the Tokio timer at once, but only when the timer fires too early.
+/// A timer for one wait at a time. The key `K` identifies the wait: the timeout counts from the first call of
+/// [`KeyedTimer::has_elapsed`] with a new key. To save work, a new wait with a later deadline resets the Tokio
+/// timer only when it fires too early.
 pub(super) struct KeyedTimer<K> {
     /// The Tokio timer. `None` before the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The key and the deadline of the current wait. `None`: nothing waits.
+    /// The key and the deadline of the current wait. `None`: no wait is in progress.
     pending: Option<(K, Instant)>,
 }
 
@@ -62,13 +62,11 @@ pub(super) const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The kind of write operation that waits for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteOperation {
-    /// The connection accepts no more bytes.
+    /// The connection accepts no more bytes at present.
     Write,
     /// The connection accepted bytes that it has not sent yet.
     Flush,
 }
-
-// === impl KeyedTimer ===
 
 impl<K: PartialEq> KeyedTimer<K> {
     pub(super) const fn new() -> Self {
@@ -78,8 +76,8 @@ impl<K: PartialEq> KeyedTimer<K> {
         }
     }
 
-    /// Whether the wait for `key` has lasted for `limit` or longer. If not, the task of `cx` is
-    /// woken when it has. A key that differs from the key of the previous call starts a new wait.
+    /// Whether the wait for `key` has lasted for `limit` or longer. If not, the task of `cx` is woken at that
+    /// time. A new key starts a new wait.
     pub(super) fn has_elapsed(&mut self, key: K, limit: Duration, cx: &mut Context<'_>) -> bool {
         let deadline = match &self.pending {
             Some((awaited, deadline)) if *awaited == key => *deadline,
@@ -102,7 +100,7 @@ impl<K: PartialEq> KeyedTimer<K> {
         false
     }
 
-    /// The key of the current wait. `None`: nothing waits.
+    /// The key of the current wait. `None`: no wait is in progress.
     fn pending_key(&self) -> Option<&K> {
         self.pending.as_ref().map(|(key, _)| key)
     }
@@ -113,12 +111,10 @@ impl<K: PartialEq> KeyedTimer<K> {
     }
 }
 
-// === impl IdleTimeout ===
-
 impl IdleTimeout {
     /// Checks the timeout when the client has sent no bytes. A connection without any request fails after
-    /// `head_timeout`. A connection that has served a request and has no open request reaches the end of
-    /// its input after `keep_alive_timeout`.
+    /// `head_timeout`. A connection whose requests have all ended reaches the end of its input after
+    /// `keep_alive_timeout`.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.activity.is_busy(cx.waker()) {
             self.timer.clear();
@@ -134,8 +130,6 @@ impl IdleTimeout {
         }
     }
 }
-
-// === impl ClientStream ===
 
 impl<S> ClientStream<S> {
     pub(super) fn new(
@@ -170,9 +164,9 @@ impl<S> ClientStream<S> {
         }
     }
 
-    /// Applies the timeout to the result of a write operation. A completed write ends the wait. A
-    /// completed flush ends the wait only if the wait is for a flush, because a flush without
-    /// pending bytes always completes. A pending operation fails when the wait exceeds the timeout.
+    /// Applies the timeout to the result of a write operation. A completed write ends the wait. A completed
+    /// flush ends only a wait for a flush, because a flush without pending bytes always completes. A pending
+    /// operation fails when the wait exceeds the timeout.
     fn apply_timeout<T>(
         &mut self,
         operation: WriteOperation,
@@ -199,8 +193,8 @@ impl<S> ClientStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> ClientStream<S> {
-    /// Reads until the first bytes of a new connection equal the preface of HTTP/2 or differ from it.
-    /// These bytes stay in the read-ahead buffer. `None`: the client closed the connection.
+    /// Reads until the first bytes of a new connection equal the HTTP/2 preface or differ from it. These bytes
+    /// stay in the read-ahead buffer. `None`: the client closed the connection.
     pub(super) fn poll_version(
         &mut self,
         cx: &mut Context<'_>,
@@ -222,10 +216,10 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         }
     }
 
-    /// Reads once from the stream and appends the bytes to `read_ahead`. Returns their number; 0:
-    /// the input has ended.
+    /// Reads once from the stream and appends the bytes to `read_ahead`. Returns the number of bytes, or 0 at
+    /// the end of the input.
     pub(super) fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // The buffer is on the stack, so that a connection that waits for input holds no buffer.
+        // A buffer on the stack, so that a connection that waits for input holds no buffer.
         let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
         let mut buffer = ReadBuf::uninit(&mut storage);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
@@ -240,7 +234,8 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// Reads once from the stream and discards the bytes. Returns their number; 0: the input has ended.
+    /// Reads once from the stream and discards the bytes. Returns the number of bytes, or 0 at the end of the
+    /// input.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
         let mut buffer = ReadBuf::uninit(&mut storage);

@@ -1,20 +1,19 @@
-//! Divides the file descriptor limit of the process among traffic, the admin listener, rejected
-//! connections and internal use, so that no part can exhaust the descriptors of another.
+//! Divides the file descriptor limit of the process among traffic, the admin listener, rejected connections and
+//! internal use, so that no use can exhaust the descriptors of another.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokenweir_net::file_descriptors::max_probe_descriptors;
 
-/// The division of the file descriptor limit, in numbers of descriptors. The sum of the parts and
-/// of the descriptors for internal use is at most the limit, unless the limit is very low.
+/// The shares of the file descriptor limit, in numbers of descriptors. Together with the descriptors for
+/// internal use they are at most the limit, unless the limit is very low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorBudget {
-    /// Maximum number of descriptors for client connections and for connections to backends, for
-    /// requests and health checks. `None`: no limit.
+    /// Maximum number of descriptors for client connections and backend connections. Health checks use backend
+    /// connections too. `None`: no limit.
     pub traffic: Option<usize>,
     /// Maximum number of descriptors for connections to the admin listener.
     pub admin: usize,
-    /// Maximum number of descriptors for client connections that the gateway rejects with an error
-    /// response.
+    /// Maximum number of descriptors for client connections that get an error response on rejection.
     pub refusals: usize,
 }
 
@@ -22,20 +21,18 @@ pub struct DescriptorBudget {
 /// listeners, log and capture files, configuration files, OTLP collectors, and connections that are
 /// being accepted or closed.
 const MIN_INTERNAL_DESCRIPTORS: usize = 24;
-/// Maximum number of file descriptors for internal use. It is enough for connections to the
-/// expected number of OTLP collectors and discovery sources.
+/// Maximum number of file descriptors for internal use, sufficient for the expected number of OTLP collectors
+/// and discovery sources.
 const MAX_INTERNAL_DESCRIPTORS: usize = 128;
-/// Maximum number of file descriptors for admin connections, and likewise for rejected client
-/// connections.
+/// Maximum number of file descriptors for admin connections, and separately for rejected client connections.
 const MAX_AUXILIARY_CONNECTIONS: usize = 64;
-/// Minimum number of file descriptors for admin connections, and likewise for rejected client
-/// connections.
+/// Minimum number of file descriptors for admin connections, and separately for rejected client connections.
 const MIN_AUXILIARY_CONNECTIONS: usize = 4;
 /// File descriptor limit below which the gateway logs a warning at its start.
 const LOW_FILE_LIMIT: usize = 1_024;
 
-/// Raises the soft limit of open files of the process to the hard limit, because every request in
-/// flight takes two file descriptors. Returns the new limit. `None`: the limit is unknown.
+/// Raises the soft limit of open files of the process to the hard limit, because every request in flight needs
+/// two file descriptors. Returns the new limit. `None`: unknown.
 pub fn raise_file_limit() -> Option<usize> {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -54,8 +51,7 @@ pub fn raise_file_limit() -> Option<usize> {
 }
 
 impl DescriptorBudget {
-    /// The budget for this file descriptor limit. `None`: the limit is unknown, or there is no
-    /// limit.
+    /// The budget for this file descriptor limit. `None`: unknown or unlimited.
     pub fn from_limit(limit: Option<usize>) -> Self {
         let Some(limit) = limit else {
             return Self {
@@ -66,7 +62,8 @@ impl DescriptorBudget {
         };
         let internal = (limit / 8).clamp(MIN_INTERNAL_DESCRIPTORS, MAX_INTERNAL_DESCRIPTORS);
         let auxiliary = (limit / 16).clamp(MIN_AUXILIARY_CONNECTIONS, MAX_AUXILIARY_CONNECTIONS);
-        // Each listener accepts one more connection before it finds that its budget is exhausted.
+        // Each listener accepts one connection beyond its budget before it detects that the budget is
+        // exhausted.
         let traffic = limit.saturating_sub(internal + 2 * (auxiliary + 1)).max(2);
         Self {
             traffic: Some(traffic),
@@ -75,9 +72,9 @@ impl DescriptorBudget {
         }
     }
 
-    /// Maximum number of client connections in the traffic budget, at least 1. Each client
-    /// connection needs a connection to a backend too. The descriptors for the health checks of
-    /// `backends` backends are subtracted first. `usize::MAX`: no limit.
+    /// Maximum number of client connections in the traffic budget, at least 1. The descriptors for the health
+    /// checks of `backends` backends are subtracted first. Half of the rest remains, because each client
+    /// connection also needs a backend connection. `usize::MAX`: no limit.
     pub fn clients(&self, backends: usize) -> usize {
         let Some(traffic) = self.traffic else {
             return usize::MAX;

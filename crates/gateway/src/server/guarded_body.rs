@@ -1,4 +1,4 @@
-//! A response body that keeps a guard, such as a request permit, until the body is sent or dropped.
+//! A response body with a guard, such as a request permit, that lives until the body is sent or dropped.
 
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -8,7 +8,7 @@ pub(super) fn guarded<B: Body>(
     body: B,
     guard: impl Send + 'static,
 ) -> impl Body<Data = B::Data, Error = B::Error> {
-    // The closure owns the guard for as long as the body exists.
+    // The closure owns the guard until the body is dropped.
     body.map_err(move |error| {
         let _guard = &guard;
         error

@@ -9,20 +9,20 @@ pub struct ServerLimits {
     pub max_head_bytes: usize,
     /// Maximum number of headers of a request.
     pub max_headers: usize,
-    /// Timeout for the TLS handshake, for the first request head of a connection, and for a later
-    /// request head from its first byte to its end. The timeout counts anew for each of these.
+    /// Timeout for each of these, counted separately: the TLS handshake, the first request head of a
+    /// connection, and a later request head from its first byte to its end.
     pub head_timeout: Duration,
     /// Time after which an idle connection that has served a request is closed.
     pub keep_alive_timeout: Duration,
-    /// Maximum time in which a client reads nothing while response bytes wait for it. After that,
-    /// the gateway aborts the response.
+    /// Maximum time for which response bytes wait while the client reads nothing. After that, the gateway
+    /// aborts the response.
     pub write_timeout: Duration,
     /// Maximum number of client connections.
     pub max_connections: usize,
     /// Maximum number of connections of one client address. `None`: no limit.
     pub max_connections_per_client: Option<u32>,
-    /// Maximum number of rejected client connections that are kept open at the same time until the client
-    /// has read the error response. Further ones are closed as soon as the response is sent.
+    /// Maximum number of rejected client connections that stay open at one time until the client has read the
+    /// error response. Further ones are closed as soon as the response is sent.
     pub max_concurrent_rejections: usize,
     /// Maximum number of connections to the admin listener.
     pub max_admin_connections: usize,
@@ -33,8 +33,8 @@ pub struct ServerLimits {
     pub max_memory_bytes: Option<u64>,
     /// Time after the shutdown signal in which the gateway still accepts client connections.
     pub drain_delay: Duration,
-    /// Maximum wait for open requests to end, after `drain_delay` and the close of the client
-    /// listener. The gateway aborts the requests that are open after this time.
+    /// Maximum wait for open requests after `drain_delay` and the close of the client listener. The gateway
+    /// then aborts the remaining requests.
     pub drain_timeout: Duration,
 }
 

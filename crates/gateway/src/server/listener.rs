@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokio::net::{TcpListener, TcpStream};
 
-/// The error when the gateway cannot bind an address or listen on it. The text names the address,
-/// the listener and, for common causes, a remedy.
+/// The error when the gateway cannot bind an address or listen on it. The text names the address and the
+/// listener. For common causes, it also names a remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} ({purpose}): {cause}{}", hint(cause))]
 pub struct BindError {
@@ -21,24 +21,22 @@ pub struct BindError {
 /// Maximum number of connections in the kernel's accept queue: established connections that the
 /// gateway has not accepted yet.
 const LISTEN_BACKLOG: i32 = 4_096;
-/// Pause before the next `accept()` after an `accept()` that failed for lack of a resource, such as
-/// file descriptors.
+/// Pause after an `accept()` that failed for lack of a resource, such as file descriptors.
 const ACCEPT_ERROR_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Maximum number of unsent bytes that the kernel buffers for one client connection
-/// (`TCP_NOTSENT_LOWAT`). Without this bound, a client that reads slowly takes megabytes of the
-/// socket memory that all connections share.
+/// Maximum number of unsent bytes that the kernel buffers for one client connection (`TCP_NOTSENT_LOWAT`).
+/// Without this bound, a slow client takes megabytes of the socket memory that all connections share.
 #[cfg(target_os = "linux")]
 const NOTSENT_LOWAT_BYTES: u32 = 64 << 10;
 
 /// Time without data on a connection after which the kernel sends keep-alive probes to the client.
 const TCP_KEEPALIVE_TIME: Duration = Duration::from_mins(1);
-/// Time by which `TCP_USER_TIMEOUT` is longer than the write timeout. So the gateway closes the
-/// connection of a client that does not read before the kernel does, and records the reason.
+/// Time by which `TCP_USER_TIMEOUT` exceeds the write timeout. So the gateway closes the connection of a client
+/// that does not read before the kernel does, and can record the reason.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT_MARGIN: Duration = Duration::from_secs(15);
 
-/// A bound socket that does not listen yet.
+/// A bound socket that is not listening yet.
 #[derive(Debug)]
 pub struct BoundSocket {
     socket: Socket,
@@ -51,9 +49,9 @@ pub fn bind_listener(address: SocketAddr, purpose: &'static str) -> Result<TcpLi
     bind_socket(address, purpose, false)?.listen()
 }
 
-/// Binds an address without listening on it. `is_shared` sets `SO_REUSEPORT`: other processes of
-/// the same user that also set it can bind the same address, and the kernel distributes new
-/// connections over the processes that listen.
+/// Binds an address without listening on it. `is_shared` sets `SO_REUSEPORT`: other processes of the same user
+/// that set it can bind the same address, and the kernel distributes new connections among the listening
+/// processes.
 pub fn bind_socket(
     address: SocketAddr,
     purpose: &'static str,
@@ -66,7 +64,7 @@ pub fn bind_socket(
             Some(Protocol::TCP),
         )?;
         if is_all_interfaces(address) {
-            // The system may accept only IPv6 on `[::]` (`net.ipv6.bindv6only`).
+            // On some systems, `[::]` accepts only IPv6 by default (`net.ipv6.bindv6only`).
             socket.set_only_v6(false)?;
         }
         socket.set_reuse_address(true)?;
@@ -99,25 +97,25 @@ pub fn bind_socket(
     }
 }
 
-/// Whether an address is `[::]`, on which the gateway accepts IPv6 and IPv4.
+/// Whether an address is `[::]`, on which the gateway accepts both IPv6 and IPv4.
 fn is_all_interfaces(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
 
-/// The address of a client. IPv4 clients of a listener on `[::]` have an IPv6 address that contains
-/// their IPv4 address. Such an address becomes the IPv4 address.
+/// The address of a client. A listener on `[::]` sees an IPv4 client with an IPv6 address that contains the
+/// IPv4 address. This function extracts the IPv4 address.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 fn is_unsupported(error: &io::Error) -> bool {
-    // "Address family not supported by protocol" on Linux, for which `io::ErrorKind` has no variant.
+    // The error "Address family not supported by protocol" on Linux, which `io::ErrorKind` lacks.
     const EAFNOSUPPORT: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
 impl BoundSocket {
-    /// The bound address. If the configured port is 0, the port is the one that the kernel chose.
+    /// The bound address. If the configured port is 0, it contains the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         let bound = self
             .socket
@@ -145,12 +143,12 @@ impl BoundSocket {
     }
 }
 
-/// Drops the SYN packets of new connections if the port is shared (`SO_REUSEPORT`).
+/// On a shared port (`SO_REUSEPORT`), drops the SYN packets of new connections.
 ///
-/// A client whose SYN was dropped sends the SYN again after one second. By then this listener is
-/// closed, and the kernel gives the connection to another process. TCP handshakes that have begun
-/// continue. Without this filter, new connections would keep entering the accept queue of this
-/// listener, and the kernel would reset the connections that are in the queue at the close.
+/// A client whose SYN was dropped sends it again after one second. By then this listener is closed, and the
+/// kernel gives the connection to another process. TCP handshakes that have begun continue. Without this
+/// filter, new connections would keep entering the accept queue of this listener, and the kernel would reset
+/// the queued connections at the close.
 pub(super) fn drop_new_syns(listener: &TcpListener) {
     let socket = SockRef::from(listener);
     if !socket.reuse_port().unwrap_or(false) {
@@ -179,8 +177,8 @@ mod syn_filter {
     const SYN_FLAG: u32 = 0x02;
     const ACK_FLAG: u32 = 0x10;
 
-    /// The filter program: drops packets with the SYN flag and without the ACK flag, and accepts
-    /// all other packets unchanged.
+    /// The filter program. It drops packets with the SYN flag but without the ACK flag, and accepts all others
+    /// unchanged.
     pub(super) const DROP_SYN: [SockFilter; 5] = [
         SockFilter::new(LOAD_BYTE, 0, 0, TCP_FLAGS_OFFSET),
         SockFilter::new(AND, 0, 0, SYN_FLAG | ACK_FLAG),
@@ -190,9 +188,9 @@ mod syn_filter {
     ];
 }
 
-/// Accepts the next connection and sets `TCP_NODELAY` on it. If `accept()` fails for lack of a
-/// resource, logs and counts the error and calls `accept()` again after [`ACCEPT_ERROR_BACKOFF`],
-/// because file descriptors become free again.
+/// Accepts the next connection and sets `TCP_NODELAY` on it. If `accept()` fails for lack of a resource, logs
+/// and counts the error and tries again after [`ACCEPT_ERROR_BACKOFF`], because file descriptors become free
+/// again.
 pub(super) async fn accept(
     listener: &TcpListener,
     limiter: &ConnectionLimiter,
@@ -216,9 +214,9 @@ pub(super) async fn accept(
     }
 }
 
-/// Enables TCP keep-alive, and on Linux `TCP_USER_TIMEOUT`. With these options the kernel closes
-/// connections whose client does not respond to keep-alive probes or acknowledges no data. Accepted
-/// connections inherit the options from the listener.
+/// Enables TCP keep-alive, and on Linux `TCP_USER_TIMEOUT`. With these options the kernel closes a connection
+/// whose client does not respond to keep-alive probes, or does not acknowledge data. Accepted connections
+/// inherit the options.
 pub(super) fn configure_keepalive(listener: &TcpListener, write_timeout: Duration) {
     let socket = SockRef::from(listener);
     let keepalive = TcpKeepalive::new()
@@ -245,7 +243,7 @@ fn is_connection_error(error: &io::Error) -> bool {
     )
 }
 
-/// The remedy or explanation at the end of the error text. Empty for uncommon causes.
+/// The remedy or explanation for the end of the error text. Empty for uncommon causes.
 fn hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => "; another process uses the port: stop it or change the port",
@@ -308,8 +306,7 @@ mod tests {
         while let Ok(bytes) = accepted.try_write(&chunk) {
             written += bytes;
         }
-        // The written bytes are the unsent bytes plus the receive buffer of the client. Without the
-        // bound they are 2.8 MB.
+        // The written bytes include the receive buffer of the client. Without the bound they are 2.8 MB.
         assert!(written < 512 << 10, "{written} bytes");
     }
 }

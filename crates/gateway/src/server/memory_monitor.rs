@@ -1,7 +1,7 @@
 //! Makes the overload guard refuse new requests while the resident memory of the process exceeds
 //! `limits.memory`. Open requests continue.
 //!
-//! The resident memory is read from the kernel every second. The kernel's value counts, because the
+//! The kernel provides the resident memory, which is read every second. The kernel's value counts, because the
 //! kernel kills a process that exceeds its memory limit.
 
 use crate::proxy::OverloadGuard;
@@ -12,9 +12,8 @@ use tokio::time::MissedTickBehavior;
 /// Time between two samples of the resident memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Compares the resident memory of the process with `limit`, in bytes, in an endless loop, and
-/// tells the overload guard whether the limit is exceeded. Returns only if the resident memory
-/// cannot be read.
+/// Compares the resident memory of the process with `limit` in an endless loop, and tells the overload guard
+/// whether the limit is exceeded. `limit` is in bytes. Returns only if the resident memory cannot be read.
 pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard>) {
     let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -45,13 +44,13 @@ pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard
     }
 }
 
-/// Resident memory of the process, in bytes. `None`: `/proc` does not exist or has no such value.
+/// Resident memory of the process, in bytes. `None`: `/proc` does not exist or lacks the value.
 fn resident_memory_bytes() -> Option<u64> {
-    // `/proc` is not on a disk, so reading it does not block.
+    // Reading `/proc` does not block, because it is not on a disk.
     parse_resident_bytes(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Parses the `VmRSS` line of `/proc/self/status`. Returns bytes. `None`: there is no valid line.
+/// Parses the `VmRSS` line of `/proc/self/status`. Returns bytes. `None`: no valid line.
 fn parse_resident_bytes(status: &str) -> Option<u64> {
     let line = status
         .lines()

@@ -1,8 +1,7 @@
 //! Runs the client listener and the admin listener, and drains the gateway at shutdown.
 //!
-//! [`Server::run`] accepts connections until the shutdown signal. It then keeps accepting for
-//! `drain_delay`, closes the client listener, waits up to `drain_timeout` for open connections to
-//! end, and aborts the connections that are left.
+//! [`Server::run`] accepts connections until the shutdown signal. It then keeps accepting for `drain_delay`,
+//! closes the client listener, waits up to `drain_timeout` for open connections to end, and aborts the rest.
 
 mod accept_loop;
 mod activity;

@@ -22,7 +22,7 @@ use tokenweir_request::observe::ExchangeRegistry;
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// A server whose listeners are bound and which does not serve yet.
+/// A server with bound listeners that does not serve yet.
 pub struct Server {
     /// Accepts connections of clients.
     pub client_listener: TcpListener,
@@ -36,26 +36,25 @@ pub struct Server {
     pub tls: ServerTls,
 }
 
-/// How the gateway was drained at its end, as [`Server::run`] returns it.
+/// The result of the drain at the end of the gateway, as [`Server::run`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainOutcome {
     /// All client connections ended before the deadline of the drain.
     Whole,
     /// Some client connections were open at the deadline of the drain, and were aborted.
     DeadlineExceeded,
-    /// The server stopped because this essential task ended. The gateway was drained before it
-    /// stopped.
+    /// The server stopped because this essential task ended. The gateway was drained first.
     TaskFailed(BackgroundTask),
 }
 
 /// Time between two log messages about the progress of a drain.
 const DRAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two sweeps, which look for stalled streams among all open streams.
+/// Time between two sweeps. A sweep examines all open streams, for example to detect stalls.
 const STREAM_SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Serves until `shutdown` completes or the task of the admin listener ends, and then drains
-    /// the gateway. Returns how the drain ended.
+    /// Serves until `shutdown` completes or the task of the admin listener ends, and then drains the gateway.
+    /// Returns the result of the drain.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
         let Self {
             client_listener,
@@ -100,8 +99,8 @@ impl Server {
     }
 }
 
-/// Drains the gateway: accepts connections for the drain delay, then waits until open streams have
-/// ended or until the drain timeout, and closes the connections.
+/// Drains the gateway. Accepts connections for the drain delay, then waits until open streams have ended, but
+/// not longer than the drain timeout, and closes the connections.
 async fn drain(
     mut accept_loop: AcceptLoop,
     proxy: &ProxyState,
@@ -148,8 +147,7 @@ async fn drain(
     outcome
 }
 
-/// Starts the background tasks that run as long as the server. A task ends when its returned value
-/// is dropped.
+/// Starts the background tasks that run as long as the server. Dropping the returned value ends a task.
 fn start_background_tasks(
     state: &Arc<ServerState>,
     credentials: Arc<Credentials>,
@@ -187,9 +185,8 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     }
 }
 
-/// In an endless loop, detects stalled streams and streams whose API key was removed, sweeps what
-/// options run, and aborts HTTP/2 streams whose client reads nothing for the write timeout.
-/// The delay of the timer of this loop is also the measure of how late the runtime runs tasks.
+/// In an endless loop, detects stalled streams and streams whose API key was removed, and calls the sweeps of
+/// options. The delay of the loop's timer also shows how late the runtime runs tasks.
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -210,8 +207,8 @@ async fn sweep_streams(state: Arc<ServerState>) {
     }
 }
 
-/// Waits for the next tick. Returns by how much the tick was late: the time for which no worker
-/// thread of the runtime was free for the task.
+/// Waits for the next tick. Returns its delay: the time for which no worker thread of the runtime was free for
+/// the task.
 async fn next_tick_delay(ticks: &mut Interval) -> Duration {
     let due = ticks.tick().await.into_std();
     clock::now().saturating_duration_since(due)
@@ -227,7 +224,7 @@ mod tests {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);
         assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);
-        // No task runs while the time of the runtime advances.
+        // While the runtime's time advances, no task runs.
         let blocked = Duration::from_secs(2);
         tokio::time::advance(STREAM_SWEEP_INTERVAL + blocked).await;
         assert_eq!(next_tick_delay(&mut ticks).await, blocked);

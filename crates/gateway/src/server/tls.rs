@@ -10,12 +10,10 @@ pub struct ServerTls {
     pub client_acceptor: Option<Acceptor>,
     /// The TLS acceptor of the admin listener. `None`: plain TCP.
     pub admin_acceptor: Option<Acceptor>,
-    /// All certificates, private keys and certificate authorities that are read from files and
-    /// reloaded when the files change.
+    /// All certificates, private keys and certificate authorities that come from files, which are read again
+    /// after a change.
     pub credentials: Arc<Credentials>,
 }
-
-// === impl ServerTls ===
 
 impl ServerTls {
     /// The TLS acceptors of both listeners.

@@ -1,4 +1,4 @@
-//! Status blocks: what options of the gateway add to a status snapshot.
+//! Status blocks: the parts that options add to a status snapshot.
 
 use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
@@ -8,16 +8,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use tokenweir_api::BackendSummary;
 
-/// The part of a status that one option brings. Its metric rows read it from the snapshot.
+/// The part of a status that one option adds. The option's metric rows read it from the snapshot.
 pub trait StatusBlock: Serialize + Debug + Send + Sync + 'static {
     /// The key of the block in `/status`. `None`: only metric rows read the block.
-    const KEY: Option<&'static str>;
+    const KEY: Option<&'static str> = None;
 
-    /// Sets what the block knows in the summary of its backend.
+    /// Sets the fields of the backend's summary that the block knows.
     fn summarize(&self, _summary: &mut BackendSummary) {}
 }
 
-/// `None`: the option has no such value.
+/// An optional block. `None`: the option has no such value.
 impl<B: StatusBlock> StatusBlock for Option<B> {
     const KEY: Option<&'static str> = B::KEY;
 
@@ -28,8 +28,7 @@ impl<B: StatusBlock> StatusBlock for Option<B> {
     }
 }
 
-/// The blocks of one snapshot, at most one of each type. In `/status` they have the order in which they
-/// were added.
+/// The blocks of one snapshot, at most one of each type. `/status` keeps the order of addition.
 #[derive(Debug, Clone, Default)]
 pub struct StatusBlocks(Vec<Arc<dyn AnyBlock>>);
 
@@ -54,15 +53,13 @@ impl<B: StatusBlock> AnyBlock for B {
     }
 }
 
-// === impl StatusBlocks ===
-
 impl StatusBlocks {
     /// Adds a block.
     pub fn add(&mut self, block: impl StatusBlock) {
         self.0.push(Arc::new(block));
     }
 
-    /// Returns the block of this type. `None`: no option has added it.
+    /// Returns the block of type `B`. `None`: no option has added it.
     pub fn get<B: StatusBlock>(&self) -> Option<&B> {
         self.0.iter().find_map(|block| {
             let block: &dyn Any = &**block;
@@ -70,12 +67,12 @@ impl StatusBlocks {
         })
     }
 
-    /// Sets what the blocks know in the summary of their backend.
+    /// Lets each block set the fields of the backend's summary that it knows.
     pub fn summarize(&self, summary: &mut BackendSummary) {
         self.0.iter().for_each(|block| block.add_to(summary));
     }
 
-    /// Returns a copy of the block of this type, or the default of the type if no option has added it.
+    /// Returns a copy of the block of type `B`, or the type's default if no option has added the block.
     pub fn get_or_default<B: StatusBlock + Clone + Default>(&self) -> B {
         self.get().cloned().unwrap_or_default()
     }
@@ -112,9 +109,7 @@ mod tests {
         const KEY: Option<&'static str> = Some("listed");
     }
 
-    impl StatusBlock for ForMetrics {
-        const KEY: Option<&'static str> = None;
-    }
+    impl StatusBlock for ForMetrics {}
 
     #[derive(Serialize)]
     struct Document {

@@ -1,7 +1,7 @@
 //! A snapshot of the state of the gateway, for gauges, `/status` and the admin page.
 //!
 //! The values are read from the components of the gateway when the snapshot is taken. The snapshot has no
-//! counters of its own. It names no option: each option adds its [`StatusBlock`].
+//! counters of its own and names no option. Each option adds its [`StatusBlock`].
 
 mod blocks;
 
@@ -23,18 +23,18 @@ pub struct StatusSnapshot {
     pub requests_in_flight: usize,
     /// The state of the gateway.
     pub state: GatewayState,
-    /// Why the state is not `Ready`.
+    /// The reasons for a state other than `Ready`.
     pub state_reasons: Vec<String>,
-    /// What the clients of the last minute got.
+    /// The results that clients got in the last minute, by kind.
     pub answers: AnswerCounts,
-    /// What differs most from the last hour, the strongest change first.
+    /// The strongest differences between the last minute and the last hour, the strongest first.
     pub changes: Vec<Change>,
-    /// The shares of requests that failed, were refused, had a 4xx status or were slow in the last
-    /// minute. `state` depends on them.
+    /// The shares of requests in the last minute that failed, were refused, had a 4xx status or were slow.
+    /// `state` depends on them.
     pub harm: Harm,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
-    /// Age of the request that has been in progress longest. 0: no request is in progress.
+    /// Age of the oldest request in progress. 0: no request is in progress.
     #[serde(skip)]
     pub oldest_request_age_seconds: f64,
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
@@ -48,22 +48,22 @@ pub struct StatusSnapshot {
     pub draining: bool,
     /// Requests in the admission queue by class, highest priority first.
     pub queue: Vec<QueueSummary>,
-    /// Requests in the admission queue by model: always for the models with a label value of their own,
-    /// for other models while requests wait.
+    /// Requests in the admission queue by model. Models with a label value of their own are always listed,
+    /// other models only while requests wait.
     pub model_queues: Vec<ModelQueueStatus>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
     /// The blocks of the options.
     #[serde(flatten)]
     pub blocks: StatusBlocks,
-    /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates
-    /// for each request, and the policy chooses among them.
+    /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates for each
+    /// request, among which the policy chooses.
     #[serde(skip)]
     pub short_list_bytes: usize,
-    /// Models that are label values of metrics.
+    /// Models with a label value of their own in metrics.
     #[serde(skip)]
     pub models: Vec<LabelledModel>,
-    /// Tenants that are label values of metrics.
+    /// Tenants with a label value of their own in metrics.
     #[serde(skip)]
     pub tenants: Vec<String>,
     /// Number of open, refused and failed client connections.
@@ -101,7 +101,7 @@ pub struct ConnectionStatusSnapshot {
     /// Number of connections that were refused because `limit` was reached, or for lack of a file
     /// descriptor.
     pub full: u64,
-    /// Number of connections that were refused because the client had as many as one client may have.
+    /// Number of connections that were refused because of the limit of connections per client.
     pub client_full: u64,
     /// Number of failed TLS handshakes.
     pub failed_handshakes: u64,
@@ -121,14 +121,13 @@ pub struct RequestBodyVitals {
 /// The results of configuration reloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ConfigReloadStatus {
-    /// Whether the last load of the configuration succeeded, at the start or at a reload.
+    /// Whether the last load of the configuration succeeded. The load at the start counts.
     pub last_successful: bool,
     /// Unix time of the last successful load, in seconds.
     pub last_success_seconds: f64,
-    /// Number of reloads that succeeded. The load at the start is not counted.
+    /// Number of reloads that succeeded, without the load at the start.
     pub ok: u64,
-    /// Number of reloads that failed. After a failed reload the previous configuration stays in
-    /// use.
+    /// Number of reloads that failed. A failed reload leaves the previous configuration in use.
     pub failed: u64,
 }
 
@@ -139,8 +138,8 @@ pub struct ModelQueueStatus {
     pub model: String,
     /// Number of requests that wait now.
     pub waiting: usize,
-    /// Seconds for which no backend could serve the model while requests for the model wait. `None`: a
-    /// backend can serve the model, or no request waits.
+    /// Seconds for which requests for the model have waited while no backend could serve it. `None`: a backend
+    /// can serve the model, or no request waits.
     pub seconds_without_backend: Option<f64>,
 }
 
@@ -149,13 +148,13 @@ pub struct ModelQueueStatus {
 pub struct BackendStatusSnapshot {
     /// Name of the backend.
     pub backend: String,
-    /// The fields about the backend that `/status` and `GET /streams` have in common.
+    /// The fields about the backend that both `/status` and `GET /streams` contain.
     #[serde(flatten)]
     pub facts: BackendFacts,
     /// Number of ejections by the circuit breaker.
     pub ejections: u64,
-    /// The role of the backend if one backend computes the prompt (`prefill`) and another the output
-    /// (`decode`) of a request: `prefill`, `decode` or `both`. `None`: it serves whole requests only.
+    /// The role of the backend in a pool where one backend computes the prompt (`prefill`) and another the
+    /// output (`decode`): `prefill`, `decode` or `both`. `None`: the backend serves whole requests only.
     pub role: Option<&'static str>,
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
@@ -169,20 +168,18 @@ pub struct BackendStatusSnapshot {
     pub preemptions: Option<f64>,
     /// Whether the engine is in sleep mode. `None`: not reported.
     pub asleep: Option<bool>,
-    /// Name of the inference server whose metric names the backend uses, such as vLLM. `None`: not
-    /// known.
+    /// The inference server, such as vLLM, whose metric names the backend uses. `None`: not known.
     pub dialect: Option<&'static str>,
-    /// Names of the engine metrics that the backend reports and of those that it does not report.
+    /// Names of the engine metrics that the backend reports, and of the metrics that it lacks.
     pub metrics: BackendMetricAvailability,
-    /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: the list
-    /// is complete.
+    /// Why the model list of the backend is missing or incomplete, and a remedy. `None`: the list is complete.
     pub models_error: Option<String>,
-    /// Estimates that the gateway derives from the responses and scrapes of the backend.
+    /// Estimates that the gateway learns from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The blocks of the options that know the backend.
+    /// The blocks of the options that have data about the backend.
     #[serde(flatten)]
     pub blocks: StatusBlocks,
 }
@@ -191,7 +188,7 @@ pub struct BackendStatusSnapshot {
 /// requests.
 pub const LEAVING_STATE: &str = "leaving";
 
-/// Estimates of a backend that the gateway derives from the responses and scrapes of the backend.
+/// Estimates that the gateway learns from the responses and scrapes of one backend.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendEstimates {
     /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age of the scrape).
@@ -201,7 +198,7 @@ pub struct BackendEstimates {
     pub prefill_tokens_per_second: f64,
     /// Predicted time to first output of a prompt whose tokens are all cached, in seconds.
     pub prefill_base_seconds: f64,
-    /// Predicted prompt tokens that the engine must compute before those of a new request.
+    /// Predicted prompt tokens that the engine must compute before the tokens of a new request.
     pub prefill_backlog_tokens: f64,
     /// Recent mean time to first output in seconds. `None`: the backend has had no output yet.
     pub ttft_seconds: Option<f64>,
@@ -209,13 +206,13 @@ pub struct BackendEstimates {
     pub bytes_per_token: f64,
     /// Mean output tokens per response.
     pub output_tokens: f64,
-    /// The share of the KV cache that predictions assume to hold prefixes of past requests.
+    /// The assumed share of the KV cache that holds prefixes of past requests.
     pub prefix_retention: f64,
     /// Memory of the prefix index of the backend, in bytes.
     pub prefix_index_bytes: usize,
 }
 
-/// The available and the missing engine metrics of a backend. The names are those of
+/// The available and the missing engine metrics of a backend, named as in
 /// [`ENGINE_METRICS`](tokenweir_engine::engine_metrics::ENGINE_METRICS).
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendMetricAvailability {
@@ -225,11 +222,9 @@ pub struct BackendMetricAvailability {
     pub missing: Vec<&'static str>,
 }
 
-// === impl StatusSnapshot, BackendStatusSnapshot ===
-
 impl StatusSnapshot {
-    /// Returns the backends that are configured or discovered now, without removed backends that
-    /// still serve requests.
+    /// Returns the backends that are configured or discovered now. Removed backends that still serve requests
+    /// are left out.
     pub fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
         self.backends
             .iter()
@@ -244,8 +239,6 @@ impl BackendStatusSnapshot {
     }
 }
 
-// === impl ConnectionStatusSnapshot, ConfigReloadStatus ===
-
 impl ConnectionStatusSnapshot {
     /// Returns the number of refused connections by reason. A failed TLS handshake has the reason
     /// `tls`.
@@ -259,8 +252,7 @@ impl ConnectionStatusSnapshot {
 }
 
 impl ConfigReloadStatus {
-    /// Returns the number of reloads for each result: first the name of the result, then the
-    /// number.
+    /// Returns the number of reloads for each result, with the name of the result first.
     pub const fn by_result(&self) -> [(&'static str, u64); 2] {
         [("ok", self.ok), ("failed", self.failed)]
     }

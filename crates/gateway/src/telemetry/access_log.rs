@@ -1,9 +1,9 @@
-//! The access log: one line at the end of each request and, if configured, one line at its start. Lines have
+//! The access log: one line at the end of each request and, if configured, one line at its start. Lines contain
 //! no prompts, responses or API keys.
 //!
-//! Rate limits can omit lines at the start of requests, and the lines at the end of routine requests without
-//! a tenant and of requests that no backend got. No rate limit omits the line at the end of another request.
-//! Any line is dropped if the reader of the log is too slow, or if the write fails.
+//! Rate limits can omit three kinds of lines: lines at the start of requests, and lines at the end of routine
+//! requests without a tenant and of requests that no backend got. All other lines at the end of requests are
+//! written. Any line is dropped if the reader of the log is too slow, or if the write fails.
 
 mod fields;
 pub(super) mod json_object;
@@ -31,19 +31,18 @@ use tokenweir_request::record::{
 
 /// The sink that writes access log lines.
 pub struct AccessLog {
-    /// Whether lines are written as JSON and not as text.
+    /// Whether lines are JSON instead of text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
-    /// Rate limit of the lines of routine requests without a tenant, and of requests with a tenant
-    /// but without an attempt. `None`: no limit.
+    /// Rate limit for two kinds of lines: routine requests without a tenant, and requests with a tenant but
+    /// without an attempt. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
-    /// Rate limit of the lines of requests without a tenant and without an attempt, which everybody
-    /// who reaches the port can cause. `None`: no limit.
+    /// Rate limit for lines of requests without a tenant and without an attempt. Anyone who can reach the port
+    /// can cause such lines. `None`: no limit.
     refused_rate_limit: Option<GcraLimiter>,
     /// Rate limit of the lines at the start of requests. `None`: no limit.
     start_rate_limit: Option<GcraLimiter>,
-    /// Number of lines about ended requests that the rate limits omitted since the last such line
-    /// was written.
+    /// Number of end-of-request lines that the rate limits have omitted since the last such line.
     omitted_since_last_line: AtomicU64,
     /// Number of lines that the rate limits omitted since the start of the gateway.
     omitted: AtomicU64,
@@ -65,9 +64,7 @@ pub struct AccessLogCounts {
     pub dropped: u64,
 }
 
-impl StatusBlock for AccessLogCounts {
-    const KEY: Option<&'static str> = None;
-}
+impl StatusBlock for AccessLogCounts {}
 
 impl AccessLogCounts {
     /// Returns the number of lines for each result: first the name of the result, then the number.
@@ -83,27 +80,26 @@ impl AccessLogCounts {
 /// The access log line at the end of a request.
 struct AccessLogLine<'a> {
     record: &'a RequestRecord,
-    /// Number of lines about ended requests that the rate limits omitted between the previous such
-    /// line and this line. `None`: no line was omitted.
+    /// Number of end-of-request lines that the rate limits omitted between the previous such line and this
+    /// line. `None`: no line was omitted.
     omitted_lines: Option<u64>,
 }
 
-/// Maximum number of access log lines per second about requests that the gateway refused before
-/// authentication gave them a tenant. The limit applies if clients need keys, so that clients
-/// without a key cannot fill the disk.
+/// Maximum number of access log lines per second for requests that the gateway refused before authentication
+/// found their tenant. The limit applies if clients need keys, so that clients without a key cannot fill the
+/// disk.
 const REFUSED_PER_SECOND: u32 = 10;
 
-/// Capacity of the buffer for each line. Longer lines grow the buffer.
+/// Initial capacity of the buffer for each line. Longer lines grow the buffer.
 const LINE_CAPACITY_BYTES: usize = 1536;
 
 impl AccessLog {
-    /// Creates an access log. `is_json` selects JSON lines and not text lines. Three kinds of lines are
-    /// limited to `per_second` lines per second each, with bursts of up to `per_second` lines. `None`: no
-    /// limit.
+    /// Creates an access log. `is_json` selects JSON lines instead of text lines. Three kinds of lines are each
+    /// limited to `per_second` lines per second, with bursts of up to `per_second` lines. `None`: no limit.
     ///
     /// - Lines of routine requests without a tenant, and of requests with a tenant that no backend got.
-    /// - Lines of requests without a tenant that no backend got. If clients need keys (`has_keys`), these have
-    ///   a limit of at most `REFUSED_PER_SECOND` lines per second.
+    /// - Lines of requests without a tenant that no backend got. If clients need keys (`has_keys`), the limit
+    ///   is at most `REFUSED_PER_SECOND` lines per second.
     /// - Lines at the start of requests.
     pub fn new(
         is_json: bool,
@@ -127,7 +123,7 @@ impl AccessLog {
         }
     }
 
-    /// Writes the access log line at the start of a request, whose body was read at `now`.
+    /// Writes the access log line at the start of a request. `now`: when its body was read.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
         if self
             .start_rate_limit
@@ -167,7 +163,7 @@ impl AccessLog {
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
         let has_tenant = record.caller.is_some();
         let was_sent = !record.attempts.is_empty();
-        // The line of a sent request with a tenant may be the only record of the tokens that the tenant used.
+        // Such a line may be the only record of the tokens that a tenant used.
         if was_sent && (has_tenant || !is_routine(record)) {
             return false;
         }
@@ -209,8 +205,7 @@ impl Sink for AccessLog {
     }
 }
 
-/// Whether the request is routine: it succeeded at the first attempt, was not slow and had no
-/// stall.
+/// Whether the request is routine: it succeeded at the first attempt, without slowness and without a stall.
 fn is_routine(record: &RequestRecord) -> bool {
     record.outcome == Outcome::Ok
         && record.slow.is_none()
@@ -225,7 +220,7 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
     is_incomplete.then(|| record.phase())
 }
 
-/// The fields of options after a field.
+/// The fields of options that follow the place `after` in the line.
 fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = NoteAttribute> {
     record
         .notes
@@ -271,7 +266,7 @@ fn write_result(json: &mut JsonObject<'_>, record: &RequestRecord) {
     known!(json, "error", record.error_type());
     known!(json, "slow_cause", record.slow);
     write_option_fields(json, record, LogPlace::SlowCause);
-    // Without an inspection of the response, the counts of tokens and events are not reliable.
+    // Without inspection of the response, the counts of tokens and events are unreliable.
     known!(
         json,
         "uninspected_reason",
@@ -344,7 +339,7 @@ fn write_latencies(json: &mut JsonObject<'_>, record: &RequestRecord) {
 fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "write_stall_ms", millis(record.observed.write_stall));
     member!(json, "duration_ms", millis(record.duration()));
-    // The duration is that of the whole request.
+    // The rate refers to the duration of the whole request.
     let rate = record
         .tokens_per_second()
         .map(|rate| (rate * 10.0).round() / 10.0);

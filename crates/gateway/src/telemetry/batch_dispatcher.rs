@@ -1,8 +1,8 @@
-//! The batch dispatcher: passes the records of finished requests in batches to sinks, on a thread
-//! of its own. It serves the sinks that need not receive a record immediately.
+//! The batch dispatcher passes the records of finished requests to sinks in batches, on its own thread. It
+//! serves the sinks that need not receive a record immediately.
 //!
-//! A finished request then costs the worker thread only a push to a queue, and the series of a
-//! metric are loaded into the CPU cache once per batch and not once per request.
+//! A finished request then costs the worker thread only a push to a queue. The series of a metric are loaded
+//! into the CPU cache once per batch instead of once per request.
 
 use super::batch_worker::BatchWorkerGuard;
 use super::cpu_time::{self, TelemetryPart};
@@ -24,34 +24,31 @@ pub type BatchDispatcherGuard = BatchWorkerGuard;
 pub(super) struct BatchDispatcher {
     /// The sinks to which the dispatch thread passes the records.
     pub(super) sinks: Vec<Arc<dyn Sink>>,
-    /// Queued records. They are boxed, because a record is large and a growing vector moves its
-    /// elements.
+    /// Queued records. They are boxed because a growing vector would move the large records.
     records: Arc<BatchQueue<Box<RequestRecord>>>,
-    /// Judges the answers of the records. Locked while the queued records are dispatched, so that two flushes at the
-    /// same time keep the order of the records.
+    /// Judges the answers of the records. The lock is held while queued records are dispatched, so that
+    /// concurrent flushes keep the order of the records.
     judge: Mutex<AnswerJudge>,
 }
 
-/// How long the first record of a batch waits for further records. The metrics page is up to date in spite
-/// of this wait, because a read of the page flushes the queue. With a shorter wait, the dispatch thread
-/// would delay 1 % of the response chunks on a core that it shares with a worker thread.
+/// How long the first record of a batch waits for further records. The metrics page stays up to date, because
+/// reading the page flushes the queue. With a shorter wait, the dispatch thread would delay 1 % of the response
+/// chunks on a core that it shares with a worker thread.
 const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Capacity of the queue, in records (about 16 MiB). If the queue is full, the thread that ends a
 /// request dispatches the record itself.
 const MAX_QUEUED_RECORDS: usize = 8_192;
-/// Number of records that each sink receives per call under high load. A batch of this size stays
-/// in the CPU cache.
+/// Number of records that each sink receives per call under high load. A batch of this size fits into the CPU
+/// cache.
 const DISPATCH_BATCH_SIZE: usize = 32;
-/// Largest batch that counts as low load, in records. Under low load the dispatch thread yields
-/// after each call of a sink, so that a worker thread on the same core can run: since Linux 6.6 the
-/// scheduler switches to the worker thread only at a yield. Under high load the dispatch thread
-/// does not yield, because it would fall behind.
+/// Largest batch that counts as low load, in records. Under low load the dispatch thread yields after each call
+/// of a sink, so that a worker thread on the same core can run: since Linux 6.6 the scheduler switches to the
+/// worker thread only at a yield. Under high load the dispatch thread does not yield, because it would fall
+/// behind.
 const LOW_LOAD_MAX_RECORDS: usize = 64;
 /// Number of records that each sink receives per call under low load. A worker thread on the same
 /// core waits while the dispatch thread runs one such call.
 const LOW_LOAD_BATCH_SIZE: usize = 4;
-
-// === impl BatchDispatcher ===
 
 impl BatchDispatcher {
     /// Starts the dispatch thread, which passes the queued records to these sinks in batches.
@@ -67,8 +64,8 @@ impl BatchDispatcher {
         });
         let thread_dispatcher = dispatcher.clone();
         let dispatch = move |_: &_| thread_dispatcher.flush();
-        // A drop of the guard may wait without limit: sinks do not block and their panics are
-        // caught, so the thread ends.
+        // Dropping the guard may wait without a time limit: the thread ends, because sinks do not block and
+        // their panics are caught.
         (
             dispatcher,
             BatchWorkerGuard::start(records, Duration::MAX, dispatch),
@@ -83,15 +80,14 @@ impl BatchDispatcher {
         }
     }
 
-    /// Dispatches the queued records on the calling thread. When the call returns, all records that
-    /// were queued before the call have been dispatched.
+    /// Dispatches the queued records on the calling thread. On return, all records that were queued before the
+    /// call have been dispatched.
     pub(super) fn flush(&self) {
         self.flush_before(None);
     }
 
-    /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
-    /// held until all these records are dispatched, so that no other flush passes records to the sinks
-    /// in between.
+    /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is held for all
+    /// these records, so that no other flush passes records to the sinks in between.
     fn flush_before(&self, last: Option<Box<RequestRecord>>) {
         let mut judge = lock(&self.judge);
         let mut records = self.records.take_batch();
@@ -114,9 +110,8 @@ impl BatchDispatcher {
         }
     }
 
-    /// Passes the records to one sink after the other. Under low load the thread yields after each
-    /// sink. A sink that panics does not receive the remaining `records`. The other sinks receive
-    /// all of them.
+    /// Passes the records to one sink after the other. Under low load, yields after each sink. A sink that
+    /// panics misses the remaining `records`, but the other sinks receive all of them.
     fn dispatch(&self, records: &[&RequestRecord], is_low_load: bool) {
         for sink in &self.sinks {
             supervise::catch_panic(BackgroundTask::RECORD_SINK, || sink.finished(records));
@@ -133,7 +128,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use tokenweir_request::record::fixtures::streamed;
 
-    /// A sink that collects the `bytes_out` of each record, which the tests use as a record number.
+    /// A sink that collects the `bytes_out` of each record, which these tests use as a record number.
     #[derive(Default)]
     struct RecordNumberCollector(Mutex<Vec<u64>>);
 
@@ -164,7 +159,7 @@ mod tests {
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
     }
 
-    /// A sink that detects calls of several threads at the same time.
+    /// A sink that detects concurrent calls.
     #[derive(Default)]
     struct OverlapDetector {
         is_called: AtomicBool,

@@ -1,8 +1,8 @@
-//! A thread that handles the items of a bounded queue in batches: records, log lines and
-//! sampled texts.
+//! A thread that handles the items of a bounded queue in batches. Items are records, log lines and sampled
+//! texts.
 //!
-//! A producer never waits: the queue returns an item that does not fit. At shutdown the thread
-//! handles the remaining items.
+//! A producer never waits, because a full queue returns the item. At shutdown the thread handles the remaining
+//! items.
 
 use super::cpu_time::{self, TelemetryPart};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tokenweir_request::batch_queue::BatchQueue;
 /// waits until the thread has handled the remaining items, or until a time limit.
 pub struct BatchWorkerGuard {
     close_queue: Box<dyn Fn() + Send + Sync>,
-    /// Channel without messages. It is disconnected when the thread has dropped its handler.
+    /// A channel without messages that disconnects when the thread has dropped its handler.
     thread_ended: Receiver<()>,
-    /// Longest time that `Drop` of this guard waits until the thread has ended.
+    /// Maximum time for which `Drop` of this guard waits for the end of the thread.
     shutdown_timeout: Duration,
 }
 
 impl BatchWorkerGuard {
-    /// Starts the thread. The thread calls `handle` for each batch, and once more after the queue
-    /// was closed. `handle` must take the items from the queue and catch its own panics. The drop
-    /// of the guard waits for at most `shutdown_timeout`.
+    /// Starts the thread. The thread calls `handle` for each batch, and once more after the queue was closed.
+    /// `handle` must take the items from the queue and catch its own panics. Dropping the guard waits for at
+    /// most `shutdown_timeout`.
     pub fn start<T: Send + 'static>(
         queue: Arc<BatchQueue<T>>,
         shutdown_timeout: Duration,
@@ -37,8 +37,8 @@ impl BatchWorkerGuard {
                 cpu_time::measure(TelemetryPart::Logs, || handle(&thread_queue));
             }
             handle(&thread_queue);
-            // The handler is dropped first, so that its files and processes are closed when the
-            // drop of the guard returns.
+            // The handler is dropped first, so that its files and processes are closed when dropping the guard
+            // returns.
             drop(handle);
             drop(end_sender);
         });
@@ -53,7 +53,7 @@ impl BatchWorkerGuard {
 impl Drop for BatchWorkerGuard {
     fn drop(&mut self) {
         (self.close_queue)();
-        // The call returns when the thread has ended or the timeout has passed, in both cases with an error.
+        // The call returns an error both when the thread has ended and at the timeout.
         let _ = self.thread_ended.recv_timeout(self.shutdown_timeout);
     }
 }

@@ -1,9 +1,8 @@
-//! CPU time of telemetry, by kind of work ([`TelemetryPart`]): the CPU time that a thread uses while
-//! it does the work.
+//! CPU time of telemetry, by kind of work ([`TelemetryPart`]): the CPU time that a thread uses while it does
+//! the work.
 //!
-//! The times are in a static variable, because they are times of the process, as
-//! `process_cpu_seconds_total` is. If measured work contains other measured work, the time of the inner
-//! work counts only for the part of the inner work.
+//! The times are in a static variable, because they belong to the process, like `process_cpu_seconds_total`. If
+//! a measurement contains another one, the inner time counts only for the inner part.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -38,8 +37,8 @@ pub struct TelemetryCpuTimes([Duration; TelemetryPart::ALL.len()]);
 pub(crate) struct Measurement {
     part: TelemetryPart,
     started: Duration,
-    /// CPU time of the measurements that ended before this one, inside the same surrounding
-    /// measurement. `end` adds the time of this measurement to it.
+    /// CPU time of earlier measurements inside the same surrounding measurement. `end` adds the time of this
+    /// measurement to it.
     earlier_nested: Duration,
 }
 
@@ -47,7 +46,7 @@ static CPU_NANOSECONDS: [AtomicU64; TelemetryPart::ALL.len()] =
     [const { AtomicU64::new(0) }; TelemetryPart::ALL.len()];
 
 thread_local! {
-    /// CPU time of the measurements that have ended inside the running measurement of the thread.
+    /// CPU time of the measurements that have ended inside the thread's running measurement.
     static NESTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -75,8 +74,6 @@ pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) ->
     poll_fn(|cx| measure(part, || future.as_mut().poll(cx))).await
 }
 
-// === impl TelemetryCpuTimes ===
-
 impl TelemetryCpuTimes {
     /// Reads the CPU time of each part.
     pub fn snapshot() -> Self {
@@ -89,8 +86,6 @@ impl TelemetryCpuTimes {
         self.0[part as usize]
     }
 }
-
-// === impl Measurement ===
 
 impl Measurement {
     /// Ends the measurement. Returns its CPU time, without the time of measurements inside it.

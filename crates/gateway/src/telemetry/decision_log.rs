@@ -1,8 +1,8 @@
-//! The decision log: the last routing decisions, with the predictions for the candidates and the
-//! actual results of the requests.
+//! The decision log: the last routing decisions, with the predictions for the candidates and the actual results
+//! of the requests.
 //!
-//! `/decisions` of the admin listener returns the log. The log contains no text of prompts or
-//! responses and no session key.
+//! `/decisions` of the admin listener returns the log. The log contains neither text of prompts or responses
+//! nor session keys.
 
 use super::recent_requests::RequestFacts;
 use serde_json::{Map, Value, json};
@@ -19,18 +19,17 @@ use tokenweir_request::record::{
 use tokenweir_routing::PolicyKind;
 use tokenweir_routing::kv_aware;
 
-/// The sink that retains the last decisions. A decision is added when its request ends.
+/// The sink that keeps the last decisions. A decision is added when its request ends.
 ///
-/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus 0.25 KiB for the times of
-/// the chunks of a slow or broken stream. An entry has at most
-/// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers are
-/// moved or copied.
+/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus 0.25 KiB for the chunk times of a
+/// slow or broken stream. An entry has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The
+/// lock is held only while pointers are moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
-    /// Largest number of entries. 0: no decisions are retained.
+    /// Maximum number of entries. 0: the log keeps no decisions.
     pub capacity: usize,
-    /// What options add to an entry.
-    parts: &'static [DecisionPart],
+    /// Functions of options that add fields to an entry.
+    parts: Vec<DecisionPart>,
     /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
@@ -41,24 +40,24 @@ pub struct DecisionLogEntry {
     request: RequestFacts,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
-    /// Why the gate of admission let the request in. `None`: there is no gate.
+    /// Why the admission gate admitted the request. `None`: no gate is set.
     admission: Option<&'static str>,
     attempts: Box<[Attempt]>,
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
     upstream_ttft: Option<f64>,
     phases: RequestPhases,
-    /// Time in the admission queue in which no backend could serve the model. `None`: no such time.
+    /// Time in the admission queue during which no backend could serve the model. `None`: no such time.
     backend_wait: Option<Duration>,
     /// Number of prompt tokens that the engine reported. `None`: not reported.
     input_tokens: Option<u64>,
     /// Number of cached prompt tokens that the engine reported. `None`: not reported.
     cached_tokens: Option<u64>,
-    /// The requests that the gateway made for this one before an attempt.
+    /// Requests that the gateway derived from this one before an attempt, such as prefill legs.
     pub attempts_apart: Box<[Attempt]>,
-    /// Whether another backend than that of the last attempt has computed the prompt.
+    /// Whether another backend than the one of the last attempt has computed the prompt.
     pub has_remote_prompt: bool,
-    /// What options wrote into the record.
+    /// The notes that options wrote into the record.
     pub notes: RecordNotes,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
     chunk_timings: Option<Box<ChunkTimings>>,
@@ -67,16 +66,14 @@ pub struct DecisionLogEntry {
 /// Adds the fields of an option to the JSON of an entry.
 pub type DecisionPart = fn(&DecisionLogEntry, &mut Value);
 
-/// Minimum length of a prefix of a request ID with which [`DecisionLog::get`] finds a request. The live page
-/// and `tokenweir top` show a prefix of this length.
+/// Minimum length of a request ID prefix with which [`DecisionLog::get`] finds a request. The live page and
+/// `tokenweir top` show a prefix of this length.
 const MIN_ID_PREFIX: usize = 8;
 
-// === impl DecisionLog ===
-
 impl DecisionLog {
-    /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty. `parts`: what
-    /// options add to an entry.
-    pub fn new(capacity: usize, parts: &'static [DecisionPart]) -> Self {
+    /// Creates a log that keeps the last `capacity` decisions. With 0 the log stays empty. `parts`: functions
+    /// of options that add fields to an entry.
+    pub fn new(capacity: usize, parts: Vec<DecisionPart>) -> Self {
         Self {
             capacity,
             parts,
@@ -84,17 +81,17 @@ impl DecisionLog {
         }
     }
 
-    /// All fields of an entry as JSON, and those of options.
+    /// All fields of an entry as JSON, including the fields of options.
     pub fn detail(&self, entry: &DecisionLogEntry) -> Value {
         let mut detail = entry.detail();
-        for add_part in self.parts {
+        for add_part in &self.parts {
             add_part(entry, &mut detail);
         }
         detail
     }
 
-    /// Returns the newest decision for the request with this ID. If there is none and `request_id` has at
-    /// least 8 characters, returns the newest decision for a request whose ID begins with `request_id`.
+    /// Returns the newest decision for the request with this ID. If none exists and `request_id` has at least 8
+    /// characters, returns the newest decision for a request whose ID begins with `request_id`.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         let entries = self.newest(self.capacity);
         let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);
@@ -139,8 +136,6 @@ impl Sink for DecisionLog {
         }
     }
 }
-
-// === impl DecisionLogEntry ===
 
 impl DecisionLogEntry {
     /// Builds the entry of a finished request. `None`: no backend was chosen for the request.
@@ -252,7 +247,7 @@ impl DecisionLogEntry {
     }
 }
 
-/// The JSON list of these values.
+/// Converts values to a JSON list.
 fn list<T>(values: impl IntoIterator<Item = T>, to_json: impl Fn(T) -> Value) -> Value {
     values.into_iter().map(to_json).collect()
 }
@@ -327,7 +322,7 @@ pub fn round_significant(number: f64) -> f64 {
     format!("{number:.5e}").parse().unwrap_or(number)
 }
 
-/// Rounds the floating-point numbers of a number or an object to six significant digits.
+/// Rounds the floating-point values of a JSON number or object to six significant digits.
 fn round_numbers(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!(number.as_f64().map(round_significant)),
@@ -372,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_latest_of_equal_ids_is_found() {
-        let log = DecisionLog::new(3, &[]);
+        let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for index in 0..5_u16 {
             Arc::make_mut(record.decision.as_mut().unwrap()).omitted_candidates = index.into();
@@ -387,7 +382,7 @@ mod tests {
 
     #[test]
     fn eight_characters_find_a_request() {
-        let log = DecisionLog::new(3, &[]);
+        let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
             let id = HeaderValue::from_static(id);
@@ -410,10 +405,10 @@ mod tests {
 
     #[test]
     fn without_capacity_or_decision_nothing_is_stored() {
-        let empty_log = DecisionLog::new(0, &[]);
+        let empty_log = DecisionLog::new(0, Vec::new());
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
-        let log = DecisionLog::new(5, &[]);
+        let log = DecisionLog::new(5, Vec::new());
         log.finished(&[&RequestRecord {
             decision: None,
             ..streamed()
@@ -423,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_detail_has_candidates_and_outcome() {
-        let log = DecisionLog::new(1, &[]);
+        let log = DecisionLog::new(1, Vec::new());
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();
         let expected = json!({

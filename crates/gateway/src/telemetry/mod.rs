@@ -38,8 +38,8 @@ pub struct Telemetry {
     prometheus: Option<Arc<Prometheus>>,
     /// Sinks that receive each record on the thread that ends its request.
     sinks: Vec<Arc<dyn Sink>>,
-    /// Passes records in batches to the sinks that are not in `sinks`, on a thread of its own. `None`:
-    /// `sinks` contains all sinks.
+    /// Passes records to the sinks outside of `sinks` in batches, on its own thread. `None`: `sinks` contains
+    /// all sinks.
     batch_dispatcher: Option<Arc<BatchDispatcher>>,
     /// The delays of timers of the runtime.
     pub timer_delays: TimerDelays,
@@ -61,10 +61,10 @@ impl Telemetry {
         }
     }
 
-    /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that
-    /// ends its request. The dispatch thread passes records in batches to the metrics and to
-    /// `batched`. Dropping the returned guard dispatches the remaining records and ends the
-    /// dispatch thread. `judge` judges the answers of the records before that.
+    /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that ends its
+    /// request. The dispatch thread passes records in batches to the metrics and to `batched`. Before that,
+    /// `judge` judges the answers of the records. Dropping the returned guard dispatches the remaining records
+    /// and ends the dispatch thread.
     pub fn with_batch_dispatcher(
         prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
@@ -88,8 +88,8 @@ impl Telemetry {
         )
     }
 
-    /// Renders the metrics page. The page includes all requests that had ended at the last call of
-    /// [`Telemetry::settle`]. `None`: metrics are disabled.
+    /// Renders the metrics page with all requests that had ended at the last call of [`Telemetry::settle`].
+    /// `None`: metrics are disabled.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<Vec<u8>> {
         self.prometheus.as_ref().map(|metrics| match format {
             ExpositionFormat::Protobuf => metrics.protobuf_page(status),
@@ -112,16 +112,16 @@ impl Telemetry {
         }
     }
 
-    /// Flushes the batch dispatcher. When the call returns, the sinks of the dispatcher have
-    /// received the records of all requests that ended before the call.
+    /// Flushes the batch dispatcher. On return, its sinks have received the records of all requests that ended
+    /// before the call.
     pub fn settle(&self) {
         self.batch_dispatcher
             .iter()
             .for_each(|dispatcher| dispatcher.flush());
     }
 
-    /// Returns why the trace of a finished request is sampled, according to the first sink that has
-    /// a reason. `None`: the trace is not sampled, or a sink panicked.
+    /// Returns why the trace of a finished request is sampled. The first sink with a reason decides. `None`:
+    /// the trace is not sampled, or a sink panicked.
     fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         let find_reason = || self.all_sinks().find_map(|sink| sink.sample_reason(record));
         supervise::catch_panic(BackgroundTask::RECORD_SINK, find_reason).flatten()
@@ -134,8 +134,8 @@ impl Telemetry {
     }
 }
 
-/// Catches the panics of sinks. A sink that panics for a record produces no output for that record,
-/// and the request is not affected. A request can end while its future is dropped during unwinding,
+/// Catches the panics of sinks. A sink that panics for a record produces no output for it, and the request is
+/// not affected. Catching is necessary because a request can end while its future is dropped during unwinding,
 /// where a second panic would abort the process.
 impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {

@@ -1,6 +1,5 @@
-//! The non-blocking writer: writes log lines in batches from a thread of its own, so that a slow
-//! reader of the output never blocks a worker thread. If the queue is full, new lines are dropped
-//! and counted.
+//! The non-blocking writer writes log lines in batches from its own thread, so that a slow reader of the output
+//! never blocks a worker thread. If the queue is full, new lines are dropped and counted.
 
 use super::batch_worker::BatchWorkerGuard;
 use std::io::{self, Write};
@@ -23,21 +22,18 @@ struct NonBlockingWriterState {
     line_queue: Arc<BatchQueue<String>>,
     written_lines: AtomicU64,
     dropped_lines: AtomicU64,
-    /// Whether lines were dropped since the last line was written.
+    /// Whether lines were dropped since a line was last written.
     is_dropping: AtomicBool,
     /// Name of the output, such as the access log, in log messages.
     name: &'static str,
 }
 
-/// How long the first queued line waits for further lines before they are written together.
+/// How long the first queued line waits for further lines, to be written together with them.
 const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Capacity of the queue, in bytes. Lines that do not fit are dropped.
 const MAX_QUEUED_BYTES: usize = 8 << 20;
-/// Longest wait for the writer thread at shutdown. The thread does not end if the reader of the
-/// output does not read.
+/// Maximum wait for the writer thread at shutdown. The thread does not end if nobody reads the output.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-
-// === impl NonBlockingWriter ===
 
 impl NonBlockingWriter {
     /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call are
@@ -49,9 +45,8 @@ impl NonBlockingWriter {
         Self::start_with_linger(name, out, BATCH_LINGER)
     }
 
-    /// Like [`NonBlockingWriter::start`]. `linger` is the time that a line waits for further lines.
-    /// With 0, a line is written even if the process ends abruptly soon after it: for outputs with
-    /// few lines.
+    /// Like [`NonBlockingWriter::start`], with another wait for further lines. With a `linger` of 0, a line is
+    /// written even if the process ends abruptly soon afterwards. Use 0 for outputs with few lines.
     pub fn start_with_linger(
         name: &'static str,
         mut out: impl Write + Send + 'static,
@@ -90,8 +85,8 @@ impl NonBlockingWriter {
         self.0.written_lines.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of lines that were dropped because the queue was full or closed, or
-    /// because the writer failed or panicked.
+    /// Returns the number of dropped lines. Lines are dropped if the queue is full or closed, or if the writer
+    /// fails or panics.
     pub fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }
@@ -134,8 +129,7 @@ impl NonBlockingWriterState {
         }
     }
 
-    /// Counts `lines` as dropped. Logs a warning, unless such a warning was logged since the last
-    /// written line.
+    /// Counts `lines` as dropped. Logs a warning, unless a warning was logged since the last written line.
     fn drop_lines(&self, lines: u64, error: &str) {
         self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -156,8 +150,8 @@ fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Counts the lines in `lines`, each with its line ending. `memchr` is faster than `str::lines`,
-/// which searches byte by byte.
+/// Counts the lines in `lines`, each with its line ending. `memchr` is faster than the byte-wise search of
+/// `str::lines`.
 fn count_lines(lines: &str) -> u64 {
     memchr::memchr_iter(b'\n', lines.as_bytes()).count() as u64
 }
@@ -168,8 +162,8 @@ mod tests {
     use std::io::BufWriter;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// A writer that sends each written text to a channel. Before each write it waits for a message on
-    /// the channel `gate`.
+    /// A writer that sends each text to a channel. Before each write it waits for a message on the channel
+    /// `gate`.
     struct GatedWriter {
         writes: Sender<String>,
         gate: Receiver<()>,
@@ -241,8 +235,8 @@ mod tests {
         let (writer, guard) = NonBlockingWriter::start("test", out);
         let line = format!("{}\n", "x".repeat(1 << 19));
         (0..40).for_each(|_| writer.give(line.repeat(2)));
-        // The thread has taken up to 8 MiB of lines, and up to 8 MiB of lines are queued. The
-        // writer drops all other lines.
+        // The thread has taken up to 8 MiB of lines, and the queue holds up to 8 MiB. All other lines are
+        // dropped.
         assert!(writer.dropped() >= 80 - 4 * 8, "{}", writer.dropped());
         drop(gate_sender);
         drop(guard);

@@ -1,5 +1,5 @@
-//! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
-//! the last minute, their history of an hour, totals since the start, and lists of the last requests.
+//! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of the last
+//! minute, their history over an hour, totals since the start, and lists of the last requests.
 
 mod finished_request;
 mod group;
@@ -33,14 +33,14 @@ use traffic_counts::TrafficCounts;
 
 /// The sink that collects the statistics and the lists of recent requests.
 ///
-/// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 1.2 MiB for the
-/// counts of clients. The sink locks a mutex. Therefore the batch dispatcher must call it, and not the
-/// thread that serves a request.
+/// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 1.2 MiB for the counts
+/// of clients. It locks a mutex, so the batch dispatcher must call it instead of the thread that serves a
+/// request.
 #[derive(Debug)]
 pub struct RecentRequests {
     /// Instant at which the window with index 0 begins.
     epoch: Instant,
-    /// The latency objectives. For each of them, the requests that missed it are counted.
+    /// The latency objectives. Requests that missed an objective are counted.
     objectives: Vec<Objective>,
     state: Mutex<RecentRequestsState>,
 }
@@ -49,7 +49,7 @@ pub struct RecentRequests {
 struct RecentRequestsState {
     /// The time windows of 5 s in the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
-    /// What was usual for the clients before the last minute.
+    /// The usual share of disconnects of each client before the last minute.
     pasts: ClientPasts,
     history: HistoryRing,
     heat: HeatRing,
@@ -73,14 +73,12 @@ pub struct RequestGroups {
 /// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
 /// counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
-/// Maximum length of the list of the last requests and of the list of the last slow requests.
+/// Maximum length of each of two lists: the last requests, and the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
 
-// === impl RecentRequests ===
-
 impl RecentRequests {
-    /// Creates empty statistics. The first window begins at `epoch`. For each of `objectives`, the requests
-    /// that missed it are counted.
+    /// Creates empty statistics. The first window begins at `epoch`. Requests that missed one of `objectives`
+    /// are counted.
     pub fn new(epoch: Instant, objectives: Vec<Objective>) -> Self {
         Self {
             epoch,
@@ -161,8 +159,8 @@ impl RecentRequests {
             .to_document(&state.windows, self.window_index(now), elapsed)
     }
 
-    /// Logs the end of a period in which requests were refused, if no request was refused for ten
-    /// seconds. Must be called every few seconds.
+    /// Logs the end of a period of refused requests when no request was refused for ten seconds. Must be called
+    /// every few seconds.
     pub fn log_end_of_refusals(&self, now: Instant) {
         lock(&self.state).refusal_log.end_wave(now);
     }
@@ -200,8 +198,7 @@ impl RecentRequests {
 
     fn window_index(&self, moment: Instant) -> u64 {
         let elapsed = moment.saturating_duration_since(self.epoch);
-        let index = elapsed.as_nanos() / WINDOW_DURATION.as_nanos();
-        u64::try_from(index).unwrap_or(u64::MAX)
+        elapsed.as_secs() / WINDOW_DURATION.as_secs()
     }
 }
 
@@ -221,8 +218,6 @@ impl Sink for RecentRequests {
     }
 }
 
-// === impl RecentRequestsState ===
-
 impl RecentRequestsState {
     fn record_request(&mut self, record: &RequestRecord, index: u64, objectives: &[Objective]) {
         let newest = self.windows.back().map(|window| window.index);
@@ -239,7 +234,7 @@ impl RecentRequestsState {
                 self.windows.pop_front();
             }
         }
-        // A record is counted in the newest window even if its request ended in an earlier window.
+        // The newest window counts a record even if its request ended in an earlier window.
         if let Some(window) = self.windows.back_mut() {
             window.record_request(record, objectives);
         }

@@ -1,6 +1,6 @@
-//! A file of lines with a size limit. A full file is renamed to `<name>.old`, and a new file is started. An
-//! earlier `<name>.old` is replaced. Only the user of the gateway can read the files that it creates, because
-//! they have prompts and responses.
+//! A file of lines with a size limit. A full file is renamed to `<name>.old`, which replaces an earlier one,
+//! and a new file is started. Only the gateway's user can read the files, because they contain prompts and
+//! responses.
 
 use super::sanitize;
 use serde::Serialize;
@@ -25,18 +25,18 @@ pub struct RotatingFile {
     is_failing: bool,
     /// Value of [`REOPEN_REQUESTS`] when the file was opened.
     reopen_requests: u64,
-    /// Whether a file is stored on the disk before a new one is begun.
+    /// Whether a full file is synced to the disk before a new one is begun.
     is_durable: bool,
 }
 
-/// Permissions of a file that the gateway creates: only its user may read and write it.
+/// Permissions of the files that the gateway creates: read and write for its user only.
 const FILE_MODE: u32 = 0o600;
 
 /// Number of calls of [`reopen_files`].
 static REOPEN_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
-/// Lets each file be opened again by its path before its next line: a program that rotates files has renamed
-/// them.
+/// Makes each file reopen its path before its next line. Call this after a log rotation program has renamed the
+/// files.
 pub fn reopen_files() {
     REOPEN_REQUESTS.fetch_add(1, Ordering::Relaxed);
 }
@@ -82,14 +82,14 @@ impl RotatingFileCounters {
 }
 
 impl RotatingFile {
-    /// Opens a file for appending. The file is rotated before a line would make it longer than
-    /// `max_bytes`. Fails if the path is not a regular file or cannot be opened.
+    /// Opens a file for appending. Rotates the file before a line would make it longer than `max_bytes`. Fails
+    /// if the path is not a regular file or cannot be opened.
     pub fn open(
         path: &Path,
         max_bytes: u64,
         counters: Arc<RotatingFileCounters>,
     ) -> io::Result<Self> {
-        // Opening a pipe would block until a reader opens it.
+        // Opening a pipe would block until another process reads it.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             let message = "not a regular file; configure the path of a file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -109,7 +109,7 @@ impl RotatingFile {
         })
     }
 
-    /// The same file, which is stored on the disk before a new one is begun.
+    /// Makes a full file be synced to the disk before a new one is begun.
     #[must_use]
     pub fn durable(self) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl RotatingFile {
         }
     }
 
-    /// The present file, so that another thread can wait until the disk has its lines.
+    /// The present file, with which another thread can wait until its lines are on the disk.
     pub fn present(&self) -> Arc<File> {
         self.file.clone()
     }
@@ -127,11 +127,11 @@ impl RotatingFile {
     pub fn write_json(&mut self, value: &impl Serialize) {
         let mut line = sanitize::json(serde_json::to_string(value).unwrap_or_default());
         line.push('\n');
-        // A failed write is counted and returns no error.
+        // A failed write is counted and not returned.
         let _ = self.write_all(line.as_bytes());
     }
 
-    /// Appends a complete line. If the write fails, the file keeps its previous content. The write is not
+    /// Appends a complete line. After a failed write, the file keeps its previous content. The write is not
     /// counted.
     pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if line.len() as u64 > self.max_bytes {
@@ -148,7 +148,7 @@ impl RotatingFile {
             self.rotate()?;
         }
         if let Err(error) = (&*self.file).write_all(line) {
-            // Removes a partial line, because it would make the next line unreadable too.
+            // A partial line would make the next line unreadable too, so it is removed.
             let _ = self.file.set_len(self.length);
             return Err(error);
         }
@@ -182,8 +182,8 @@ impl RotatingFile {
 }
 
 impl Write for RotatingFile {
-    /// Writes one complete line. Returns no error: a failed write is counted, and the first of
-    /// several consecutive failures is logged.
+    /// Writes one complete line. Never returns an error: failed writes are counted, and the first of several
+    /// consecutive failures is logged.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let result = self.append(line);
         let counter = if result.is_ok() {
@@ -218,7 +218,7 @@ fn open_for_append(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The path of the full file before the file at `path`.
+/// The path to which the full file at `path` is renamed.
 pub fn rotated_path(path: &Path) -> PathBuf {
     let mut rotated = OsString::from(path);
     rotated.push(".old");

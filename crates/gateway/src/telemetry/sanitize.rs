@@ -1,5 +1,5 @@
-//! Escapes untrusted text in log lines, so that it can neither end a line or a field nor send
-//! control sequences to a terminal.
+//! Escapes untrusted text in log lines, so that it can neither end a line or a field nor send control sequences
+//! to a terminal.
 
 use std::fmt::{self, Display, Write};
 
@@ -19,9 +19,8 @@ impl<T: Display> Display for LogFieldValue<T> {
     }
 }
 
-/// Escapes characters in a JSON text that JSON permits but a terminal may interpret: control
-/// characters above U+001F, line separators and bidirectional formatting characters. The result is
-/// equivalent JSON.
+/// Escapes characters that JSON permits but a terminal may interpret: control characters above U+001F, line
+/// separators and bidirectional formatting characters. The result is equivalent JSON.
 pub fn json(text: String) -> String {
     if is_plain_json(text.as_bytes()) {
         return text;
@@ -29,8 +28,8 @@ pub fn json(text: String) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if is_control_or_bidi(c) {
-            // The characters to escape are all below U+10000, so four digits suffice. Writing to a
-            // string cannot fail.
+            // All characters to escape are below U+10000, so four digits suffice. Writing to a string cannot
+            // fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(c));
         } else {
             escaped.push(c);
@@ -39,10 +38,10 @@ pub fn json(text: String) -> String {
     escaped
 }
 
-/// Whether [`json`] leaves a JSON text as it is, because all of its characters are ASCII that JSON permits
+/// Whether [`json`] would not change a JSON text, because the text has only ASCII characters that JSON permits
 /// and no terminal interprets.
 pub(super) fn is_plain_json(text: &[u8]) -> bool {
-    // Both searches are fast, because they test many bytes at a time.
+    // Both searches test many bytes at a time.
     text.is_ascii() && memchr::memchr(0x7f, text).is_none()
 }
 

@@ -1,9 +1,9 @@
-//! The delays with which timers of the async runtime fire: whether the gateway gets enough CPU time.
+//! The delays with which timers of the async runtime fire. They show whether the gateway gets enough CPU time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The sum of the delays since the start.
+/// The sums of the delays since the start.
 #[derive(Debug, Default)]
 pub struct TimerDelays {
     timers: AtomicU64,
@@ -13,7 +13,7 @@ pub struct TimerDelays {
     longest_micros: AtomicU64,
 }
 
-/// A timer that is late by at least this time shows that the whole process stood still.
+/// Delay of a timer from which the whole process must have stood still.
 const PAUSE: Duration = Duration::from_millis(700);
 
 impl TimerDelays {
@@ -33,12 +33,12 @@ impl TimerDelays {
         self.pauses.load(Ordering::Relaxed)
     }
 
-    /// Sum of the times by which these timers were late.
+    /// Sum of the delays of timers that were late by 0.7 s or more.
     pub fn paused(&self) -> Duration {
         Duration::from_micros(self.pause_micros.load(Ordering::Relaxed))
     }
 
-    /// The longest of these times since the last call.
+    /// The longest delay of 0.7 s or more since the last call.
     pub fn take_longest_pause(&self) -> Duration {
         Duration::from_micros(self.longest_micros.swap(0, Ordering::Relaxed))
     }
@@ -48,7 +48,7 @@ impl TimerDelays {
         self.timers.load(Ordering::Relaxed)
     }
 
-    /// Sum of the times by which they were late.
+    /// Sum of the delays of all timers.
     pub fn late(&self) -> Duration {
         Duration::from_micros(self.late_micros.load(Ordering::Relaxed))
     }

@@ -1,6 +1,6 @@
-//! A map of bounded size that keeps its entries in two tables, `young` and `old`. New entries go to `young`.
-//! When `young` is full, it replaces `old`, whose entries are lost. An entry that is inserted again goes to
-//! `young` again, so entries that are inserted often stay in the map.
+//! A map of bounded size that keeps its entries in two tables, `young` and `old`. New entries go to `young`. A
+//! full `young` replaces `old`, and the entries of `old` are lost. Inserting an entry again puts it into
+//! `young`, so entries that are inserted often stay in the map.
 
 use crate::key_hash::position;
 use hashbrown::HashTable;

@@ -1,5 +1,5 @@
-//! Finds how many tokens of one prompt each of several engines has in its cache. The last engine block of
-//! each text block is looked up once for all engines that give equal blocks the same hash.
+//! Finds how many tokens of one prompt each of several engines has in its cache. The last engine block of each
+//! text block is looked up only once, for all engines that give equal blocks equal hashes.
 
 use super::text_index::{ChainBlock, TextIndex};
 use crate::residency::CacheContents;
@@ -13,24 +13,23 @@ pub struct PromptText<'a> {
     pub whole: u64,
 }
 
-/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. For some text blocks of
-/// the prompt, the index knows the last engine block within the text up to their end.
+/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. A text block is *known* if the
+/// index has its place: the last engine block that ends within the text up to the end of the text block.
 #[derive(Debug)]
 pub struct PromptLookup {
-    /// Number of leading text blocks whose last engine block the index knows, plus one if the index knows
-    /// the whole text.
+    /// Number of leading text blocks that are known, plus one if the index knows the whole text.
     known: usize,
-    /// Whether the index knows the last engine block of the whole text.
+    /// Whether the index knows the place of the whole text.
     is_whole: bool,
-    /// The last engine block of the first text block that `known` counts. Most engines have nothing or all
-    /// of a prompt in the cache, so most lookups need only `first` and `last`.
+    /// The place of the first known text block. Most engines have either nothing or all of a prompt in the
+    /// cache, so most lookups need only `first` and `last`.
     first: Option<ChainBlock>,
-    /// The last engine block of the last text block that `known` counts.
+    /// The place of the last known text block.
     last: Option<ChainBlock>,
-    /// The engine blocks between the ends of two successive known text blocks. They are kept for the next
-    /// engine whose cached part of the prompt ends between the same two text blocks.
+    /// The engine blocks between the places of two successive known text blocks. They are stored for the next
+    /// engine, whose cached part of the prompt may end there too.
     span: Vec<ChainBlock>,
-    /// Index of the known text block at whose end `span` ends. `None`: `span` is not filled yet.
+    /// Index of the known text block at whose place `span` ends. `None`: `span` is not filled yet.
     span_place: Option<usize>,
 }
 
@@ -41,28 +40,28 @@ pub struct CachedPrompt {
     pub tokens: u64,
     /// Number of leading text blocks that are cached completely.
     pub text_blocks: usize,
-    /// Whether it is certain that the engine has no more of the prompt than `tokens`: the engine lacks a
-    /// block that the index knows, or the index knows the whole text.
+    /// Whether the engine certainly has no more of the prompt than `tokens`. This is certain if the engine
+    /// lacks an engine block that the index knows, or if the index knows the whole text.
     pub is_decided: bool,
 }
 
-/// Initial capacity of `PromptLookup::span` in engine blocks. One text block of 512 bytes, about
-/// 128 tokens, has fewer engine blocks.
+/// Initial capacity of `PromptLookup::span` in engine blocks. A text block of 512 bytes, about 128 tokens, has
+/// fewer engine blocks.
 const SPAN_BLOCKS: usize = 16;
-/// Maximum number of engine blocks between the ends of two known text blocks. A longer span is not
-/// looked up, and none of its blocks counts as cached. A wrong alignment can cause one.
+/// Maximum number of engine blocks between the places of two known text blocks. A wrong alignment can cause a
+/// longer span. Such a span is not looked up, and none of its blocks counts as cached.
 const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
-    /// The hash of the text up to the end of the text block `index`, or of the whole text if there
-    /// is no such block.
+    /// The hash of the text up to the end of the text block `index`. After the last text block, the hash of the
+    /// whole text.
     fn up_to(&self, index: usize) -> u64 {
         self.blocks.get(index).copied().unwrap_or(self.whole)
     }
 }
 
 impl PromptLookup {
-    /// Finds the text blocks of a prompt for which the index knows the last engine block within their text.
+    /// Finds the text blocks of a prompt that the index knows.
     pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
         let is_whole = index.block(text.whole).is_some();
         let known = if is_whole {
@@ -93,8 +92,8 @@ impl PromptLookup {
         self.known > 0
     }
 
-    /// Returns the part of the prompt that an engine has in its prefix cache. `contents`: the
-    /// contents of that cache.
+    /// Returns the part of the prompt that an engine has in its prefix cache. `contents`: what the gateway
+    /// knows of that cache.
     pub fn cached(
         &mut self,
         text: PromptText<'_>,
@@ -102,8 +101,8 @@ impl PromptLookup {
         contents: &CacheContents,
     ) -> CachedPrompt {
         let known = self.known;
-        // Engine blocks up to the last known text block that is cached. Whenever the closure returns true,
-        // its text block is later in the prompt than at the previous time.
+        // Number of engine blocks up to the last known text block that is cached. Each time the closure returns
+        // true, its text block is later in the prompt than before, so the last assignment is the greatest.
         let mut whole_blocks = 0;
         let resident = leading(known, |number| match self.place(number, text, index) {
             Some(place) if place.blocks() > 0 && !contents.contains(place.hash()) => false,
@@ -128,8 +127,7 @@ impl PromptLookup {
         }
     }
 
-    /// Returns the last engine block within the text up to the end of the known text block `number`,
-    /// counted from 0.
+    /// Returns the place of the known text block `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.first,
@@ -138,8 +136,8 @@ impl PromptLookup {
         }
     }
 
-    /// Returns the engine blocks of the prompt after the first `before` ones, up to the end of the
-    /// known text block `number`. The result is empty if there are more than [`MAX_SPAN_BLOCKS`].
+    /// Returns the engine blocks of the prompt after the first `before` ones, up to the place of the known text
+    /// block `number`. The result is empty if there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
         number: usize,
@@ -148,7 +146,7 @@ impl PromptLookup {
         index: &TextIndex,
     ) -> &[ChainBlock] {
         if self.span_place != Some(number) {
-            // `clear` keeps the allocated memory of `span` for the new blocks.
+            // `clear` keeps the memory of `span` for the new blocks.
             self.span.clear();
             let end = self.place(number, text, index);
             let mut next = end.filter(|end| end.blocks().saturating_sub(before) <= MAX_SPAN_BLOCKS);
@@ -163,9 +161,9 @@ impl PromptLookup {
     }
 }
 
-/// The number of leading values from 0 to `count` − 1 for which `holds` is true. `holds` must be
-/// false for all values after the first for which it is false. Most engines have nothing or all of
-/// a prompt, so the search tries both ends first.
+/// The number of leading values from 0 to `count` − 1 for which `holds` is true. After the first false result,
+/// `holds` must stay false. Most engines have either nothing or all of a prompt, so the search tries both ends
+/// first.
 fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
     let Some(last) = count.checked_sub(1) else {
         return 0;

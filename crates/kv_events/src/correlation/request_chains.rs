@@ -5,8 +5,7 @@ use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 use std::collections::HashMap;
 
-/// Identifies a request by its backend and by the number of its session id. No other request has this session
-/// number.
+/// Identifies a request by its backend and by the number of its session id, which no other request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
     /// Number that identifies the backend.
@@ -19,8 +18,8 @@ pub struct RequestKey {
 /// of the block before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChain {
-    /// The block of the prompt before the first of `blocks`: the last block that the engine reused from its
-    /// cache. `None`: the engine reused no block.
+    /// The last block that the engine reused from its cache, which precedes the first of `blocks` in the
+    /// prompt. `None`: the engine reused no block.
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first of `blocks`.
     pub first_depth: u32,
@@ -28,8 +27,7 @@ pub struct RequestChain {
     pub blocks: Vec<BlockHash>,
 }
 
-/// The requests in flight whose blocks an engine has stored. A request leaves the table when it
-/// ends.
+/// The requests in flight whose blocks an engine has stored. A request is removed when it ends.
 #[derive(Debug, Default)]
 pub struct RequestChains {
     requests: HashMap<RequestKey, PendingRequest>,
@@ -39,12 +37,12 @@ pub struct RequestChains {
 
 #[derive(Debug, Default)]
 struct PendingRequest {
-    /// Whether the chain has ended: the blocks of later events are not added to it.
+    /// Whether later events no longer extend the chain.
     is_broken: bool,
     chain: RequestChain,
 }
 
-/// Maximum number of requests in the table. A full table is cleared: it is full only if
+/// Maximum number of requests in the table. A full table is cleared, because it shows that
 /// [`RequestChains::end`] was not called for many requests.
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of engine blocks of all requests: 67 million tokens in blocks of 16, in 32 MiB.
@@ -65,8 +63,8 @@ impl RequestChains {
         if chain.blocks.is_empty() {
             (chain.parent, chain.first_depth) = (stored.parent, stored.first_depth);
         } else if chain.blocks.last().copied() != stored.parent {
-            // The event does not continue the chain: the request has several choices, or was
-            // preempted. The blocks of earlier events stay valid.
+            // The event does not continue the chain: the request has several choices, or was preempted. The
+            // blocks of earlier events stay valid.
             request.is_broken = true;
             return;
         }
@@ -79,15 +77,15 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// Removes a request that has ended. Returns the blocks that the request stored. `None`: no stored block
-    /// of the request is known.
+    /// Removes a request that has ended. Returns the blocks that the request stored. `None`: no event has shown
+    /// a block of the request.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
         Some(chain).filter(|chain| !chain.blocks.is_empty())
     }
 
-    /// Removes the requests of a removed backend.
+    /// Removes the requests of a backend that was removed.
     pub fn remove_backend(&mut self, backend: u32) {
         let removed = self.requests.extract_if(|key, _| key.backend == backend);
         self.block_count -= removed

@@ -1,5 +1,5 @@
-//! The session ids that the gateway sets on its requests. A client cannot guess a session id: each begins
-//! with a random number of the gateway process, which only backends see.
+//! The session ids that the gateway sets on its requests. A client cannot guess a session id, because the id
+//! begins with a random number of the gateway process, which only backends see.
 //!
 //! ```text
 //! tw . PROCESS . NUMBER
@@ -7,14 +7,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes the session ids that the gateway sets on its requests, and recognises them in KV events.
+/// Creates the session ids that the gateway sets on its requests, and recognizes them in KV events.
 #[derive(Debug)]
 pub struct SessionIds {
     prefix: String,
     next: AtomicU64,
 }
 
-/// A session id that the gateway made for one request.
+/// A session id that the gateway created for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedSessionId {
     /// Sequence number of the id. No other id of this gateway process has it.
@@ -24,8 +24,7 @@ pub struct IssuedSessionId {
 }
 
 impl SessionIds {
-    /// Creates the maker of the session ids of this gateway process. `process`: a secret random
-    /// number.
+    /// Creates the source of the session ids of this gateway process. `process`: a secret random number.
     pub fn new(process: u64) -> Self {
         Self {
             prefix: format!("tw.{process:016x}."),
@@ -33,15 +32,15 @@ impl SessionIds {
         }
     }
 
-    /// Makes a new id.
+    /// Creates a new id.
     pub fn issue(&self) -> IssuedSessionId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let text = format!("{}{number:x}", self.prefix);
         IssuedSessionId { number, text }
     }
 
-    /// Returns the number in a session id that this gateway process made. `None`: another program
-    /// made the id.
+    /// Returns the number in a session id that this gateway process created. `None`: the id comes from another
+    /// program.
     pub fn number_of(&self, id: &str) -> Option<u64> {
         let number = id.strip_prefix(&self.prefix)?;
         let number = u64::from_str_radix(number, 16).ok()?;

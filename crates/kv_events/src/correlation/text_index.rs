@@ -1,12 +1,11 @@
-//! For each known text block, the last engine block that ends within the text. One index serves all engines
-//! that give equal blocks the same hash: vLLM since 0.30 with its default hash function. An engine whose
-//! hashes begin with a random seed needs an index of its own.
+//! The place of each known text block: the last engine block that ends within the text up to its end. One index
+//! serves all engines that give equal blocks equal hashes, as vLLM does since 0.30 with its default hash
+//! function. An engine whose hashes depend on a random seed needs an index of its own.
 //!
-//! The text of a request and its chain of engine blocks are aligned in proportion to their lengths. The
-//! alignment can be wrong by some tokens, because tokens differ in length. So the engine block that the index
-//! stores for a text block can include text after the text block. When a second request has the same text
-//! block but a different engine block there, the index goes back to the last engine block that both chains
-//! have.
+//! The index aligns the text of a request with its chain of engine blocks in proportion to their lengths. The
+//! alignment can be wrong by some tokens, because tokens differ in length. So the stored place of a text block
+//! can include later text. If a second request has the text block but another engine block at this place, the
+//! index goes back to the last engine block that both chains have.
 
 use super::bounded_map::BoundedMap;
 use super::request_chains::RequestChain;
@@ -16,8 +15,7 @@ use crate::residency::StoredChain;
 /// Maps texts of prompts to the engine blocks that contain them.
 #[derive(Debug)]
 pub struct TextIndex {
-    /// Maps the hash of a text block and all text before it to its place: the last engine block
-    /// within that text.
+    /// Maps the hash of the text up to the end of a text block to the place of the text block.
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
@@ -33,7 +31,7 @@ pub struct ChainBlock {
     blocks: u32,
 }
 
-/// The prompt of a request whose response has ended. [`TextIndex::align`] reads it.
+/// A request whose response has ended, with its prompt. [`TextIndex::align`] reads it.
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredRequest<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers a text block and all text before
@@ -47,14 +45,15 @@ pub struct AnsweredRequest<'a> {
     pub bytes: u64,
     /// Prompt tokens that the engine reported.
     pub prompt_tokens: u64,
-    /// Cached prompt tokens that the engine reported. `None`: it did not report them.
+    /// Cached prompt tokens that the engine reported. `None`: the engine did not report them.
     pub cached_tokens: Option<u64>,
 }
 
-/// Pairs of the hash of a text block and the last engine block within the text up to its end.
+/// Pairs of a hash and a place: the hash of the text up to the end of a text block, and the place of the text
+/// block.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
-/// Maximum number of engine blocks that the search for the last common block of two chains visits.
+/// Greatest number of engine blocks that the search for the last common block of two chains visits.
 const MAX_WALK: usize = 64;
 
 impl TextIndex {
@@ -72,7 +71,7 @@ impl TextIndex {
         self.texts.bytes() + self.parents.bytes()
     }
 
-    /// Records engine blocks that an engine stored, for any request of any client.
+    /// Records engine blocks that an engine stored for any request.
     pub fn on_stored(&mut self, stored: &StoredChain<'_>) {
         let parent = stored.parent.filter(|_| stored.first_depth > 0);
         let mut parent = parent.map(|parent| ChainBlock::new(parent, stored.first_depth));
@@ -92,9 +91,8 @@ impl TextIndex {
         self.parents.get(hash).is_some()
     }
 
-    /// Finds for each text block of a request the last engine block within the text up to its end.
-    /// `chain`: the engine blocks that the request stored. `block_size`: tokens of an engine block.
-    /// `None`: it is not certain that the chain contains the text of the request.
+    /// Finds the place of each text block of a request. `chain`: the engine blocks that the request stored.
+    /// `block_size`: tokens of an engine block. `None`: the chain may not belong to the text of the request.
     pub fn align(
         &self,
         request: &AnsweredRequest<'_>,
@@ -124,14 +122,8 @@ impl TextIndex {
         let texts = texts.map(|(index, text)| (*text, limit(index)));
         let mut alignment = Vec::with_capacity(request.text_blocks.len() + 1);
         for (text, limit) in texts.chain([(request.whole, prompt_blocks)]) {
-            let within = known.partition_point(|block| block.blocks <= limit);
-            let last = match within.checked_sub(1).map(|last| known[last]) {
-                Some(last) => last,
-                // The text is shorter than the first engine block.
-                None if limit == 0 || known.first().is_some_and(|first| first.blocks <= 1) => {
-                    ChainBlock::new(0, 0)
-                }
-                None => continue,
+            let Some(last) = last_within(&known, limit) else {
+                continue;
             };
             let learned = |entry: &ChainBlock| entry.blocks() > 0;
             let entry = self.texts.get(text).filter(learned);
@@ -150,12 +142,12 @@ impl TextIndex {
         }
     }
 
-    /// The last engine block within the text whose hash is `text`. `None`: the index does not know the text.
+    /// The place for the text whose hash is `text`. `None`: the index does not know the text.
     pub fn block(&self, text: u64) -> Option<ChainBlock> {
         self.texts.get(text)
     }
 
-    /// The engine block before `block`. `None`: it is not known, or `block` is the first one.
+    /// The engine block before `block`. `None`: the index does not know it, or `block` is the first block.
     pub fn parent(&self, block: ChainBlock) -> Option<ChainBlock> {
         self.parents
             .get(block.hash())
@@ -179,10 +171,10 @@ impl TextIndex {
         known
     }
 
-    /// Checks the engine block `entry`, which the index learned from an earlier request with the
-    /// same text block. Returns `entry` if the present request has the same engine block. Otherwise
-    /// `entry` includes text that only the earlier request has, and the result is the last engine
-    /// block that both requests have. `known`: the engine blocks of the present request.
+    /// Checks the place `entry`, which the index learned from an earlier request with the text block. If the
+    /// current request has this engine block, returns `entry`. If it does not, `entry` includes text of the
+    /// earlier request only, and the result is the last engine block that both requests have. `known`: the
+    /// engine blocks of the current request.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
         let at = |blocks: u32| {
             known
@@ -194,13 +186,25 @@ impl TextIndex {
             let Some(block) = next else { break };
             match at(block.blocks) {
                 Some(index) if known[index] == block => return block,
-                // The known part of this chain does not include the position of `entry`, so nothing
-                // contradicts it.
+                // Nothing contradicts `entry`, because the known part of this chain does not reach its
+                // position.
                 None if block == entry => return entry,
                 _ => next = self.parent(block),
             }
         }
         last
+    }
+}
+
+/// The last of the `known` blocks within `limit` blocks, or the start of the chain for a text that is shorter than
+/// the first engine block. `None`: it is not known.
+fn last_within(known: &[ChainBlock], limit: u32) -> Option<ChainBlock> {
+    let within = known.partition_point(|block| block.blocks <= limit);
+    let is_first_known = known.first().is_some_and(|first| first.blocks <= 1);
+    match within.checked_sub(1) {
+        Some(last) => Some(known[last]),
+        None if limit == 0 || is_first_known => Some(ChainBlock::new(0, 0)),
+        None => None,
     }
 }
 

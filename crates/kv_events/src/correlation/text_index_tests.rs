@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const BLOCK_SIZE: u32 = 16;
 const BLOCK_BYTES: u32 = 512;
 
-/// A prompt: words of 1 to 7 bytes, each of them a token.
+/// A prompt of words of 1 to 7 bytes. Each word is a token.
 #[derive(Clone)]
 struct Prompt {
     words: Vec<u64>,
@@ -111,8 +111,7 @@ impl Fixture {
         }
     }
 
-    /// Number of tokens of a prompt that the simulated engine has in its cache, as the engine
-    /// reports them.
+    /// Number of tokens of a prompt that the simulated engine has in its cache and reports.
     fn true_cached(&self, prompt: &Prompt) -> u64 {
         let reusable = (prompt.tokens() - 1) / u64::from(BLOCK_SIZE);
         let blocks = prompt.engine_blocks(0);
@@ -140,7 +139,7 @@ impl Fixture {
         self.lookup(prompt).map(|cached| cached.tokens)
     }
 
-    /// Sends a prompt, by this gateway or by another one.
+    /// Sends a prompt to the engine. `is_own`: this gateway sends it, not another gateway.
     fn send(&mut self, prompt: &Prompt, is_own: bool) {
         self.request_count += 1;
         let key = RequestKey {
@@ -194,7 +193,8 @@ impl Fixture {
     }
 }
 
-/// A new prompt that shares its beginning with one of `sent`. It is added to `sent`, which keeps at most 20.
+/// A new prompt that shares its beginning with one of `sent`. The function adds it to `sent`, which has at most
+/// 20 prompts.
 fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
     let base = sent[random.usize(..sent.len())].clone();
     let shared = random.usize(..=base.words.len());
@@ -255,7 +255,7 @@ fn one_request_makes_a_foreign_prefix_known() {
         reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS,
         "{predicted} {reported}"
     );
-    // A prompt of another gateway makes the engine evict the system prompt.
+    // The cache is small, so a prompt of another gateway makes the engine evict the system prompt.
     fixture.max_blocks = 300;
     fixture.send(&Prompt::random(&mut random, 4_800), false);
     assert_eq!(
@@ -299,7 +299,7 @@ fn a_certain_prediction_is_right_to_one_block() {
     let mut prompts = vec![Prompt::random(&mut random, 700)];
     let (mut decided, mut wrong) = (0, 0);
     for _ in 0..3_000 {
-        // Two of three prompts were sent before.
+        // Two of three prompts repeat an earlier prompt.
         let prompt = match random.u8(..3) {
             0 => next_prompt(&mut random, &mut prompts),
             _ => prompts[random.usize(..prompts.len())].clone(),

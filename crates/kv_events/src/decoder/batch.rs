@@ -11,7 +11,7 @@ pub struct EventBatch<'a> {
 }
 
 impl<'a> EventBatch<'a> {
-    /// Reads the start of a batch, up to its first event. The batch is `[timestamp, [event, …], data-parallel
+    /// Reads the start of a batch, up to its first event. A batch is `[timestamp, [event, …], data-parallel
     /// rank]`. Elements after the list of events are ignored.
     pub fn parse(payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);

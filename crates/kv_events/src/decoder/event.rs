@@ -1,4 +1,4 @@
-//! One event: its fields, in the array encoding or in the map encoding.
+//! One event and its fields, in the array encoding or in the map encoding.
 
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
@@ -19,7 +19,7 @@ pub enum KvEvent<'a> {
 /// An event: the engine stored blocks, each a child of the block before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockStored<'a> {
-    /// Hashes of the blocks.
+    /// Hashes of the stored blocks, in the order of the prompt.
     pub block_hashes: BlockHashes<'a>,
     /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
@@ -27,7 +27,8 @@ pub struct BlockStored<'a> {
     pub block_size: u32,
     /// The memory that contains the blocks.
     pub medium: Medium,
-    /// Number of the group of model layers. `None`: this version of vLLM does not number groups.
+    /// Number of the group of model layers whose cache has the blocks. `None`: this version of vLLM does not
+    /// number groups.
     pub group: Option<u32>,
     /// Kind of cache that this group of layers has.
     pub cache_kind: CacheKind,
@@ -38,11 +39,12 @@ pub struct BlockStored<'a> {
 /// An event: the engine removed blocks from its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRemoved<'a> {
-    /// Hashes of the blocks.
+    /// Hashes of the removed blocks.
     pub block_hashes: BlockHashes<'a>,
     /// The memory that contained the blocks.
     pub medium: Medium,
-    /// Number of the group of model layers. `None`: this version of vLLM does not number groups.
+    /// Number of the group of model layers whose cache had the blocks. `None`: this version of vLLM does not
+    /// number groups.
     pub group: Option<u32>,
 }
 
@@ -65,8 +67,8 @@ enum Field {
     SessionId,
 }
 
-/// Fields of `BlockStored` in the array encoding, in order, after the element with the event type. Later
-/// elements are skipped, and so is each element without a field: token ids, LoRA adapter and extra keys.
+/// Fields of `BlockStored` in the array encoding, in order, after the element with the event type. The decoder
+/// skips later elements, and the elements that are `None` here: token ids, LoRA adapter and extra keys.
 const STORED_FIELDS: &[Option<Field>] = &[
     Some(Field::BlockHashes),
     Some(Field::Parent),

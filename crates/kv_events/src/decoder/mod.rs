@@ -1,5 +1,5 @@
-//! Decoder of event batches in MessagePack, in the array encoding of vLLM up to 0.22 and in the map
-//! encoding of later versions. It borrows from the payload and allocates nothing.
+//! Decoder of event batches in MessagePack: the array encoding of vLLM up to 0.22, and the map encoding of
+//! later versions. The decoder borrows from the payload and allocates nothing.
 
 mod batch;
 mod event;

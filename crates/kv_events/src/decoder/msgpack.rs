@@ -1,10 +1,10 @@
-//! Reader of MessagePack values in a byte slice. It accepts values whose head (type and length) is longer
-//! than necessary, which newer versions of msgspec write. No function recurses, and a length that exceeds the
-//! rest of the input is an error. So the reader passes over the bytes of hostile input at most once.
+//! Reader of MessagePack values in a byte slice. It accepts values whose head (type and length) is longer than
+//! necessary, because newer versions of msgspec write such heads. Hostile input costs at most one pass: no
+//! function recurses, and a length that exceeds the rest of the input is an error.
 //!
 //! <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
-/// Why a payload is not a valid batch of KV events. Events before the error were valid.
+/// Why a payload is not a valid batch of KV events. The events before the error were valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The payload ends too early, or a length in it exceeds the payload.
@@ -18,7 +18,7 @@ pub enum DecodeError {
     WrongType,
 }
 
-/// Reads `MessagePack` values from a byte slice. `rest`: the bytes that are not read yet.
+/// Reads `MessagePack` values from a byte slice. `rest`: the unread bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -70,13 +70,7 @@ impl<'a> Reader<'a> {
                 Value::Float
             }
             0xcc..=0xcf => Value::Unsigned(self.number(1 << (head - 0xcc))?),
-            0xd0..=0xd3 => {
-                // The shifts extend the sign to 64 bits.
-                let unused_bits = 64 - (8 << (head - 0xd0));
-                let number = self.number(1 << (head - 0xd0))? << unused_bits;
-                let number = number.cast_signed() >> unused_bits;
-                u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned)
-            }
+            0xd0..=0xd3 => self.signed(1 << (head - 0xd0))?,
             0xd4..=0xd8 => {
                 self.bytes(1 + (1 << (head - 0xd4)))?;
                 Value::Extension
@@ -98,11 +92,20 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips a whole value with everything in it. Returns its bytes.
+    /// Reads a signed number of `length` bytes.
+    fn signed(&mut self, length: u64) -> Result<Value<'a>, DecodeError> {
+        // The shifts extend the sign to 64 bits.
+        let unused_bits = 64 - 8 * length;
+        let number = self.number(length)? << unused_bits;
+        let number = number.cast_signed() >> unused_bits;
+        Ok(u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned))
+    }
+
+    /// Skips a value and all values in it. Returns its bytes.
     pub(super) fn skip(&mut self) -> Result<&'a [u8], DecodeError> {
         let start = self.rest;
-        // Number of values that are still to be skipped. The head of an array or map announces at
-        // most as many values as bytes follow, so the sum cannot overflow.
+        // Number of values to skip. The head of an array or map announces at most as many values as bytes
+        // follow, so the sum cannot overflow.
         let mut pending = 1_usize;
         while pending > 0 {
             pending -= 1;
@@ -133,8 +136,8 @@ impl<'a> Reader<'a> {
         self.count(length, 2).map(Value::Map)
     }
 
-    /// Returns `length`, a number of elements, if the rest of the input can hold this number of elements of
-    /// at least `size` bytes each. Otherwise returns an error.
+    /// Returns `length`, a number of elements, if the rest of the input can hold so many elements of at least
+    /// `size` bytes each. Fails if it cannot.
     fn count(&self, length: u64, size: usize) -> Result<usize, DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Truncated)?;
         if length > self.rest.len() / size {

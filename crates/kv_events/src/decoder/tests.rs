@@ -118,7 +118,8 @@ fn old_events_and_unknown_types_are_read() {
 fn a_truncated_batch_is_an_error() {
     for hex in [ARRAYS, MAPS, BYTES] {
         let whole = bytes(hex);
-        // The loop leaves out the last byte, the data-parallel rank: the decoder does not read it.
+        // A batch without only its last byte is valid: this byte is the data-parallel rank, which the decoder
+        // does not read.
         for length in 0..whole.len() - 1 {
             assert!(events(&whole[..length]).is_err(), "{length}");
         }

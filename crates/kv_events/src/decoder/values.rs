@@ -1,9 +1,9 @@
-//! Values of events: block hashes, media and kinds of caches.
+//! Values in events: block hashes, media, and kinds of caches.
 
 use super::msgpack::{DecodeError, Reader, Value};
 
-/// Hash of an engine block and all blocks before it, as the engine computes it. Of a longer hash, only the
-/// lowest 64 bits. The gateway never computes this hash itself, because the engine may use a random seed.
+/// Hash of an engine block and all blocks before it, as the engine computes it. A longer hash is reduced to its
+/// lowest 64 bits. The gateway never computes this hash, because the engine may use a random seed.
 pub type BlockHash = u64;
 
 /// The block hashes of an event.
@@ -16,22 +16,22 @@ pub struct BlockHashes<'a> {
 /// The memory that contains a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Medium {
-    /// Memory of the GPU. An event that names no medium means this one.
+    /// Memory of the GPU. An event that names no medium has this one.
     #[default]
     Gpu,
     /// Any other memory: memory of the CPU, a disk, a shared store.
     Offloaded,
 }
 
-/// The kind of cache of a group of layers.
+/// The kind of cache that a group of model layers has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum CacheKind {
-    /// The cache keeps all blocks of a prompt from its beginning on: full attention and MLA. An event that
-    /// names no kind has this kind.
+    /// The cache keeps all blocks of a prompt from its beginning: full attention and MLA. An event that names
+    /// no kind has this kind.
     #[default]
     Contiguous,
-    /// The cache drops old blocks (sliding windows), or stores states instead of blocks (Mamba). Every other
-    /// kind of cache also counts as `Other`.
+    /// Any other kind of cache. For example, the cache drops old blocks (sliding windows) or stores states
+    /// instead of blocks (Mamba).
     Other,
 }
 
@@ -48,12 +48,12 @@ impl<'a> BlockHashes<'a> {
         Ok(Self { elements, count })
     }
 
-    /// Number of hashes.
+    /// Number of hashes in the event.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is no hash.
+    /// Whether the event names no block.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -94,8 +94,7 @@ impl CacheKind {
     }
 }
 
-/// Reads one hash: a number, or at least 8 bytes of which the last 8 are the number. `None`: the
-/// value is nil.
+/// Reads one hash: a number, or at least 8 bytes, whose last 8 are the number. `None`: the value is nil.
 pub(super) fn read_hash(reader: &mut Reader<'_>) -> Result<Option<BlockHash>, DecodeError> {
     match reader.value()? {
         Value::Nil => Ok(None),

@@ -1,9 +1,9 @@
 //! The blocks that one cache contains. For each block, the set has the number of copies and the depth in its
 //! prompt.
 //!
-//! An engine announces a block once for each copy. Two requests that fill the same block at the same time
-//! store two copies with one hash, and the cache later removes the copies one by one. Copies are rare. So a
-//! separate map stores the number of further copies, and only for blocks that have any.
+//! An engine announces a block once for each copy. Two requests that fill the same block at the same time store
+//! two copies with one hash, and the cache later removes the copies one by one. Copies are rare, so a separate
+//! map stores the number of further copies.
 
 use crate::decoder::BlockHash;
 use crate::key_hash::position;
@@ -17,12 +17,12 @@ pub struct BlockSet {
     /// Number of copies of a block beyond the first. No entry: the block has one copy.
     copies: HashMap<BlockHash, u32>,
     max_blocks: usize,
-    /// A random number that changes the positions in the table, so that nobody can choose prompts
-    /// whose blocks collide.
+    /// A random number that changes the positions in the table, so that clients cannot choose prompts whose
+    /// blocks collide.
     seed: u64,
 }
 
-/// A block in 12 bytes.
+/// A block of the set, in 12 bytes.
 #[derive(Debug, Clone, Copy)]
 #[repr(Rust, packed(4))] // an alignment to 8 bytes would take 16 bytes
 struct Block {
@@ -31,8 +31,8 @@ struct Block {
     depth: u32,
 }
 
-/// Depth of a block if the depth of its parent is not known. It is the greatest depth, so that the depths of
-/// later blocks are unknown, too.
+/// Depth of a block if the depth of its parent is unknown. It is the greatest number, so that the depths of the
+/// following blocks become unknown too.
 pub const UNKNOWN_DEPTH: u32 = u32::MAX;
 
 /// An engine announced more blocks than `kv_events.max_blocks`.
@@ -83,8 +83,7 @@ impl BlockSet {
         block.map(|block| block.depth)
     }
 
-    /// Adds a block. If the set contains the block already and `counts_copy` is true, adds a copy
-    /// of the block.
+    /// Adds a block. If the set already contains the block and `counts_copy` is true, adds a copy of the block.
     pub fn store(
         &mut self,
         hash: BlockHash,

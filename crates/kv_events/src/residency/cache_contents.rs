@@ -1,33 +1,30 @@
-//! The contents of the prefix cache of one engine, from its events.
+//! The contents of the prefix cache of one engine, learned from its events.
 
 use super::block_set::{BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
 use crate::decoder::{BlockHash, BlockRemoved, BlockStored, CacheKind, KvEvent, Medium};
 
 /// Contents of the prefix cache of one engine.
 ///
-/// vLLM divides the layers of a model into groups, and caches blocks for each group. An engine can
-/// reuse a prompt only as far as a group with full attention has its blocks. So this type keeps the
-/// blocks of one such group, the first that the engine announces, and ignores the blocks of other
-/// groups.
+/// vLLM divides the layers of a model into groups, and caches blocks for each group. An engine can reuse a
+/// prompt only as far as a group with full attention has its blocks. So this type stores the blocks of the
+/// first such group that the engine announces, and ignores other groups.
 #[derive(Debug)]
 pub struct CacheContents {
     on_gpu: BlockSet,
-    /// Blocks in CPU memory, on a disk or in a shared store. The engine loads them faster than it
-    /// would compute them.
+    /// Blocks in CPU memory, on a disk or in a shared store. Loading them is faster for the engine than
+    /// computing them.
     offloaded: BlockSet,
-    /// The group of layers whose blocks are kept. `None`: no event has arrived.
+    /// The group of layers whose blocks are stored. `None`: no event has arrived.
     followed: Option<Group>,
     /// Number of tokens in a block. 0: no event has arrived.
     block_size: u32,
 }
 
-/// A group of model layers, by the number that the KV events of its blocks state. `None`: they
-/// state no number.
+/// A group of model layers, by its number in KV events. `None`: the events state no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group(Option<u32>);
 
-/// The blocks of one event of an engine that stored blocks, if the depth of the blocks in the prompt is
-/// known.
+/// The blocks that one event stored, if their depth in the prompt is known.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredChain<'a> {
     /// The parent of the first block. `None`: the first block begins a prompt.
@@ -39,8 +36,8 @@ pub struct StoredChain<'a> {
 }
 
 impl CacheContents {
-    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and also of offloaded blocks.
-    /// `seed`: a random number.
+    /// An empty cache. `max_blocks`: maximum number of blocks on the GPU, and maximum number of offloaded
+    /// blocks. `seed`: a random number.
     pub fn new(max_blocks: usize, seed: u64) -> Self {
         Self {
             on_gpu: BlockSet::new(max_blocks, seed),
@@ -60,12 +57,12 @@ impl CacheContents {
         self.on_gpu.is_empty()
     }
 
-    /// Number of bytes that the known contents of the cache take in the gateway.
+    /// Number of bytes that this value uses in the gateway.
     pub fn bytes(&self) -> usize {
         self.on_gpu.bytes() + self.offloaded.bytes()
     }
 
-    /// Number of tokens in a block. 0: not known.
+    /// Number of tokens in a block. 0: the number is unknown.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -98,8 +95,8 @@ impl CacheContents {
     pub fn clear(&mut self) {
         self.on_gpu.clear();
         self.offloaded.clear();
-        // The next stored block decides which group of layers is kept: the engine may have
-        // restarted with another model.
+        // The engine may have restarted with another model, so the next stored block selects the group of
+        // layers again.
         self.followed = None;
     }
 
@@ -116,10 +113,10 @@ impl CacheContents {
             None => 0,
             Some(parent) => self.on_gpu.depth(parent).map_or(UNKNOWN_DEPTH, next_depth),
         };
-        // With `kv_cache_report_mode: full` an engine also announces the blocks that a request reuses, and no
-        // later event removes them. If they counted as copies, the blocks would stay in the table forever.
-        // These events have no parent, so events without a parent add no copies. If the engine did store a
-        // copy, the table removes the block too early, which is better than too late.
+        // With `kv_cache_report_mode: full`, an engine also announces the blocks that a request reuses, and no
+        // later event removes them. Counted as copies, they would stay in the table forever. Such events have
+        // no parent, so events without a parent add no copies. If the engine did store a copy, the table
+        // removes the block too early, which is better than too late.
         let counts_copies = stored.parent.is_some();
         let blocks = match stored.medium {
             Medium::Gpu => {
@@ -155,7 +152,7 @@ impl CacheContents {
     }
 }
 
-/// The depth of the block after a block of this depth, or [`UNKNOWN_DEPTH`].
+/// The depth of the block that follows a block of this depth, or [`UNKNOWN_DEPTH`].
 fn next_depth(depth: u32) -> u32 {
     depth.saturating_add(1)
 }

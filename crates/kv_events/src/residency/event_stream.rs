@@ -1,36 +1,35 @@
-//! Decides which messages of a publisher of KV events are applied, and how far the known contents of the
-//! cache can be trusted. A state machine without I/O: the subscriber calls it for each received message, and
+//! Decides which messages of a publisher of KV events are applied, and whether the known contents of the cache
+//! can be trusted. It is a state machine without I/O: the subscriber calls it for each received message, and
 //! performs the actions of the returned [`StreamStep`].
 //!
-//! In each process of an engine, the first message has the number 0, and each further message has the next
-//! number. A subscriber asks the replay endpoint for all messages from a given number on. The endpoint sends
-//! those that it still has (the last 10,000 by default), then an end mark. The engine may have restarted
-//! while the subscriber was not connected, and then its numbers begin again. After a reconnection the
-//! subscriber therefore requests the last applied message again: the same payload proves that the engine is
-//! the same process.
+//! In each process of an engine, the first message has the number 0, and the numbers increase by one. A
+//! subscriber asks the replay endpoint for all messages from a given number on. The endpoint sends those that
+//! it still has (the last 10,000 by default), and then an end mark. If the engine restarted while the
+//! subscriber was not connected, the numbers begin again. After a reconnection, the subscriber therefore
+//! requests the last applied message again: an unchanged payload proves that the process is the same.
 
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// How far the known contents of the prefix cache of an engine can be trusted. The first state is the
-    /// least trustworthy.
+    /// Whether the known contents of the prefix cache of an engine can be trusted. The states are in ascending
+    /// order of trust.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub enum StreamState {
         /// The subscriber has never been connected.
         #[default]
         Off = "off",
-        /// Messages are missing, or may be missing: the connection is lost, no message has arrived on
-        /// it yet, or a replay is under way.
+        /// Messages are missing, or may be missing: the connection is lost, no message has arrived on the new
+        /// connection yet, or a replay is in progress.
         Gap = "gap",
-        /// All messages since a later moment than the start of the engine were applied. The blocks that the
-        /// engine stored earlier are not known.
+        /// All messages since a moment after the start of the engine were applied. The blocks that the engine
+        /// stored earlier are unknown.
         FromHere = "from_here",
         /// All messages since the start of the engine, or since its cache was cleared, were applied.
         Exact = "exact",
     }
 }
 
-/// The actions that the subscriber must take after a message.
+/// The actions that the subscriber must take after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct StreamStep {
@@ -55,13 +54,12 @@ pub struct EventStream {
     last_digest: u64,
     /// Number of the last message that was published, not replayed, on this connection.
     last_published: Option<u64>,
-    /// The value that `state` gets at the end of the current replay.
+    /// The state that follows the current replay.
     after_replay: StreamState,
-    /// Number of the message that had to come next (`expected`) when the current replay was
-    /// requested.
+    /// The value of `expected` when the current replay was requested.
     asked_from: Option<u64>,
     /// Whether the publisher had already sent message `asked_from` or a later one when the replay was
-    /// requested. If so, the replay contains message `asked_from`, unless the publisher no longer has it.
+    /// requested. If it had, the replay lacks message `asked_from` only if the publisher no longer has it.
     asked_late: bool,
     /// Number of requested replays whose end mark has not arrived. Only the last replay counts.
     pending_replays: u32,
@@ -72,8 +70,8 @@ enum Phase {
     /// Published messages are applied.
     #[default]
     Live,
-    /// The subscriber has requested the last applied message again, to see whether the publisher is
-    /// the same process.
+    /// The subscriber has requested the last applied message again, to find out whether the publisher has
+    /// restarted.
     Verifying,
     /// The publisher has restarted. The rest of the replay is ignored.
     Restarted,
@@ -82,12 +80,12 @@ enum Phase {
 }
 
 impl EventStream {
-    /// How far the known contents of the cache can be trusted.
+    /// Whether the known contents of the cache can be trusted.
     pub fn state(&self) -> StreamState {
         self.state
     }
 
-    /// Records that the subscriber is connected. `has_replay`: whether it can request replays.
+    /// Records that the subscriber is connected. `has_replay`: whether the publisher has a replay endpoint.
     pub fn on_connect(&mut self, has_replay: bool) -> StreamStep {
         (self.has_replay, self.last_published, self.pending_replays) = (has_replay, None, 0);
         match self.expected {
@@ -107,7 +105,7 @@ impl EventStream {
         }
     }
 
-    /// Records that a message could not be decoded or applied. The known contents must be cleared.
+    /// Records that a message could not be decoded or applied. The subscriber must clear the known contents.
     pub fn on_damage(&mut self) -> StreamStep {
         self.set_state(StreamState::FromHere);
         StreamStep {
@@ -116,14 +114,13 @@ impl EventStream {
         }
     }
 
-    /// Records that the engine emptied its cache: from now on, the contents of the cache are known.
+    /// Records that the engine emptied its cache. From now on, the contents of the cache are known.
     pub fn on_all_cleared(&mut self) {
         self.set_state(StreamState::Exact);
     }
 
-    /// Records that no message arrived for a while. Requests a replay, because the last messages
-    /// may have been lost: without a replay, only the number of the next message would show the
-    /// loss.
+    /// Records that no message arrived for some time. Requests a replay, because the last messages may have
+    /// been lost. Without a replay, only the number of the next message would show the loss.
     pub fn on_idle(&mut self) -> StreamStep {
         match self.expected {
             Some(expected) if self.has_replay && self.phase == Phase::Live => self.ask(expected),
@@ -144,7 +141,7 @@ impl EventStream {
             };
         }
         if self.phase != Phase::Live {
-            // The current replay should contain this message. If the replay ends without it, another one is
+            // The current replay should contain this message. If it ends without the message, another replay is
             // requested.
             return StreamStep::default();
         }
@@ -162,8 +159,8 @@ impl EventStream {
     /// Handles a replayed message. `digest`: a hash of its payload.
     pub fn on_replayed(&mut self, number: u64, digest: u64) -> StreamStep {
         match self.phase {
-            // The replay was requested after an idle time. If the replay lacks a message, the
-            // number of the next published message shows the gap.
+            // The replay was requested after an idle time. If it lacks a message, the number of the next
+            // published message shows the gap.
             Phase::Live if self.expected == Some(number) => self.apply(number, digest, false),
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
@@ -199,7 +196,7 @@ impl EventStream {
                 }
                 self.phase = Phase::Live;
                 if is_behind {
-                    // The publisher no longer has the missing messages, because it has replayed none.
+                    // The replay contained no message, so the publisher no longer has the missing messages.
                     self.state = StreamState::Gap;
                     self.expected = None;
                     return StreamStep {
@@ -207,7 +204,7 @@ impl EventStream {
                         ..StreamStep::default()
                     };
                 }
-                // If the publisher has no message yet, the engine has just started and its cache is empty.
+                // A publisher without any message has just started, so the cache of its engine is empty.
                 let is_new = self.expected.is_none();
                 self.state = if is_new {
                     StreamState::Exact
@@ -220,8 +217,7 @@ impl EventStream {
         }
     }
 
-    /// Clears the contents and requests all messages, because the publisher has restarted or may
-    /// have restarted.
+    /// Clears the contents and requests all messages, because the publisher may have restarted.
     fn restart(&mut self) -> StreamStep {
         self.expected = None;
         self.after_replay = StreamState::FromHere;
@@ -274,7 +270,7 @@ impl EventStream {
         }
     }
 
-    /// Sets the state that follows the current replay, and without a replay also the current state.
+    /// Sets the state that follows the current replay. Without a replay, this is the current state.
     fn set_state(&mut self, state: StreamState) {
         self.after_replay = state;
         if self.phase == Phase::Live {
@@ -337,7 +333,7 @@ mod tests {
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.state(), StreamState::Gap);
         (10..13).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
-        // This message is published when the publisher has already served the replay.
+        // The publisher sends this message after it has served the replay.
         assert_eq!(stream.on_published(13, 13), StreamStep::default());
         assert_eq!(stream.on_replay_end(), ask(13));
         assert_eq!(stream.on_replayed(13, 13), apply());
@@ -355,7 +351,7 @@ mod tests {
         (31..=40).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
         assert_eq!(stream.on_replay_end(), StreamStep::default());
         assert_eq!(stream.state(), StreamState::FromHere);
-        // The engine clears its cache, so its contents are known again.
+        // The engine clears its cache, so the contents of the cache are known again.
         assert_eq!(stream.on_published(41, 41), apply());
         stream.on_all_cleared();
         assert_eq!(stream.state(), StreamState::Exact);
@@ -475,7 +471,7 @@ mod tests {
                 0..=5 => {
                     let digest = self.process << 32 | self.messages.len() as u64;
                     self.messages.push(digest);
-                    // Operation 0, one in six of these operations, loses its message.
+                    // Operation 0, one in six, loses its message.
                     if self.is_connected && operation > 0 {
                         let number = self.messages.len() as u64 - 1;
                         let step = self.stream.on_published(number, digest);

@@ -1,4 +1,4 @@
-//! The contents of the prefix cache of one engine, and how far they can be trusted.
+//! The contents of the prefix cache of one engine, and whether they can be trusted.
 
 mod block_set;
 mod cache_contents;

@@ -1,4 +1,4 @@
-//! A ZMTP connection (the protocol of ZeroMQ) to one socket of another program.
+//! A ZMTP connection to one socket of another program. ZMTP is the protocol of ZeroMQ.
 
 use super::frame::{FrameDecoder, ProtocolError, Traffic, write_command, write_message};
 use super::handshake::{
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 /// Address of a ZeroMQ socket: `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ZmqEndpoint {
-    /// Host name or address, IPv6 without brackets.
+    /// Host name or IP address. An IPv6 address has no brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
 }
 
-/// Error for a text that is no address of the form `tcp://HOST:PORT`.
+/// Error for a text that is not an address of the form `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no endpoint of KV events; write tcp://HOST:PORT")]
 pub struct InvalidEndpoint(String);
@@ -35,7 +35,7 @@ pub enum ConnectionError {
     /// The peer violates the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The peer did not respond in time: to a connection attempt, the handshake, a ping or a replay request.
+    /// The peer did not respond in time to a connection attempt, the handshake, a ping or a replay request.
     #[error("the publisher of KV events does not answer")]
     Unresponsive,
 }
@@ -48,7 +48,7 @@ pub struct Connection {
     out: Vec<u8>,
 }
 
-/// Time limit of each of these steps: opening the connection, the handshake, and a write.
+/// Time limit of each of three steps: opening the connection, the handshake, and a write.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of one read.
 const READ_BYTES: usize = 16 << 10;
@@ -124,7 +124,7 @@ impl Connection {
         self.send(&[&subscription]).await
     }
 
-    /// Sends one message that consists of `parts`.
+    /// Sends one message. `parts`: its parts.
     pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ConnectionError> {
         self.write(parts);
         self.flush().await
@@ -146,15 +146,15 @@ impl Connection {
         self.flush().await
     }
 
-    /// The parts of the next message. `None`: a PONG arrived, the answer to a ping. If the future is dropped
-    /// before it completes, no message is lost.
+    /// The parts of the next message. `None`: the next message is a PONG, the answer to a ping. If the future
+    /// is dropped before it completes, no message is lost.
     pub async fn receive(&mut self) -> Result<Option<Vec<Bytes>>, ConnectionError> {
         loop {
             match self.traffic().await? {
                 Traffic::Message(parts) => return Ok(Some(parts)),
                 Traffic::Command(command) if command.starts_with(b"\x04PONG") => return Ok(None),
                 Traffic::Command(command) => {
-                    // The data of PING are a time to live of two bytes, and a context that the PONG must
+                    // The data of a PING are a time to live of two bytes, and a context that the PONG must
                     // return.
                     if let Some(context) = command
                         .strip_prefix(b"\x04PING")

@@ -12,13 +12,13 @@ pub(super) enum Traffic {
     Command(Bytes),
 }
 
-/// The other side of the connection violates the protocol, or is another program than expected.
+/// The peer violates the protocol, or is not the expected program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The greeting is not that of ZMTP 3.
+    /// The greeting is not a greeting of ZMTP 3.
     #[error("the server does not speak ZMTP 3: check that the port is that of the KV events")]
     Greeting,
-    /// The peer requires this security mechanism.
+    /// The peer requires this security mechanism, which is not supported.
     #[error("the publisher of KV events uses the security mechanism `{0}`; only NULL is supported")]
     Mechanism(String),
     /// The peer has a socket of another type.
@@ -32,7 +32,7 @@ pub enum ProtocolError {
     /// The peer refuses the connection.
     #[error("the publisher of KV events refuses the connection: {0}")]
     Refused(String),
-    /// A frame is invalid.
+    /// A frame violates the protocol.
     #[error("the publisher of KV events sent an invalid frame")]
     Frame,
     /// A message has too many bytes or parts.
@@ -51,8 +51,8 @@ pub(super) struct FrameDecoder {
     part_bytes: usize,
 }
 
-/// Greatest length of a message in bytes. For comparison: a step of vLLM with 16,384 new tokens has an event
-/// batch of about 80 KB.
+/// Greatest length of a message in bytes. For comparison: the event batch of a vLLM step with 16,384 new tokens
+/// has about 80 KB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Greatest number of parts of a message. A replayed event batch has four.
 const MAX_PARTS: usize = 8;

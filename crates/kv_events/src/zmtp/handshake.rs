@@ -23,7 +23,7 @@ pub(super) const GREETING_BYTES: usize = 64;
 const MAX_SHOWN_BYTES: usize = 80;
 
 impl SocketType {
-    /// The name of the type, and the names of the types that the peer may have.
+    /// The ZeroMQ name of this type, and the names of the types that its peer may have.
     const fn names(self) -> (&'static str, [&'static str; 2]) {
         match self {
             Self::Sub => ("SUB", ["PUB", "XPUB"]),
@@ -73,7 +73,7 @@ pub(super) fn write_ready(socket: SocketType, out: &mut Vec<u8>) {
     write_command("READY", &data, out);
 }
 
-/// Checks the first command of the peer, which must be READY of a socket of the right type.
+/// Checks the first command of the peer, which must be READY with the right type of socket.
 pub(super) fn check_ready(socket: SocketType, command: &[u8]) -> Result<(), ProtocolError> {
     if let Some(reason) = command.strip_prefix(b"\x05ERROR") {
         return Err(ProtocolError::Refused(shown(
@@ -109,7 +109,7 @@ fn property(properties: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// Formats a text that the peer sent, for an error message.
+/// Formats a text from the peer for an error message.
 fn shown(text: &[u8]) -> String {
     let text = &text[..text.len().min(MAX_SHOWN_BYTES)];
     text.escape_ascii().to_string()

@@ -2,8 +2,7 @@
 //! replays the last messages on request.
 //!
 //! The publisher does not wait for subscribers. All connections read the same buffer of the last messages. A
-//! slow subscriber misses the messages that the buffer has dropped, and notices the gap in the message
-//! numbers.
+//! slow subscriber misses messages that the buffer has dropped, and recognizes the gap by the message numbers.
 
 use super::connection::{Connection, ConnectionError};
 use super::frame::ProtocolError;
@@ -28,7 +27,7 @@ pub struct Publisher {
     next: watch::Sender<u64>,
 }
 
-/// The last published messages.
+/// The last published messages, within two limits of their number and size.
 #[derive(Debug, Default)]
 struct Buffer {
     /// Number of the first message in `payloads`.
@@ -71,15 +70,15 @@ impl Publisher {
         }
     }
 
-    /// Publishes a message.
+    /// Stores a message for all subscribers and for replays. Does not wait for a subscriber.
     pub fn publish(&self, payload: Vec<u8>) {
         let mut buffer = lock(&self.buffer);
         buffer.push(payload.into());
         self.next.send_replace(buffer.end());
     }
 
-    /// Serves subscribers and replays until the future is dropped, which closes all connections.
-    /// While the future is not polled, the publisher sends nothing, like a stopped process.
+    /// Serves subscribers and replays. Dropping the future closes all connections. While the future is not
+    /// polled, the publisher sends nothing, like a stopped process.
     pub async fn serve(&self, live: TcpListener, replay: TcpListener) -> Infallible {
         let mut connections = FuturesUnordered::new();
         loop {
@@ -90,7 +89,7 @@ impl Publisher {
             };
             if let Ok((stream, _)) = accepted {
                 connections.push(async move {
-                    // An error ends this connection only. The subscriber can connect again.
+                    // An error ends only this connection, and the subscriber can connect again.
                     let _ = match socket {
                         SocketType::Pub => self.publish_to(stream).await,
                         _ => self.replay_to(stream).await,
@@ -150,8 +149,8 @@ impl Publisher {
         }
     }
 
-    /// Sends all messages from `number` on. `parts`: the parts of each message that precede its number.
-    /// Returns the number of the next message.
+    /// Sends all messages from `number` on. `parts`: the parts of each message before its number. Returns the
+    /// number of the next message.
     async fn send_from(
         &self,
         mut number: u64,
@@ -173,7 +172,7 @@ impl Publisher {
     }
 
     /// Returns up to [`MESSAGES_PER_WRITE`] stored messages from `number` on, and the number of the first
-    /// returned message. That number is greater than `number` if the buffer has dropped messages.
+    /// returned message. It is greater than `number` if the buffer has dropped messages.
     fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
         let buffer = lock(&self.buffer);
         let first = number.clamp(buffer.first, buffer.end());

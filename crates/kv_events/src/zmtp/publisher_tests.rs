@@ -36,7 +36,7 @@ impl Served {
         self.publisher.publish(payload.into());
     }
 
-    /// Replaces the publisher by a new process on the same ports, whose messages have numbers from 0 on.
+    /// Replaces the publisher by a new process on the same ports. The message numbers begin again at 0.
     pub(in crate::zmtp) async fn restart(self) -> Self {
         self.serving.abort();
         let _ = self.serving.await;
@@ -123,7 +123,8 @@ async fn stored_messages_are_replayed_from_a_number() {
 async fn a_slow_subscriber_delays_no_message() {
     let served = Served::start().await;
     let mut slow = served.subscribe("").await;
-    // These messages exceed what the socket buffers and the buffer of the publisher can hold together.
+    // The messages exceed the buffers of the sockets and of the publisher together, so the subscriber must lose
+    // some.
     let payload = vec![7; 1 << 20];
     for _ in 0..64 {
         served.publisher.publish(payload.clone());

@@ -1,6 +1,6 @@
 //! Receives the events of one publisher until the future is dropped. The subscriber connects, subscribes and
-//! asks for replays, and connects again after each failure. A subscriber that is too slow misses messages,
-//! notices the gap in their numbers and asks for a replay. The publisher never waits for it.
+//! asks for replays. After a failure, it connects again. A subscriber that is too slow misses messages,
+//! recognizes the gap by their numbers and asks for a replay. The publisher never waits for subscribers.
 
 use super::connection::{Connection, ConnectionError, ZmqEndpoint};
 use super::frame::ProtocolError;
@@ -15,15 +15,14 @@ use tokenweir_protocol::clock;
 use tokio::time::{sleep, sleep_until, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Applies the events of one publisher, which the [`Subscriber`] passes on.
+/// Receives the events of one publisher from a [`Subscriber`].
 pub trait EventSink {
     /// Forgets all blocks of the engine.
     fn clear(&mut self);
-    /// Applies a batch of events. Returns whether the batch has an event that cleared the cache of
-    /// the engine.
+    /// Applies a batch of events. Returns whether an event of the batch cleared the cache of the engine.
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
-    /// Called after each message and each failure with the state of the stream, which says how far
-    /// the known contents of the cache can be trusted.
+    /// Called after each message and each failure. The state of the stream says whether the known contents of
+    /// the cache can be trusted.
     fn on_state(&mut self, state: StreamState);
     /// Called when a connection fails. The subscriber then connects again.
     fn on_error(&mut self, error: &ConnectionError);
@@ -32,7 +31,7 @@ pub trait EventSink {
 /// Why a batch of KV events cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// The payload is no batch of events.
+    /// The payload is not a batch of events.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The engine announced more blocks than `kv_events.max_blocks`.
@@ -54,10 +53,10 @@ pub struct Subscriber<S> {
 struct Connections {
     live: Connection,
     replay: Option<Connection>,
-    /// Whether the publisher answers pings: libzmq since 4.2.
+    /// Whether the publisher answers pings, as libzmq does since 4.2.
     answers_pings: bool,
-    /// While a ping or a replay request is unanswered: the time by which the answer must arrive. Otherwise:
-    /// the time at which the subscriber pings the publisher, if no message arrives before.
+    /// The deadline for the answer to a ping or a replay request. If no answer is due, the time of the next
+    /// ping, which an earlier message postpones.
     deadline: Instant,
     /// Time without a message after which the subscriber pings the publisher and asks for a replay of lost
     /// messages.
@@ -79,8 +78,8 @@ const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration:
 /// Time without a message after which the subscriber pings the publisher and requests a replay of
 /// messages that may have been lost.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// The value of [`IDLE_TIME`] right after the connection. libzmq applies a subscription some milliseconds
-/// after its arrival, so the first messages can be lost. An early replay brings these messages.
+/// The idle time right after the connection, in place of [`IDLE_TIME`]. libzmq applies a subscription some
+/// milliseconds after its arrival, so the first messages can be lost. An early replay brings them.
 const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of the answer to the first ping.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -90,8 +89,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
-    /// Creates a subscriber to the messages whose topic begins with `topic`. `replay_endpoint`:
-    /// where the publisher replays messages. `None`: it replays none.
+    /// Creates a subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: the address of
+    /// the replay socket. `None`: the publisher has no replay socket.
     pub fn new(
         endpoint: ZmqEndpoint,
         replay_endpoint: Option<ZmqEndpoint>,
@@ -146,8 +145,8 @@ impl<S: EventSink> Subscriber<S> {
                     )
                 }
                 Received::Replayed(parts) => {
-                    // The replays of vLLM up to 0.22 have no topic part, so the code takes the number and the
-                    // payload from the end of the list of parts.
+                    // The replays of vLLM up to 0.22 have no topic part, so the number and the payload are
+                    // taken from the end of the parts.
                     let [delimiter, .., number, payload] = &parts[..] else {
                         return Err(ProtocolError::Frame.into());
                     };
@@ -183,8 +182,8 @@ impl<S: EventSink> Subscriber<S> {
         }
         let mut answers_pings = false;
         if replay.is_some() {
-            // A publisher handles the subscription before the ping. So once the pong has arrived, the live
-            // connection misses no message, and a replay has all messages that were published earlier.
+            // A publisher handles the subscription before the ping. So after the pong, the live connection
+            // misses no message, and a replay has all earlier messages.
             live.ping().await?;
             let pong = async {
                 while live.receive().await?.is_some() {}
@@ -271,8 +270,8 @@ impl Connections {
         }
     }
 
-    /// Handles the deadline. If an answer is missing, the publisher is unresponsive. Otherwise the
-    /// stream was idle, and the subscriber sends a ping.
+    /// Handles the deadline. If an answer was due, the publisher is unresponsive. If none was due, the stream
+    /// is idle, and the subscriber sends a ping.
     async fn on_deadline(&mut self) -> Result<(), ConnectionError> {
         if self.awaits_pong || self.awaits_replay {
             return Err(ConnectionError::Unresponsive);

@@ -72,8 +72,7 @@ async fn shake(stream: &mut TcpStream, socket: &str) {
     stream.read_exact(&mut [0; 64]).await.unwrap();
 }
 
-/// Starts a replay socket as in vLLM up to 0.22, which replays the messages `a` and `b` without
-/// their topic.
+/// Starts a replay socket as in vLLM up to 0.22. It replays the messages `a` and `b` without a topic part.
 async fn replay_without_topic() -> ZmqEndpoint {
     let listener = listener().await;
     let replay = endpoint(&listener);
@@ -96,7 +95,7 @@ async fn replay_without_topic() -> ZmqEndpoint {
     replay
 }
 
-/// A subscriber that runs, with the calls that it made to its event sink.
+/// A running subscriber, and the calls that it made to its event sink.
 struct Subscription {
     calls: mpsc::UnboundedReceiver<SinkCall>,
 }

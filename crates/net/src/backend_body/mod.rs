@@ -15,23 +15,25 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming, ResponseHead};
 use tokio::time::{Sleep, sleep};
 
+/// The response of a backend. Boxed, because each layer between its connection and the client moves it.
+pub type BackendResponse = Box<Response<BackendBody>>;
+
 /// The body of a backend's response. It reads from its connection. At the end of the body it
 /// returns the connection to the idle pool. Dropping the body before its end closes the connection.
 pub struct BackendBody {
     decoder: http1::BodyDecoder,
     /// Body bytes that were read together with the response head and are not yet decoded.
     prefetched: Bytes,
-    /// The part of the request that is not yet written. `None`: the whole request was written
-    /// before the response head arrived, or has been written since.
+    /// The part of the request that is not yet written. `None`: the whole request is written.
     unsent_request: Option<Box<UnsentRequest>>,
     /// The connection to the backend. `None`: the body has ended, or reading failed.
     connection: Option<Box<Connection>>,
     /// Whether the connection may carry another request after this response.
     is_reusable: bool,
     idle_pool: IdlePool,
-    /// Time without a part of the body after which reading fails. `None`: there is no limit.
+    /// Longest time without a part of the body. After it, reading fails. `None`: there is no limit.
     pub(crate) max_silence: Option<Duration>,
-    /// The timer that ends `max_silence` after the last part. `None`: the body does not wait for a part.
+    /// The timer that ends `max_silence` after the last part. `None`: no read is waiting for a part.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
@@ -43,12 +45,12 @@ impl Connection {
         request: Request<Bytes>,
         stream: Option<RequestStream>,
         idle: &IdlePool,
-    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
+    ) -> impl Future<Output = Result<BackendResponse, SendError>> {
         let (parts, body) = request.into_parts();
         let framing = RequestFraming::Length(body.len() as u64);
         let framing = stream.as_ref().map_or(framing, |stream| stream.framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
-        // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
+        // The bytes of a WebSocket client are sent only after the backend has accepted the upgrade.
         let (stream, upgraded) = if is_upgrade {
             (None, stream)
         } else {
@@ -58,7 +60,8 @@ impl Connection {
         let unsent = UnsentRequest::new(head, body, stream);
         let mut sending = Sending {
             unsent,
-            // The future has only the parts of the request that are needed after the head is encoded.
+            // The future holds only the parts of the request that are needed after the head is encoded, to take
+            // less memory.
             method: parts.method,
             is_upgrade,
             is_writing: true,
@@ -94,7 +97,7 @@ impl Connection {
             if body.decoder.is_complete() {
                 body.finish();
             }
-            Ok(response.map(|()| body))
+            Ok(Box::new(response.map(|()| body)))
         }
     }
 }
@@ -129,8 +132,8 @@ impl Sending {
                 Poll::Ready(Err(error @ ConnectionError::RequestBody(_))) => {
                     return Poll::Ready(Err(error));
                 }
-                // A backend that responds before it has read the whole request may close the
-                // connection for writing. The response head can still be read.
+                // A backend that responds before it has read the whole request may close its reading side, so
+                // that the write fails. The response head can still be read.
                 Poll::Ready(Err(_)) => self.is_writing = false,
             }
         }
@@ -142,8 +145,8 @@ impl Sending {
         match error {
             ConnectionError::Malformed(error) => SendError::InvalidResponse(error.to_string()),
             ConnectionError::RequestBody(error) => SendError::RequestBody(error),
-            // The backend may have closed the idle connection before the request arrived. How
-            // late the gateway sees this depends on the network, so no time limit decides.
+            // The backend may have closed the idle connection before the request arrived. The delay until the
+            // gateway sees the close depends on the network, so no time limit distinguishes this case.
             _ if connection.served_requests > 0 && self.received.is_empty() => {
                 SendError::StaleConnection {
                     was_request_written: self.is_written,
@@ -156,7 +159,7 @@ impl Sending {
 
 impl BackendBody {
     /// Ready with [`ConnectionError::Silent`] when no part of the body has come for `max_silence`. Pending
-    /// while a part of the request is not written yet: then the backend may wait for the client.
+    /// while the request is not completely written, because the backend may then wait for the client.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         if self.unsent_request.is_some() {
             return Poll::Pending;
@@ -173,8 +176,7 @@ impl BackendBody {
             .map(|()| ConnectionError::Silent(max_silence))
     }
 
-    /// Ends the body. Returns its connection to the idle pool if the connection is reusable, and
-    /// closes it otherwise.
+    /// Ends the body. A reusable connection returns to the idle pool, and any other connection is closed.
     fn finish(&mut self) {
         let is_reusable =
             self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
@@ -200,8 +202,8 @@ impl BackendBody {
                 && let Poll::Ready(Ok(()) | Err(ConnectionError::RequestBody(_))) =
                     connection.poll_write_request(cx, unsent)
             {
-                // An error of the client's body is ignored here: the server that reads that body ends the
-                // response.
+                // The server that reads the client's body handles its error and ends the response, so the error
+                // is ignored here.
                 self.is_reusable &= unsent.is_written();
                 self.unsent_request = None;
             }
@@ -219,8 +221,7 @@ impl BackendBody {
                 decode(&prefetched);
             }
             let (count, consumed) = decoded;
-            // A connection with bytes after the end of the response is not reusable, because these
-            // bytes belong to no request.
+            // Bytes after the end of the response belong to no request, so the connection is not reusable.
             self.is_reusable &= consumed? == count;
             if !data.is_empty() {
                 break;
@@ -232,8 +233,8 @@ impl BackendBody {
         Poll::Ready(Ok(Some(data.freeze()).filter(|data| !data.is_empty())))
     }
 
-    /// Handles a close of the connection by the backend. The close is the end of a body without a stated
-    /// length, and an error within any other body.
+    /// Handles a close of the connection by the backend. The close ends a body without a stated length. Within
+    /// any other body, it is an error.
     fn on_connection_closed(&mut self) -> Result<Option<Bytes>, ConnectionError> {
         self.connection = None;
         match self.decoder {

@@ -1,4 +1,4 @@
-//! Tests of a close of the connection before the response, and of a body that does not come.
+//! Tests of a backend that closes the connection before its response, and of a body that does not arrive.
 
 use super::*;
 use crate::idle_pool::tests::connection_and_peer;
@@ -17,10 +17,10 @@ async fn a_close_before_the_response_is_stale() {
     for (served_requests, length, delay, sent, expected) in [
         (1, 3, Duration::ZERO, &b""[..], Some(true)),
         (1, 3, second, b"", Some(true)),
-        // The backend closes before the request is written.
+        // The backend closes the connection before the request is written.
         (1, LONG, second, b"", Some(false)),
         (1, 3, Duration::ZERO, b"HTTP/1.1 2", None),
-        // No earlier request made the backend close the connection.
+        // A connection that has carried no earlier request cannot be stale.
         (0, 3, Duration::ZERO, b"", None),
     ] {
         let (mut connection, mut peer) = connection_and_peer().await;

@@ -1,4 +1,4 @@
-//! Posts bodies to one URL of an operator: a webhook, or a receiver of events.
+//! Posts bodies to one URL that the operator configured: a webhook, or a receiver of events.
 
 use super::{HttpClient, HttpClientTimeouts, SendError};
 use crate::idle_pool::IdlePool;
@@ -12,12 +12,12 @@ use std::fmt;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 
-/// The URL of a receiver, and its token. `Debug` shows only the host, because a path can be a secret.
+/// The URL and the token of a receiver. `Debug` shows only the host, because the path can be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Receiver {
-    /// Scheme, host and port.
+    /// Scheme, host and port of the URL.
     pub address: BackendAddress,
-    /// Path and query.
+    /// Path and query of the URL.
     pub path: PathAndQuery,
     /// The value of the `Authorization` header. `None`: the header is not sent.
     pub authorization: Option<HeaderValue>,
@@ -30,7 +30,6 @@ pub struct ReceiverClient {
     idle: IdlePool,
 }
 
-/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a response body, in bytes. The body is read only so that the connection can be
 /// reused.
@@ -59,7 +58,8 @@ impl ReceiverClient {
         &self.receiver
     }
 
-    /// Posts a body. The error states why the server did not accept it, without the path of the URL.
+    /// Posts a body. The error states why the server did not accept the body, and does not contain the path of
+    /// the URL.
     pub async fn post(&self, content_type: &'static str, body: Bytes) -> Result<(), String> {
         let posted = tokio::time::timeout(TIMEOUT, self.send(content_type, body)).await;
         let late = format!("its response was not complete within {TIMEOUT:?}");

@@ -15,13 +15,13 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Accepts TLS connections. Clones share the certificate, which is reloaded when its files change.
+/// Accepts TLS connections. Clones share the certificate. The certificate is reloaded when its files change.
 #[derive(Clone)]
 pub struct Acceptor(pub(super) Arc<FileBacked<ServerConfig>>);
 
 impl Acceptor {
-    /// Creates the acceptor of the client listener from the files of the configuration. `None`: no
-    /// certificate or no key is configured, so the listener has no TLS.
+    /// Creates the acceptor of the client listener from the files of the configuration. `None`: no certificate
+    /// or no key is configured, so the listener does not use TLS.
     pub fn for_client_listener(settings: &TlsServerSettings) -> Result<Option<Self>, TlsError> {
         Self::new(settings, settings.client_ca.clone())
     }

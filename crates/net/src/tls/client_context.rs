@@ -14,8 +14,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// connections.
 pub struct TlsClientContext {
     alpn: Alpn,
-    /// The configuration that is built from files. If no file is configured, the field is empty until the
-    /// first connection, because loading the authorities of this machine is slow.
+    /// The configuration that is built from files. Without configured files, it stays empty until the first
+    /// connection, because loading the authorities of this machine is slow.
     config: OnceLock<Arc<FileBacked<ClientConfig>>>,
     /// The name that the server certificate must have. `None`: the host of the URL.
     pub(super) server_name: Option<ServerName<'static>>,
@@ -41,7 +41,7 @@ impl TlsClientContext {
             ..Self::with_native_roots(alpn)
         };
         if settings.ca.is_some() || settings.client_cert.is_some() {
-            // The field of a new context is empty, so `set` cannot fail.
+            // `set` fails only for a field that is not empty, and the context is new.
             let _ = context
                 .config
                 .set(Arc::new(load_client_config(settings, alpn)?));
@@ -62,8 +62,8 @@ impl TlsClientContext {
         Ok(self.config.get_or_init(|| loaded).get())
     }
 
-    /// The TLS configuration of this context, which is reloaded when its files change. `None`: the
-    /// configuration is not loaded yet.
+    /// The TLS configuration of this context, which is reloaded when its files change. `None`: it is not loaded
+    /// yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
         self.config
             .get()
@@ -89,8 +89,9 @@ fn load_client_config(
     FileBacked::new(files, move |files| build_client_config(files, has_ca, alpn))
 }
 
-/// Builds the rustls configuration from PEM files. With `has_ca`, the first file has the certificate
-/// authorities; otherwise those of the machine are trusted. A client certificate and its key can follow.
+/// Builds the rustls configuration from PEM files. With `has_ca`, the first file contains the trusted
+/// certificate authorities. Without it, the authorities of this machine are trusted. A client certificate and
+/// its key can follow.
 fn build_client_config(
     files: &[PemFile],
     has_ca: bool,

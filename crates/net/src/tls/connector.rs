@@ -35,14 +35,14 @@ pub struct Connector {
     tcp: HttpConnector,
     /// The TLS contexts of the connections that this connector opens.
     pub(crate) outbound: Arc<OutboundTls>,
-    /// Timeout for the TCP connection, and again for the TLS handshake.
+    /// Timeout for the TCP connection. The TLS handshake gets this time in addition.
     timeout: Duration,
-    /// Opens the connections of a simulation, without sockets. `None`: connections have sockets.
+    /// Opens the connections of a simulation, which have no sockets. `None`: connections have sockets.
     #[cfg(feature = "testing")]
     pub(crate) dial: Option<Dial>,
 }
 
-/// Opens a connection of a simulation.
+/// A function that opens a connection of a simulation.
 #[cfg(feature = "testing")]
 pub type Dial = Arc<
     dyn Fn(&Uri) -> futures_util::future::BoxFuture<'static, io::Result<Box<dyn SimulatedStream>>>
@@ -71,8 +71,6 @@ pub enum ConnectError {
     Timeout(Duration),
 }
 
-// === impl OutboundTls ===
-
 impl OutboundTls {
     /// Creates the TLS contexts, with `default_context` for all hosts.
     pub fn new(default_context: TlsClientContext) -> Arc<Self> {
@@ -87,8 +85,8 @@ impl OutboundTls {
         Self::new(TlsClientContext::with_native_roots(alpn))
     }
 
-    /// Replaces the contexts of individual hosts. The strings are the host and port of the URLs.
-    /// Open connections keep their context.
+    /// Replaces the contexts of individual hosts, which are given as host and port of their URLs. Open
+    /// connections keep their context.
     pub fn set_host_contexts(
         &self,
         contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
@@ -126,11 +124,9 @@ impl std::fmt::Debug for OutboundTls {
     }
 }
 
-// === impl Connector ===
-
 impl Connector {
-    /// Creates a connector. `timeout` bounds the TCP connection, and again the TLS handshake.
-    /// Connections have `TCP_NODELAY` and TCP keep-alive.
+    /// Creates a connector. `timeout` limits the TCP connection, and in addition the TLS handshake. Connections
+    /// have `TCP_NODELAY` and TCP keep-alive.
     pub fn new(outbound: Arc<OutboundTls>, timeout: Duration) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);

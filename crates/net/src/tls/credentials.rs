@@ -1,6 +1,6 @@
-//! Reloads the certificates, keys and certificate authorities of the gateway when their files
-//! change. The files are checked on request and at an interval. The interval is necessary because
-//! tools that renew certificates only write files.
+//! Reloads the certificates, keys and certificate authorities of the gateway when their files change. The files
+//! are checked on request and at an interval. The interval is necessary because tools that renew certificates
+//! do not notify the gateway.
 
 use super::acceptor::Acceptor;
 use super::connector::OutboundTls;
@@ -27,13 +27,13 @@ named_enum! {
     }
 }
 
-/// All certificates, keys and authorities of the gateway that are reloaded. The references are
-/// weak: dropped acceptors and outbound contexts are removed.
+/// All certificates, keys and authorities of the gateway that are reloaded. The references are weak, so that
+/// dropped acceptors and outbound contexts leave the list.
 #[derive(Default)]
 pub struct Credentials {
     acceptors: Mutex<Vec<Weak<dyn Reloadable>>>,
     outbounds: Mutex<Vec<(TlsPeer, Weak<OutboundTls>)>>,
-    /// The counts of reloads. The expiry times are not set.
+    /// The counts of reloads. The expiry times in this value are unused.
     counts: Mutex<CertificateCounts>,
 }
 
@@ -92,8 +92,8 @@ impl Credentials {
         }
     }
 
-    /// Reloads changed certificate files at once and then every 10 s. The future never ends, and
-    /// catches and counts panics of reloads.
+    /// Reloads changed certificate files now and then every 10 s. The future never ends. It catches and counts
+    /// panics of reloads.
     pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,8 +136,8 @@ impl Credentials {
         }
     }
 
-    /// All registered values that were not dropped, with the peers of their connections. Removes
-    /// the dropped values.
+    /// All registered values that still exist, with the peers of their connections. Removes the entries of
+    /// dropped values.
     fn reloadables(&self) -> Vec<(TlsPeer, Arc<dyn Reloadable>)> {
         let mut acceptors = lock(&self.acceptors);
         acceptors.retain(|acceptor| acceptor.strong_count() > 0);

@@ -5,15 +5,15 @@ use std::time::SystemTime;
 const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// DER tag of the version field, which X.509 certificates of version 1 lack.
+/// DER tag of the version field. X.509 certificates of version 1 do not have this field.
 const VERSION: u8 = 0xa0;
 
-/// The end of the validity of a certificate. `None`: the bytes are no certificate.
+/// The end of the validity of a certificate. `None`: the bytes are not a certificate.
 pub(super) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
     let mut certificate = sequence(&mut { certificate })?;
     let mut signed = sequence(&mut certificate)?;
     let (first, _) = element(&mut signed)?;
-    // The serial number, the algorithm of the signature, and the issuer.
+    // Skips the serial number (after the version, if there is one), the signature algorithm and the issuer.
     for _ in 0..if first == VERSION { 3 } else { 2 } {
         element(&mut signed)?;
     }
@@ -49,10 +49,11 @@ fn element<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((*tag, content))
 }
 
-/// Parses `YYMMDDhhmmssZ` (UTC time) or `YYYYMMDDhhmmssZ` (generalized time). `None`: another form.
+/// Parses `YYMMDDhhmmssZ` (UTC time) or `YYYYMMDDhhmmssZ` (generalized time). `None`: the text has another
+/// form.
 fn time(form: u8, digits: &str) -> Option<SystemTime> {
     let digits = match form {
-        // Two digits mean the years from 1950 to 2049.
+        // A year of two digits lies between 1950 and 2049.
         UTC_TIME if digits >= "5" => format!("19{digits}"),
         UTC_TIME => format!("20{digits}"),
         GENERALIZED_TIME => digits.to_owned(),
@@ -80,7 +81,7 @@ mod tests {
         [&[tag], &length[..], content].concat()
     }
 
-    /// The DER encoding of a certificate up to its validity. Later fields are missing.
+    /// The DER encoding of a certificate from its beginning to its validity.
     fn certificate(version: &[u8], form: u8, not_after: &str) -> Vec<u8> {
         let begin = encode(UTC_TIME, b"200101000000Z");
         let validity = encode(

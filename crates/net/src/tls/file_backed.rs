@@ -1,8 +1,8 @@
 //! A value that is built from files and rebuilt when the files change.
 //!
-//! Each new connection uses the current value, and open connections keep the value with which they
-//! were opened. If changed files are invalid, the previous value stays in use: a gateway with an
-//! old certificate can serve, and a gateway without a certificate cannot.
+//! A new connection uses the current value, and an open connection keeps the value with which it was opened. If
+//! changed files are invalid, the previous value stays in use: a gateway with an old certificate can serve, and
+//! a gateway without a certificate cannot.
 
 use super::error::TlsError;
 use super::pem::PemFile;
@@ -32,16 +32,14 @@ pub(super) struct BuiltConfig<T> {
 
 /// A value that can be reloaded from its files.
 pub(super) trait Reloadable: Send + Sync {
-    /// Rebuilds the value if its files have changed. `None`: the files have not changed, or another call
-    /// reloads them now. On an error the previous value stays in use.
+    /// Rebuilds the value if its files have changed. `None`: the files have not changed, or another call is
+    /// reloading them. After an error, the previous value stays in use.
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>>;
     /// The earliest expiry of the certificate chain. `None`: the value has no certificate.
     fn expires_at(&self) -> Option<SystemTime>;
     /// The paths of the files as text for logs.
     fn describe_files(&self) -> String;
 }
-
-// === impl FileBacked ===
 
 impl<T> FileBacked<T> {
     /// Builds the first value from the files. `build` gets their contents in the order of `files`.
@@ -60,7 +58,6 @@ impl<T> FileBacked<T> {
         })
     }
 
-    /// The current value.
     pub(super) fn get(&self) -> Arc<T> {
         self.current.load().value.clone()
     }
@@ -68,7 +65,7 @@ impl<T> FileBacked<T> {
 
 impl<T: Send + Sync> Reloadable for FileBacked<T> {
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>> {
-        // If another call still reads the files, it holds the lock, and this call changes nothing.
+        // If another call is reading the files, it holds the lock, and this call does nothing.
         let mut watcher = match self.watcher.try_lock() {
             Ok(watcher) => watcher,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -20,8 +20,8 @@ pub(super) struct PemFile {
 const MAX_PEM_FILE_BYTES: u64 = 1 << 20;
 
 impl PemFile {
-    /// Reads a file. Fails if the file is larger than [`MAX_PEM_FILE_BYTES`], because certificates
-    /// beyond the limit would be ignored.
+    /// Reads a file. Fails if the file is larger than [`MAX_PEM_FILE_BYTES`], because a partial read would
+    /// ignore certificates.
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
         let mut bytes = Vec::new();
         let limit = MAX_PEM_FILE_BYTES + 1;
@@ -43,12 +43,11 @@ impl PemFile {
         }
     }
 
-    /// Path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// The certificates of the file. Fails if the file has no certificate, or an invalid one.
+    /// The certificates of the file. Fails if the file contains no certificate or an invalid one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         let certificates = certificates
@@ -57,7 +56,7 @@ impl PemFile {
         certificates.ok_or_else(|| self.missing("certificate"))
     }
 
-    /// The first private key of the file. Fails if the file has none.
+    /// The first private key of the file. Fails if the file contains no private key.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|_| self.missing("private key"))
     }
@@ -84,8 +83,8 @@ impl PemFile {
     }
 }
 
-/// The earliest expiry of the certificates of a chain. Certificates that cannot be parsed are
-/// skipped. `None`: no certificate could be parsed.
+/// The earliest expiry of the certificates of a chain. Certificates that cannot be parsed do not count. `None`:
+/// no certificate could be parsed.
 pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     chain
         .iter()

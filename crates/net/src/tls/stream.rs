@@ -20,7 +20,7 @@ pub enum MaybeTlsStream {
     Simulated(Box<dyn SimulatedStream>),
 }
 
-/// A connection of a simulation.
+/// A connection of a simulation, which has no socket.
 #[cfg(feature = "testing")]
 pub trait SimulatedStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
@@ -51,8 +51,7 @@ macro_rules! either {
     };
 }
 
-/// Reports no connection properties to hyper-util, because the creator of the connection selects
-/// the HTTP version.
+/// The code that creates a connection selects the HTTP version, so hyper-util gets no connection properties.
 impl Connection for MaybeTlsStream {
     fn connected(&self) -> Connected {
         Connected::new()

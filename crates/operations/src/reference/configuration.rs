@@ -12,7 +12,8 @@ const PAGE_HEADER: &str = "\
 # Configuration
 
 This page lists every key of the configuration file, with its type and its default in parentheses. Unknown keys are rejected.
-[config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete file with longer comments.
+[config/tokenweir.yaml](../../config/tokenweir.yaml) has longer comments; for an option in a folder of its own they
+are in `extras/NAME/tokenweir.yaml`. The Debian package installs all in one file.
 
 - A *duration* is a number with a unit: `250ms`, `2s`, `10m`, `1h 30m`.
 - A *size* is a number of bytes, or a number with a unit: `65536`, `64KiB`, `4MB`.
@@ -26,7 +27,7 @@ struct ConfigurationKey {
     path: String,
     /// The type of the value, in words.
     kind: String,
-    /// The default value, or a note that the key is required. Empty: the default is null.
+    /// The default value, or the note that the key is required. Empty: the default is null.
     default: String,
     /// The description of the key.
     meaning: String,
@@ -63,8 +64,8 @@ pub(crate) fn print(schema: &Schema) -> String {
 }
 
 /// Writes the keys as a Markdown list, because in a table the long names would leave little width for the
-/// descriptions. A list of allowed values is printed only at the first key that has it; later keys with the
-/// same list name that key. `printed_choices`: the key of each list that is already printed.
+/// descriptions. A list of allowed values is printed only at the first key that has it; later keys refer to
+/// that key. `printed_choices`: the first key of each printed list.
 fn write_list(
     page: &mut String,
     keys: Vec<ConfigurationKey>,
@@ -96,8 +97,8 @@ fn write_list(
 }
 
 /// Collects the keys of a mapping, or of each item of a list of mappings, including nested keys. `path`: the
-/// path of the mapping or list. If a nested mapping has the same keys as one of `sections`, the text refers
-/// to that section instead.
+/// path of the mapping or list. A nested mapping with the keys of one of `sections` gets a reference to that
+/// section instead.
 fn collect_nested_keys(
     path: &str,
     section: &Value,
@@ -147,7 +148,7 @@ fn is_optional(schema: &Value) -> bool {
             .any(|kind| kind == "null")
 }
 
-/// The schema of a value without the possibility of null.
+/// The schema of a value without the alternative null.
 fn non_null_schema(schema: &Value) -> &Value {
     match schema_list(schema, "anyOf") {
         [value_schema, null] if is_null(null) => value_schema,
@@ -171,8 +172,6 @@ fn schema_list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
 fn schema_text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema.get(key).and_then(Value::as_str).unwrap_or_default()
 }
-
-// === impl ConfigurationKey ===
 
 impl ConfigurationKey {
     fn read(path: String, schema: &Value) -> Self {

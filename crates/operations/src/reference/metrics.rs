@@ -30,8 +30,8 @@ These are the values of each label.
 
 ";
 
-/// Labels whose values another page defines. Each entry: a metric that has the label, the name of the label,
-/// and the link to the page.
+/// Labels whose values are defined on another page. Each entry has a metric with the label, the name of the
+/// label, and the link to the page.
 const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
     (
         "tokenweir_requests_total",
@@ -152,7 +152,7 @@ fn names_of(metrics: &MetricCatalogue, condition: impl Fn(&&MetricDescription) -
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// A set of values of a label, and the metrics whose label has this set.
+/// One set of values of a label, and the metrics whose label has this set.
 struct LabelValues {
     /// A description of the values, in Markdown.
     values: String,

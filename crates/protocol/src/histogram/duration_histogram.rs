@@ -1,5 +1,5 @@
-//! Counts of durations in buckets whose width grows with the duration. From nanoseconds to two hours, the
-//! relative error of every quantile has the same bound.
+//! Counts of durations in buckets whose width grows with the duration. One bound limits the relative error of
+//! every quantile from nanoseconds to two hours.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct DurationHistogram<const BITS: u32> {
 const MAX_NANOSECONDS: u64 = (1 << 43) - 1;
 
 impl<const BITS: u32> DurationHistogram<BITS> {
-    /// Adds a duration.
+    /// Records a duration.
     pub fn record(&mut self, value: Duration) {
         let seconds = value.as_secs_f64();
         self.add(Self::bucket_index(value), 1, seconds, seconds);
@@ -69,7 +69,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         (self.count, self.sum, self.max) = (0, 0.0, 0.0);
     }
 
-    /// Number of durations.
+    /// Number of recorded durations.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -131,9 +131,8 @@ impl<const BITS: u32> DurationHistogram<BITS> {
     }
 }
 
-/// Rank of the `q` quantile among `count` values in ascending order. The lowest value has rank 1.
-/// At least a share `q` of the values is at or below the value with this rank. `None` without
-/// values.
+/// Rank of the `q` quantile among `count` values in ascending order. The lowest value has rank 1. At least a
+/// share `q` of the values is less than or equal to the value with this rank. `None`: `count` is 0.
 pub(super) fn nearest_rank(count: u64, q: f64) -> Option<u64> {
     (count > 0).then(|| ((q * count as f64).ceil() as u64).clamp(1, count))
 }

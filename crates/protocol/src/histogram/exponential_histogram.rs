@@ -1,11 +1,11 @@
-//! Counts of values in exponential buckets, as native histograms of Prometheus and exponential
-//! histograms of OpenTelemetry have them.
+//! Counts of values in exponential buckets, as native histograms of Prometheus and exponential histograms of
+//! OpenTelemetry have them.
 //!
-//! A bucket with the index `i` at the scale `s` has the values above `2^(i/2^s)`, up to
-//! `2^((i+1)/2^s)`. The scale begins at [`INITIAL_SCALE`]. Whenever the values would need more than
-//! [`MAX_EXPONENTIAL_BUCKETS`] buckets, the scale decreases by one: each bucket merges with its neighbour.
+//! The bucket with index `i` at scale `s` has the values above `2^(i/2^s)`, up to `2^((i+1)/2^s)`. The first
+//! scale is [`INITIAL_SCALE`]. When the values would need more than [`MAX_EXPONENTIAL_BUCKETS`] buckets, the
+//! scale decreases by one: pairs of neighbouring buckets merge.
 
-/// A histogram with exponential buckets.
+/// A histogram whose buckets are powers of a base, which its scale determines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExponentialHistogram {
     scale: i32,
@@ -22,7 +22,7 @@ const INITIAL_SCALE: i32 = 3;
 /// Largest number of buckets of a histogram. At the first scale, this number of buckets covers values that
 /// differ by a factor of a million.
 pub const MAX_EXPONENTIAL_BUCKETS: usize = 160;
-/// Values up to this limit, which is below a nanosecond, count as 0.
+/// Values up to this limit count as 0. The limit is about a nanosecond if the values are seconds.
 pub const ZERO_THRESHOLD: f64 = 1.0 / (1_u64 << 30) as f64;
 
 impl ExponentialHistogram {
@@ -49,10 +49,10 @@ impl ExponentialHistogram {
         while self.scale > other.scale {
             self.decrease_scale();
         }
-        // Each index of `other` is shifted to the scale of this histogram.
+        // The loop shifts each index of `other` to the scale of this histogram.
         for (index, count) in (other.offset..).zip(&other.counts) {
             if *count > 0 {
-                // Each call of `decrease_scale` changes the shifted index.
+                // Each call of `decrease_scale` lowers `self.scale`, so the shift is computed again.
                 while !self.make_room(index >> (other.scale - self.scale)) {
                     self.decrease_scale();
                 }
@@ -62,7 +62,7 @@ impl ExponentialHistogram {
         }
     }
 
-    /// The scale: each bucket ends at `2^(1/2^scale)` times its beginning. Prometheus calls it
+    /// The scale `s`: each bucket ends at `2^(1/2^s)` times its beginning. Prometheus calls this number the
     /// schema.
     pub fn scale(&self) -> i32 {
         self.scale
@@ -96,8 +96,8 @@ impl ExponentialHistogram {
         }
     }
 
-    /// Extends `counts` so that the bucket `index` is in it. Returns false if there would be too many
-    /// buckets.
+    /// Extends `counts` until the bucket `index` is part of it. Returns false if `counts` would then have too
+    /// many buckets.
     fn make_room(&mut self, index: i32) -> bool {
         if self.counts.is_empty() {
             self.offset = index;
@@ -118,7 +118,7 @@ impl ExponentialHistogram {
         (index - self.offset) as usize
     }
 
-    /// Merges each two neighbouring buckets.
+    /// Merges pairs of neighbouring buckets.
     fn decrease_scale(&mut self) {
         self.scale -= 1;
         let indexes = self.offset..;
@@ -200,7 +200,7 @@ mod tests {
             let count = buckets.iter().map(|(_, _, count)| count).sum::<u64>();
             prop_assert_eq!(count, values.len() as u64);
             for (begin, end, count) in buckets {
-                // Values close to a bound are not counted, because rounding can put them into either bucket.
+                // Values close to a bound are not checked, because rounding can put them into either bucket.
                 let at_least = values.iter().filter(|value| **value > begin * 1.000_001);
                 let inside = at_least.filter(|value| **value < end * 0.999_999).count() as u64;
                 prop_assert!(inside <= count, "{begin} to {end}: {inside} of {count}");

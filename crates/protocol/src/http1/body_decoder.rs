@@ -1,5 +1,5 @@
-//! Decoding of message bodies: extracts the body data from the received bytes, by the framing of
-//! the body.
+//! Decoding of message bodies: extracts the body data from the received bytes, according to the framing of the
+//! body.
 
 use super::fields::{Http1ParseError, parse_digits, to_header_map};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -11,7 +11,7 @@ use memchr::memchr;
 pub enum BodyDecoder {
     /// A body framed by its length, with the number of bytes that have not arrived yet.
     Length(u64),
-    /// A chunked body.
+    /// A body in chunks, each with its size in the first line.
     Chunked(ChunkedDecoder),
     /// A response body that ends when the backend closes the connection.
     UntilClose,
@@ -23,9 +23,10 @@ pub struct ChunkedDecoder {
     state: ChunkState,
     /// Whether to reject framing that other HTTP implementations may interpret differently.
     is_strict: bool,
-    /// The beginning of the line that is being read, or the trailer section as far as it arrived.
+    /// The part of the current line, or of the trailer section, that has arrived.
     line_buffer: Vec<u8>,
-    /// Trailers of a body that has ended. `None`: no trailers, or they were taken.
+    /// Trailers of a body that has ended. `None`: there were no trailers, or [`BodyDecoder::take_trailers`] has
+    /// returned them.
     trailers: Option<Box<HeaderMap>>,
 }
 
@@ -42,13 +43,10 @@ enum ChunkState {
     Complete,
 }
 
-/// Greatest length of the line with the size and the extensions of a chunk, and of a trailer
-/// section, in bytes.
+/// Greatest length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
 /// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
-
-// === impl BodyDecoder ===
 
 impl BodyDecoder {
     /// A body without bytes.
@@ -61,8 +59,8 @@ impl BodyDecoder {
         Self::Chunked(ChunkedDecoder::new(false))
     }
 
-    /// A chunked request body before its first chunk. A blank after a chunk size is an error,
-    /// because other HTTP implementations may interpret it differently.
+    /// A chunked request body before its first chunk. A blank after a chunk size is an error, because HTTP
+    /// implementations interpret it differently.
     pub const fn chunked_strict() -> Self {
         Self::Chunked(ChunkedDecoder::new(true))
     }
@@ -85,8 +83,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Appends the body data in `bytes` to `data`. Returns the number of `bytes` that belong to the
-    /// body. Later bytes belong to the next message.
+    /// Appends the body data in `bytes` to `data`. Returns how many of the `bytes` belong to the body. Later
+    /// bytes belong to the next message.
     pub fn decode(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<usize, Http1ParseError> {
         match self {
             Self::Length(remaining) => {
@@ -103,8 +101,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Removes the bytes that belong to the body from the beginning of `bytes`. Returns the body
-    /// data that the removed bytes contain. The data of a body framed by its length is not copied.
+    /// Removes the bytes that belong to the body from the beginning of `bytes`, and returns the body data in
+    /// them. The data of a body framed by its length is not copied.
     pub fn decode_bytes(&mut self, bytes: &mut Bytes) -> Result<Bytes, Http1ParseError> {
         if let Self::Length(remaining) = self {
             let count = (*remaining).min(bytes.len() as u64);
@@ -117,7 +115,7 @@ impl BodyDecoder {
         Ok(data.freeze())
     }
 
-    /// Whether trailers have arrived and were not taken by [`BodyDecoder::take_trailers`].
+    /// Whether trailers have arrived that [`BodyDecoder::take_trailers`] has not returned yet.
     pub fn has_trailers(&self) -> bool {
         matches!(
             self,
@@ -128,7 +126,8 @@ impl BodyDecoder {
         )
     }
 
-    /// Takes the trailers of a body that has ended. `None`: no trailers, or they were taken before.
+    /// Takes the trailers of a body that has ended. `None`: there were no trailers, or an earlier call has
+    /// returned them.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         let Self::Chunked(decoder) = self else {
             return None;
@@ -136,8 +135,6 @@ impl BodyDecoder {
         decoder.trailers.take().map(|trailers| *trailers)
     }
 }
-
-// === impl ChunkedDecoder ===
 
 impl ChunkedDecoder {
     const fn new(is_strict: bool) -> Self {
@@ -178,7 +175,7 @@ impl ChunkedDecoder {
         Ok(offset)
     }
 
-    /// Processes a complete line: its beginning is in `line_buffer`, its remainder is `line_end`.
+    /// Processes a complete line. `line_buffer` has its beginning, and `line_end` has the rest.
     fn on_line_end(&mut self, line_end: &[u8]) -> Result<(), Http1ParseError> {
         if self.state == ChunkState::Trailers {
             self.line_buffer.extend_from_slice(line_end);
@@ -244,6 +241,6 @@ fn parse_trailers(lines: &[u8]) -> Result<Option<Box<HeaderMap>>, Http1ParseErro
         return Err(Http1ParseError::InvalidChunks);
     };
     let map =
-        to_header_map(headers, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
+        to_header_map(headers, 0, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
     Ok(Some(map).filter(|map| !map.is_empty()).map(Box::new))
 }

@@ -1,4 +1,5 @@
-//! Decoding of a body with a `Content-Encoding`, piece by piece, so that a caller can limit its length.
+//! Decoding of a body with a `Content-Encoding` in small steps, so that the code that reads it can limit its
+//! length.
 
 use bytes::{Buf, Bytes};
 use flate2::bufread::{GzDecoder, ZlibDecoder};
@@ -19,8 +20,9 @@ pub enum ContentEncoding {
     Zstd,
 }
 
-/// Decodes one body. A body can have much that decodes to nothing, so a read does a bounded amount of work: it
-/// fails with [`ErrorKind::Interrupted`] if that gave no bytes, and the caller lets others run before the next read.
+/// Decodes one body. Many encoded bytes can decode to nothing, so each read does a bounded amount of work. A
+/// read that gave no bytes yet fails with [`ErrorKind::Interrupted`]: the code that reads yields to other tasks
+/// and reads again.
 pub enum ContentDecoder {
     /// A body in gzip.
     Gzip(GzipDecoder),
@@ -33,7 +35,7 @@ pub enum ContentDecoder {
 /// Decodes the members of a gzip file.
 pub struct GzipDecoder {
     member: GzDecoder<Portions>,
-    /// Number of the present member, from 1.
+    /// Number of the current member, counted from 1.
     number: usize,
 }
 
@@ -46,23 +48,24 @@ pub struct ZstdDecoder {
     max_blocks: usize,
 }
 
-/// An encoded body. After `PORTION_BYTES` it fails with [`ErrorKind::WouldBlock`] until the next portion is allowed.
+/// An encoded body that is read in portions. After `PORTION_BYTES`, a read fails with [`ErrorKind::WouldBlock`]
+/// until `allow` permits the next portion.
 #[derive(Default)]
 pub struct Portions {
     rest: Bytes,
-    /// Bytes that may still be read of this portion.
+    /// Bytes of this portion that may still be read.
     allowed: usize,
 }
 
-/// Bytes that one read decodes at most.
+/// Greatest number of encoded bytes that one read decodes.
 const PORTION_BYTES: usize = 4 << 10;
-/// Greatest number of members of a gzip file. Each takes 20 bytes and the time of a new decoder.
+/// Greatest number of members of a gzip file. An empty member has only 20 bytes, but needs a new decoder.
 const MAX_GZIP_MEMBERS: usize = 64;
-/// Number of blocks that a Zstandard frame of any length may have, and least mean length of further ones. Encoders
-/// fill blocks of up to 128 KiB.
+/// A Zstandard frame may have this number of blocks, and one more for each `LEAST_ZSTD_BLOCK_BYTES` of the
+/// body. Encoders fill blocks of up to 128 KiB.
 const FREE_ZSTD_BLOCKS: usize = 1_024;
 const LEAST_ZSTD_BLOCK_BYTES: usize = 64;
-/// Blocks that one read decodes at most.
+/// Greatest number of blocks that one read decodes.
 const BLOCKS_AT_ONCE: usize = 16;
 
 /// Greatest window that a decoder of HTTP content must support (RFC 9659).
@@ -72,8 +75,8 @@ impl ContentEncoding {
     /// The encodings that [`Self::of`] accepts, as the value of `Accept-Encoding`.
     pub const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip, deflate, zstd, identity");
 
-    /// The encoding of a body. `None`: the body is not encoded. Fails with the value of `Content-Encoding` for
-    /// an unknown encoding, and for several encodings.
+    /// The encoding of a body. `None`: the body is not encoded. The error is the value of `Content-Encoding`,
+    /// if it names an unknown encoding or several encodings.
     pub fn of(headers: &HeaderMap) -> Result<Option<Self>, String> {
         let mut found = None;
         let values = headers
@@ -103,7 +106,7 @@ impl ContentEncoding {
         }
     }
 
-    /// The name of the encoding.
+    /// The name of the encoding in `Content-Encoding`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -112,7 +115,7 @@ impl ContentEncoding {
         }
     }
 
-    /// A decoder of `body`. Fails if the beginning of the body is not that of this encoding.
+    /// A decoder of `body`. Fails if `body` does not begin as this encoding requires.
     pub fn decoder(self, body: Bytes) -> io::Result<ContentDecoder> {
         Ok(match self {
             Self::Gzip => ContentDecoder::Gzip(GzipDecoder {
@@ -126,7 +129,7 @@ impl ContentEncoding {
 }
 
 impl ContentDecoder {
-    /// Most decoded bytes that the decoder holds before it returns them.
+    /// Greatest number of decoded bytes that the decoder holds before it returns them.
     pub const fn window(&self) -> usize {
         match self {
             Self::Gzip(_) | Self::Deflate(_) => 32 << 10,
@@ -137,8 +140,8 @@ impl ContentDecoder {
 
 impl ZstdDecoder {
     fn new(body: Bytes) -> io::Result<Self> {
-        // After the magic number: the descriptor of the frame and, unless the frame is a single segment, that of
-        // the window (RFC 8878, 3.1.1.1).
+        // The frame descriptor follows the magic number of 4 bytes. The window descriptor comes next, unless
+        // the frame is a single segment (RFC 8878, 3.1.1.1).
         let frame_descriptor = body.get(4).copied().unwrap_or_default();
         let window_descriptor = body.get(5).copied().unwrap_or_default();
         let max_blocks = FREE_ZSTD_BLOCKS + body.len() / LEAST_ZSTD_BLOCK_BYTES;
@@ -184,7 +187,7 @@ impl Read for ZstdDecoder {
         }
         let stated = self.frame.get_checksum_from_data();
         let is_damaged = stated.is_some() && stated != self.frame.get_calculated_checksum();
-        // Further frames could be millions of empty ones.
+        // A body may have only one frame: millions of empty frames would cost time without data.
         if is_damaged || self.encoded.rest.has_remaining() {
             return Err(ErrorKind::InvalidData.into());
         }
@@ -237,7 +240,7 @@ impl Portions {
         }
     }
 
-    /// A body of one portion.
+    /// A body that may be read as one portion.
     fn all(body: Bytes) -> Self {
         Self {
             allowed: body.len(),
@@ -245,7 +248,6 @@ impl Portions {
         }
     }
 
-    /// Allows the next portion.
     fn allow(&mut self) {
         self.allowed = PORTION_BYTES;
     }
@@ -324,13 +326,14 @@ mod tests {
             };
             assert_eq!(decode(&encoded).unwrap(), text);
             assert!(decode(b"no archive").is_err());
-            // The zlib format does not show that its end is missing; the half body is then no JSON.
+            // The zlib decoder does not report a missing end. The JSON parser rejects the half body later.
             let half = decode(&encoded[..encoded.len() / 2]);
             assert!(half.is_err() || encoding == ContentEncoding::Deflate);
         }
     }
 
-    /// Decodes a body until its end or an error. Returns the number of reads, and whether it ended well.
+    /// Decodes a body until its end or an error. Returns the number of reads, and whether the decoding
+    /// succeeded.
     fn reads(encoding: ContentEncoding, encoded: Vec<u8>) -> (usize, bool) {
         let mut decoder = encoding.decoder(encoded.into()).unwrap();
         let mut piece = [0; 1_024];
@@ -354,12 +357,12 @@ mod tests {
         assert!(is_decoded);
         let (read, is_decoded) = reads(ContentEncoding::Gzip, member.repeat(100_000));
         assert!(read < 10 && !is_decoded, "{read}");
-        // A frame of empty blocks.
+        // A frame whose blocks are all empty.
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x50];
         frame.extend_from_slice(&[0, 0, 0].repeat(100_000));
         let (read, is_decoded) = reads(ContentEncoding::Zstd, frame);
         assert!(read > 100 && read < 1_000 && !is_decoded, "{read}");
-        // Stored blocks without content.
+        // Deflate blocks of the type `stored`, without content.
         let mut blocks = vec![0x78, 1];
         blocks.extend_from_slice(&[0, 0, 0, 0xff, 0xff].repeat(100_000));
         let (read, _) = reads(ContentEncoding::Deflate, blocks);

@@ -1,6 +1,6 @@
-//! Finds the head of a request in bytes that arrive in several reads. The work is linear in the
-//! number of bytes: empty lines before the head are dropped as they arrive, and the head is parsed
-//! only when it may be complete.
+//! Finds the head of a request in bytes that arrive in several reads. The work is linear in the number of
+//! bytes: empty lines before the head are dropped as they arrive, and the head is parsed only when it can be
+//! complete.
 
 use super::fields::Http1ParseError;
 use super::request_head::{HeadLimits, RequestHead, parse_request_head};
@@ -25,7 +25,7 @@ impl HeadScanner {
         &mut self,
         bytes: &mut Bytes,
         limits: HeadLimits,
-    ) -> Result<Option<RequestHead>, Http1ParseError> {
+    ) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
         self.drop_empty_lines(bytes);
         if bytes.is_empty() {
             let is_too_long = self.dropped_bytes > limits.max_bytes;
@@ -35,7 +35,7 @@ impl HeadScanner {
                 Ok(None)
             };
         }
-        // A bare line feed before the head would look like the end of a head.
+        // A line feed without CR before the head would look like the end of a head.
         if bytes[0] == b'\n' {
             return Err(Http1ParseError::InvalidHead);
         }
@@ -63,10 +63,9 @@ impl HeadScanner {
         }
     }
 
-    /// Whether to parse the head now, because parsing can give a new result. True in three cases:
-    /// the bytes are the first of a head, and can already be invalid; the new bytes complete an
-    /// empty line, which can be the end of the head; or the head exceeds its length limit and must
-    /// be rejected.
+    /// Whether to parse the head now. True in three cases. The bytes are the first bytes of a head, and can
+    /// already be invalid. The new bytes complete an empty line, which can be the end of the head. The head
+    /// exceeds its length limit and must be rejected.
     fn may_be_complete(&self, bytes: &Bytes, limits: HeadLimits) -> bool {
         let new_bytes = bytes.len().saturating_sub(self.searched_bytes);
         let has_new_information = self.searched_bytes == 0 || has_blank_line(bytes, new_bytes);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     impl ByteByByteConnection {
-        fn receive(&mut self, byte: u8) -> Result<Option<RequestHead>, Http1ParseError> {
+        fn receive(&mut self, byte: u8) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
             let mut bytes = BytesMut::from(&self.bytes[..]);
             bytes.extend_from_slice(&[byte]);
             self.bytes = bytes.freeze();

@@ -12,8 +12,8 @@ pub enum RequestFraming {
     Length(u64),
     /// The body is sent in chunks.
     Chunked,
-    /// The request asks for another protocol. The bytes of this protocol follow the response head until
-    /// the client or the backend closes the connection.
+    /// The request asks for another protocol. After the response head, the connection carries this protocol
+    /// until the client or the backend closes the connection.
     Upgrade,
 }
 
@@ -39,7 +39,7 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
         encode_header(name.as_str(), value.as_bytes(), &mut bytes);
     }
     match framing {
-        // GET and HEAD requests without a stated length have no body.
+        // A GET or HEAD request without a body needs no `content-length`.
         RequestFraming::Length(0) if matches!(head.method, Method::GET | Method::HEAD) => {}
         RequestFraming::Length(length) => {
             let mut digits = itoa::Buffer::new();

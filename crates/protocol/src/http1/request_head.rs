@@ -1,8 +1,8 @@
 //! Parsing of client request heads, with a strict interpretation of the body length.
 //!
-//! Only CRLF ends a line. The body length is stated by one `Content-Length` of digits only, or by
-//! one `Transfer-Encoding: chunked`. A head that could be interpreted in two ways is rejected,
-//! because such heads allow request smuggling.
+//! Only CRLF ends a line. One `Content-Length` of digits only, or one `Transfer-Encoding: chunked`, states the
+//! body length. The parser rejects a head that could be interpreted in two ways, because such heads allow
+//! request smuggling.
 
 use super::body_decoder::BodyDecoder;
 use super::fields::{Http1ParseError, is_keep_alive, parse_digits, to_header_map};
@@ -41,14 +41,14 @@ pub struct HeadLimits {
 
 /// Greatest length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// If [`HeadLimits::max_headers`] is at most this number, parsing needs no allocation.
+/// Parsing allocates nothing if [`HeadLimits::max_headers`] is at most this number.
 const MAX_INLINE_HEADERS: usize = 128;
 
-/// Parses the head of a request. `None`: the head is incomplete.
+/// Parses the head of a request. `None`: the head is incomplete. The head is boxed, because several layers move it.
 pub fn parse_request_head(
     bytes: &Bytes,
     limits: HeadLimits,
-) -> Result<Option<RequestHead>, Http1ParseError> {
+) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
     let mut inline_slots = [const { MaybeUninit::uninit() }; MAX_INLINE_HEADERS];
     let mut allocated_slots = Vec::new();
     let header_slots = if let Some(slots) = inline_slots.get_mut(..limits.max_headers) {
@@ -69,10 +69,10 @@ pub fn parse_request_head(
         return Err(Http1ParseError::InvalidHead);
     }
     let is_http10 = parsed.version == Some(0);
-    // Header values share the memory of the received bytes.
+    // Header values are slices of the received bytes, so they are not copied.
     let shared_value = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
     let headers =
-        to_header_map(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
+        to_header_map(parsed.headers, 0, shared_value).ok_or(Http1ParseError::InvalidHead)?;
     let body = request_body_framing(&headers, is_http10)?;
     let is_keep_alive = is_keep_alive(&headers, is_http10);
     let is_expectant =
@@ -86,13 +86,13 @@ pub fn parse_request_head(
         Version::HTTP_11
     };
     *request.headers_mut() = headers;
-    Ok(Some(RequestHead {
+    Ok(Some(Box::new(RequestHead {
         request,
         body,
         is_expectant,
         is_keep_alive,
         length,
-    }))
+    })))
 }
 
 /// Whether every line ends with CRLF. httparse also accepts a line feed without CR.
@@ -155,7 +155,7 @@ mod tests {
         max_headers: 100,
     };
 
-    fn parse(text: &str) -> Result<Option<RequestHead>, Http1ParseError> {
+    fn parse(text: &str) -> Result<Option<Box<RequestHead>>, Http1ParseError> {
         parse_request_head(&Bytes::copy_from_slice(text.as_bytes()), LIMITS)
     }
 

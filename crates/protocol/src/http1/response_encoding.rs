@@ -35,8 +35,8 @@ pub struct RequestSummary {
 }
 
 impl ResponseFraming {
-    /// The framing of a response body. `exact_length`: number of bytes of the body, used if the
-    /// head has no `content-length`. `None`: the number is not known.
+    /// The framing of a response body. `exact_length`: the number of bytes of the body, which counts if the
+    /// head has no `content-length`. `None`: the number is unknown.
     pub fn for_response(
         client: &RequestSummary,
         head: &response::Parts,
@@ -58,8 +58,8 @@ impl ResponseFraming {
         }
     }
 
-    /// Whether the client can find the end of the body without the end of the connection, so that
-    /// another response can follow on the connection.
+    /// Whether the client can find the end of the body while the connection stays open, so that another
+    /// response can follow.
     pub fn is_self_delimiting(self) -> bool {
         self != Self::UntilClose
     }
@@ -89,8 +89,8 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
     for (name, value) in &head.headers {
         let is_replaced = *name == CONNECTION || *name == TRANSFER_ENCODING;
-        // A response to HEAD and a 304 keep their `content-length`: the length that the body of a
-        // GET response would have. A 204 must not have one (RFC 9110, section 8.6).
+        // A response to HEAD and a 304 keep their `content-length`, which states the length of the body of a
+        // GET response. A 204 must not have one (RFC 9110, section 8.6).
         let keeps_length =
             framing == ResponseFraming::NoBody && head.status != StatusCode::NO_CONTENT;
         if !is_replaced && (*name != CONTENT_LENGTH || keeps_length) {
@@ -118,8 +118,8 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
 }
 
-/// The value of the `date` header at the time `now`. Each thread keeps the value that it formatted last, and
-/// uses it again in the same second: formatting takes half as long as writing the rest of a head.
+/// The value of the `date` header at the time `now`. Each thread stores its last formatted value and uses it
+/// again within the second: formatting takes half as long as writing the rest of a head.
 fn date_of(now: SystemTime) -> [u8; DATE_BYTES] {
     thread_local! {
         static LAST: Cell<(u64, [u8; DATE_BYTES])> = const { Cell::new((u64::MAX, [0; DATE_BYTES])) };

@@ -24,14 +24,14 @@ pub struct ResponseHead {
 /// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
-/// Whether a blank line, which ends a head, ends within the last `count` bytes of `bytes`.
+/// Whether the last `count` bytes of `bytes` contain the end of a blank line, which ends a head.
 pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(count + 2)..];
     memmem::find(tail, b"\n\r\n").is_some() || memmem::find(tail, b"\n\n").is_some()
 }
 
-/// Parses the head of the response to a request with this method. `None`: the head is incomplete.
-/// `is_upgrade`: whether the request asked for another protocol. Only then is a 101 a valid response.
+/// Parses the head of the response to a request with this method. `None`: the head is incomplete. `is_upgrade`:
+/// whether the request asked for another protocol. A response with status 101 is valid only in this case.
 pub fn parse_response_head(
     method: &Method,
     is_upgrade: bool,
@@ -62,13 +62,16 @@ pub fn parse_response_head(
                     ..head
                 }));
             }
-            // The request did not ask for another protocol.
+            // A backend must not switch protocols if the request did not ask for it.
             StatusCode::SWITCHING_PROTOCOLS => return Err(Http1ParseError::InvalidHead),
             status if status.is_informational() => {}
             status => return finish_response_head(method, status, &parsed, start).map(Some),
         }
     }
 }
+
+/// Greatest number of headers that the gateway adds to most responses.
+const ADDED_HEADERS: usize = 4;
 
 /// The head of a final (not 1xx) response that httparse parsed.
 fn finish_response_head(
@@ -78,7 +81,7 @@ fn finish_response_head(
     length: usize,
 ) -> Result<ResponseHead, Http1ParseError> {
     let is_http10 = parsed.version == Some(0);
-    let mut headers = to_header_map(parsed.headers, HeaderValue::from_bytes)
+    let mut headers = to_header_map(parsed.headers, ADDED_HEADERS, HeaderValue::from_bytes)
         .ok_or(Http1ParseError::InvalidHead)?;
     let has_body = *method != Method::HEAD
         && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

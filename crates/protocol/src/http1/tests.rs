@@ -175,7 +175,7 @@ fn self_delimiting_responses_keep_the_connection() {
     )));
 }
 
-/// The spellings of a token that mean the same.
+/// Three spellings of a token, which mean the same because tokens are case-insensitive.
 fn spellings(token: &str) -> [String; 3] {
     let (first, rest) = token.split_at(1);
     let capitalized = first.to_ascii_uppercase() + rest;
@@ -183,7 +183,7 @@ fn spellings(token: &str) -> [String; 3] {
 }
 
 /// The head of a request with these header lines.
-fn request_with(lines: &str) -> RequestHead {
+fn request_with(lines: &str) -> Box<RequestHead> {
     let limits = HeadLimits {
         max_bytes: 1 << 10,
         max_headers: 10,

@@ -1,5 +1,5 @@
-//! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake and
-//! forwards the frames unread.
+//! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake, and forwards the
+//! frames without reading them.
 
 use crate::headers::has_token;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -17,8 +17,8 @@ const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Length of a key: 16 bytes in Base64.
 const KEY_CHARS: usize = 24;
 
-/// The value of `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is no
-/// valid opening handshake of version 13 over HTTP/1.1.
+/// The value of `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is not
+/// a valid opening handshake of version 13 over HTTP/1.1.
 pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
     let headers = &head.headers;
     let has_body = headers.contains_key(TRANSFER_ENCODING)
@@ -39,8 +39,8 @@ pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
     is_key.then(|| accept_for(key))
 }
 
-/// Whether the headers of a response accept the handshake: they name WebSocket, and `Sec-WebSocket-Accept` is
-/// `expected`.
+/// Whether the headers of a response accept the handshake: `Upgrade` names WebSocket, and
+/// `Sec-WebSocket-Accept` is `expected`.
 pub fn is_accepted(headers: &HeaderMap, expected: &HeaderValue) -> bool {
     is_upgrade(headers) && single(headers, &SEC_WEBSOCKET_ACCEPT) == Some(expected)
 }
@@ -61,7 +61,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderVal
 }
 
 fn accept_for(key: &[u8]) -> HeaderValue {
-    // SHA-1 is no protection here: RFC 6455 prescribes it to show that the server read the key.
+    // RFC 6455 prescribes SHA-1 to show that the server read the key. The hash protects nothing.
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
     let text = BASE64_STANDARD.encode(hash);
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))

@@ -1,10 +1,11 @@
-//! The members of an object and the elements of an array in a document that is complete.
+//! The members of an object and the elements of an array in a complete document.
 
 use super::find_string_end;
+use crate::http1::parse_digits;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// 2⁵³, up to which a number with 64 bits represents every integer.
+/// 2⁵³: an `f64` represents every integer up to this number exactly.
 const MAX_EXACT_REAL: f64 = 9_007_199_254_740_992.0;
 
 /// Offsets of a member in its document.
@@ -15,8 +16,8 @@ pub struct Member {
     pub value: Range<usize>,
 }
 
-/// Calls `visit` with each member of the object that `data` consists of. `None`: the data is no
-/// object. White space may surround the object.
+/// Calls `visit` with each member of the object in `data`. White space may surround the object. `None`: `data`
+/// is not one object.
 pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
     visit_items(data, Brackets::OBJECT, |at| {
         let name = skip_byte(data, at, b'"')?;
@@ -28,8 +29,7 @@ pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
     })
 }
 
-/// Calls `visit` with the offsets of each element of the array that `data` consists of. `None`: the
-/// data is no array.
+/// Calls `visit` with the offsets of each element of the array in `data`. `None`: `data` is not one array.
 pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Option<()> {
     visit_items(data, Brackets::ARRAY, |at| {
         let value = value_at(data, at)?;
@@ -39,7 +39,7 @@ pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Optio
     })
 }
 
-/// Whether a value is none of `null`, `false`, `""`, `[]` and `{}`.
+/// Whether a value is set: `null`, `false`, `""`, `[]` and `{}` count as not set.
 pub fn is_set(value: &[u8]) -> bool {
     match value {
         b"null" | b"false" | b"\"\"" => false,
@@ -48,15 +48,15 @@ pub fn is_set(value: &[u8]) -> bool {
     }
 }
 
-/// Reads a value as a number of the type `T`. `None`: the value is no such number.
+/// Reads a value as a number of the type `T`. `None`: the value is not such a number.
 pub fn number<T: FromStr>(value: &[u8]) -> Option<T> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Reads a value as a count, also if it is written as `12.0` or `1e3`. `None`: the value is no integer from
-/// 0 to 2⁶³ − 1.
+/// Reads a value as a count. `12.0` and `1e3` are accepted too. `None`: the value is not an integer from 0 to
+/// 2⁶³ − 1.
 pub fn count(value: &[u8]) -> Option<u64> {
-    if let Some(count) = number::<u64>(value) {
+    if let Some(count) = parse_digits(value, 10) {
         return Some(count).filter(|count| i64::try_from(*count).is_ok());
     }
     let real = number(value).filter(|real: &f64| real.fract() == 0.0 && *real >= 0.0)?;
@@ -120,7 +120,7 @@ fn visit_items(
 }
 
 /// Skips white space from `at` on, and then the byte `expected`. Returns the offset after this byte. `None`:
-/// another byte comes next.
+/// the next byte is another one.
 fn skip_byte(data: &[u8], at: usize, expected: u8) -> Option<usize> {
     let at = skip_spaces(data, at);
     (data.get(at) == Some(&expected)).then_some(at + 1)
@@ -134,8 +134,7 @@ fn skip_spaces(data: &[u8], at: usize) -> usize {
         .count()
 }
 
-/// The offsets of the value that begins at `at`, or after white space. `None`: the value is
-/// incomplete.
+/// The offsets of the value that begins at `at`, after optional white space. `None`: the value is incomplete.
 fn value_at(data: &[u8], at: usize) -> Option<Range<usize>> {
     let start = skip_spaces(data, at);
     let text = data.get(start..)?;

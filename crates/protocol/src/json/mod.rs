@@ -1,7 +1,7 @@
-//! A scanner for JSON documents that arrive in pieces, wherever they are split, without I/O.
+//! A JSON scanner without I/O. A document may arrive in pieces that are split at any byte.
 //!
-//! A [`PathTable`] names the values to report. All other values are skipped. Each byte is visited
-//! once, and memory is constant. The scanner is no validator: it checks the structure around the
+//! A [`PathTable`] names the values to report. All other values are skipped. Each byte is visited once, and
+//! memory is constant. The scanner does not validate all of a document: it checks the structure around the
 //! reported values, but only counts the nesting inside skipped values.
 
 pub mod members;
@@ -35,7 +35,7 @@ pub struct JsonScanner {
     first_byte: Option<u8>,
     /// Whether the document is an object without members or an array without elements.
     is_empty_container: bool,
-    /// The trie node of the next value in the [`PathTable`]. `None`: no path leads to the next value.
+    /// The trie node in the [`PathTable`] for the next value. `None`: no path leads to the next value.
     next_node: Option<TrieNodeId>,
     token_buffer: TokenBuffer,
 }
@@ -43,17 +43,17 @@ pub struct JsonScanner {
 #[derive(Debug, Clone, Copy)]
 struct ContainerFrame {
     node: TrieNodeId,
-    /// Whether the container is an object. Otherwise it is an array.
+    /// Whether the container is an object. `false`: it is an array.
     is_object: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanState {
-    /// A value is expected, or with `can_end` the end of the array.
+    /// The next token is a value. With `can_end`, the end of the array is valid too.
     Value {
         can_end: bool,
     },
-    /// A member name is expected, or with `can_end` the end of the object.
+    /// The next token is a member name. With `can_end`, the end of the object is valid too.
     Key {
         can_end: bool,
     },
@@ -85,10 +85,8 @@ struct PieceScan<'a, S, F> {
     report: F,
 }
 
-/// Greatest nesting depth of the objects and arrays that paths lead into.
+/// Greatest depth of the objects and arrays that a path may enter.
 const MAX_DEPTH: usize = 12;
-
-// === impl JsonScanner ===
 
 impl Default for JsonScanner {
     fn default() -> Self {
@@ -120,7 +118,7 @@ impl JsonScanner {
         self.token_buffer.clear();
     }
 
-    /// Sets how many bytes of a text that is split between pieces are stored. The minimum is 256.
+    /// Sets how many bytes are stored of a text that is split between pieces. The minimum is 256.
     pub fn set_text_capacity(&mut self, capacity: usize) {
         self.token_buffer.set_capacity(capacity);
     }
@@ -132,7 +130,7 @@ impl JsonScanner {
             || (is_scalar && read_literal(self.token_buffer.stored()).is_some())
     }
 
-    /// Whether nothing but white space has been read.
+    /// Whether the data so far is empty or only white space.
     pub fn is_empty(&self) -> bool {
         self.depth == 0 && self.state == ScanState::Value { can_end: false }
     }
@@ -158,7 +156,7 @@ impl JsonScanner {
     }
 
     /// Reads the next piece of the document. Calls `report` with each value that `paths` names, in document
-    /// order, with the signal that identifies the path of the value, and with the offset in `piece` after the
+    /// order. `report` gets the signal that identifies the path, the value, and the offset in `piece` after the
     /// value: after its last byte, or after the opening bracket of an object or array.
     pub fn scan<S: Copy>(
         &mut self,
@@ -186,7 +184,7 @@ impl JsonScanner {
                 ScanState::Failed => return,
                 _ => {
                     scan.read_structure(at);
-                    // `read_scalar` reads the first byte of a scalar again.
+                    // `read_scalar` reads the first byte of the scalar a second time.
                     if scan.scanner.state == ScanState::Scalar {
                         at
                     } else {
@@ -218,8 +216,8 @@ impl JsonScanner {
         at
     }
 
-    /// If `piece` continues with the `expected` bytes, consumes them and enters `next_state`.
-    /// Otherwise enters `fallback_state`. Returns the offset of the next unread byte.
+    /// If `piece` continues with the `expected` bytes, consumes them and enters `next_state`. If it does not,
+    /// enters `fallback_state`. Returns the offset of the next unread byte.
     fn skip_expected(
         &mut self,
         piece: &[u8],
@@ -276,8 +274,6 @@ impl JsonScanner {
         }
     }
 }
-
-// === impl PieceScan ===
 
 impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
     fn read_structure(&mut self, at: usize) {
@@ -363,7 +359,7 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             self.scanner.is_empty_container = self.scanner.state != ScanState::CommaOrEnd;
         }
         if let Some(signal) = self.paths.signal(Some(frame.node)) {
-            // After a member or an element, the state is `CommaOrEnd`.
+            // The state is `CommaOrEnd` only after a member or an element.
             let is_empty = self.scanner.state != ScanState::CommaOrEnd;
             (self.report)(signal, JsonValue::End { is_empty }, at + 1);
         }
@@ -401,7 +397,7 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
         let (raw, len) = scanner.token_buffer.finish(&piece[start..end]);
         if is_key {
             let object = scanner.containers[scanner.depth - 1].node;
-            // A long name is stored in part, and must not match the name of a path.
+            // Only the beginning of a long name is stored. It must not match a shorter name of a path.
             let is_complete = raw.len() == len;
             let mut member = if is_complete {
                 paths.member(object, raw)

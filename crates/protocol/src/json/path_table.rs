@@ -1,12 +1,11 @@
-//! A table of the paths of reported values, compiled to a trie. The scanner descends the trie as it
-//! enters the containers of a document.
+//! A table of the paths of reported values, compiled to a trie. The scanner follows the trie from node to node
+//! as it enters the containers of a document.
 
-/// The paths of the values to report, compiled to a trie. Each path has a signal, which identifies
-/// the path in reports.
+/// The paths of the values to report, compiled to a trie. Each path has a signal, which identifies the path in
+/// reports.
 ///
-/// A path consists of member names joined by `.`, such as `choices[].delta.content`. `[]` after a
-/// name means every element of that array. The name `*` means every member that no other path
-/// names.
+/// A path consists of member names joined by `.`, such as `choices[].delta.content`. `[]` after a name means
+/// every element of that array. The name `*` means every member that no other path names.
 #[derive(Debug)]
 pub struct PathTable<S> {
     nodes: Vec<TrieNode<S>>,
@@ -31,11 +30,9 @@ pub(super) type TrieNodeId = u8;
 /// The name in a path that means the members that no other path names.
 const OTHER_MEMBERS: &str = "*";
 
-// === impl PathTable ===
-
 impl<S: Copy> PathTable<S> {
-    /// Compiles the paths of several tables into one trie. Each table has the path of an object, which is
-    /// empty for the document itself, and paths that begin at this object, each with its signal.
+    /// Compiles the paths of several tables into one trie. Each table has the path of an object, and the paths
+    /// of its members relative to that object, each with its signal. The path of the document itself is empty.
     pub fn new(tables: &[(&'static str, &[(&'static str, S)])]) -> Self {
         let mut paths = Self {
             nodes: vec![TrieNode::empty()],
@@ -54,7 +51,7 @@ impl<S: Copy> PathTable<S> {
         paths
     }
 
-    /// Adds paths whose values are skipped, also if a path with `*` would match them.
+    /// Adds paths whose values are skipped, even if a path with `*` would match them.
     #[must_use]
     pub fn with_skipped(mut self, paths: &[&'static str]) -> Self {
         for path in paths {
@@ -75,8 +72,8 @@ impl<S: Copy> PathTable<S> {
         node
     }
 
-    /// The child of a node, which is added if it is missing. `name`: the object member that the child
-    /// stands for. `None`: the child stands for the elements of an array.
+    /// The child of a node. A missing child is added. `name`: the name of the object member. `None`: the child
+    /// stands for the elements of an array.
     fn child_or_insert(&mut self, parent: TrieNodeId, name: Option<&'static str>) -> TrieNodeId {
         let existing = match name {
             Some(OTHER_MEMBERS) => self.other_members(parent),

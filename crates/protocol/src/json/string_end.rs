@@ -15,9 +15,10 @@ pub(super) struct NoQuote {
 
 /// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
 /// the byte at `start` follows a backslash.
+#[inline] // most strings end in their first words
 pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, NoQuote> {
     let mut at = start + usize::from(is_escaped);
-    // For short texts, such as most names and many values, a search by words is faster than a vector search.
+    // Most names and many values are short. A search by words is faster for them than a vector search.
     let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
     for word in words.iter().take(MAX_WORDS_BEFORE_VECTOR_SEARCH) {
         let word = u64::from_le_bytes(*word);
@@ -26,13 +27,18 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
             at += 8;
             continue;
         }
-        at += matches.trailing_zeros() as usize / 8;
-        if piece[at] == b'"' {
-            return Ok(at);
+        let end = at + matches.trailing_zeros() as usize / 8;
+        if piece[end] == b'"' {
+            return Ok(end);
         }
-        at += 2;
         break;
     }
+    find_far_quote(piece, at)
+}
+
+/// As [`find_quote`], for a string that is long or has escapes. `at` follows no backslash.
+#[inline(never)]
+fn find_far_quote(piece: &[u8], mut at: usize) -> Result<usize, NoQuote> {
     while at < piece.len() {
         match memchr2(b'"', b'\\', &piece[at..]) {
             None => {
@@ -57,14 +63,14 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
 }
 
-/// The offset of the closing quote of a string. `text` begins after the opening quote. Label values
-/// of the Prometheus text format end in the same way. `None`: there is no closing quote.
+/// The offset of the closing quote of a string. `text` begins after the opening quote. The function also fits
+/// label values of the Prometheus text format, which end by the same rule. `None`: there is no closing quote.
 pub fn find_string_end(text: &[u8]) -> Option<usize> {
     find_quote(text, 0, false).ok()
 }
 
-/// Whether these bytes have no quotes and no backslashes, so that they can be a part of a string
-/// without escapes.
+/// Whether these bytes contain neither quotes nor backslashes, so that they can be part of a string without
+/// escapes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
     find_quote(bytes, 0, false)
         == Err(NoQuote {

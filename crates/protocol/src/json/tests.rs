@@ -1,4 +1,4 @@
-//! Tests of the JSON scanner: the values are the same however a document is split.
+//! Tests of the JSON scanner: the reported values do not depend on where a document is split.
 
 use super::*;
 use crate::test_input::pieces;

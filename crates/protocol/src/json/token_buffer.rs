@@ -3,26 +3,23 @@
 /// A split name or scalar: its first bytes and its total length.
 #[derive(Debug, Clone)]
 pub(super) struct TokenBuffer {
-    /// The first bytes of the token.
     bytes: [u8; MAX_TOKEN_BYTES],
-    /// Length of the token in bytes, also if it exceeds the buffer. 0: the current token is not split.
+    /// Length of the token in bytes, which can exceed the buffer. 0: the current token is not split.
     len: usize,
-    /// A buffer for more than [`MAX_TOKEN_BYTES`] bytes of the token. `None`: no larger capacity was set.
+    /// A buffer for tokens of more than [`MAX_TOKEN_BYTES`] bytes. `None`: no larger capacity was set.
     long_buffer: Option<LongTokenBuffer>,
 }
 
 #[derive(Debug, Clone)]
 struct LongTokenBuffer {
     bytes: Vec<u8>,
-    /// Greatest length of `bytes`.
+    /// Number of bytes that `bytes` may contain.
     capacity: usize,
 }
 
-/// Greatest number of bytes of a split name or scalar that are stored, unless a larger capacity is
-/// set. Longer names and scalars are reported truncated.
+/// Number of bytes of a split name or scalar that are stored, unless a larger capacity is set. The scanner
+/// reports longer names and scalars truncated.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
-
-// === impl TokenBuffer ===
 
 impl Default for TokenBuffer {
     fn default() -> Self {
@@ -35,8 +32,8 @@ impl Default for TokenBuffer {
 }
 
 impl TokenBuffer {
-    /// Sets the number of bytes of a split token that are stored. Numbers up to [`MAX_TOKEN_BYTES`]
-    /// have no effect: that number of bytes is always stored.
+    /// Sets the number of bytes of a split token that are stored. A capacity of at most [`MAX_TOKEN_BYTES`] has
+    /// no effect, because so many bytes are always stored.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
         self.long_buffer = (capacity > MAX_TOKEN_BYTES).then(|| LongTokenBuffer {
             bytes: Vec::new(),
@@ -69,8 +66,8 @@ impl TokenBuffer {
         &self.bytes[..self.len.min(MAX_TOKEN_BYTES)]
     }
 
-    /// The stored bytes of a token that ends with `last_bytes`, and its total length. A token that
-    /// was not split is not copied.
+    /// Returns the stored bytes of a token that ends with `last_bytes`, and its total length. A token that was
+    /// not split is returned without a copy.
     pub(super) fn finish<'a>(&'a mut self, last_bytes: &'a [u8]) -> (&'a [u8], usize) {
         if self.len == 0 {
             return (last_bytes, last_bytes.len());

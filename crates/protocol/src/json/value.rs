@@ -1,5 +1,4 @@
-//! JSON values as the document encodes them. They borrow the bytes of the document, and are decoded on
-//! request.
+//! JSON values that borrow the bytes of the document and are decoded only when asked.
 
 use super::members;
 use super::token_buffer::MAX_TOKEN_BYTES;
@@ -16,13 +15,13 @@ pub enum JsonValue<'a> {
     Bool(bool),
     /// A number as the document encodes it, truncated to 256 bytes.
     Number(&'a [u8]),
-    /// A string.
+    /// A string, which is decoded on request.
     Text(JsonText<'a>),
     /// The start of an object. Reports of its members follow.
     Object,
     /// The start of an array. Reports of its elements follow.
     Array,
-    /// The end of the object or array whose start was reported last at this path.
+    /// The end of the object or array whose start was the last report at this path.
     End {
         /// Whether the object or array has no members or elements.
         is_empty: bool,
@@ -38,11 +37,9 @@ pub struct JsonText<'a> {
     len: usize,
 }
 
-/// [`JsonValue::as_millis`] returns no longer duration than this number of milliseconds, so that sums of
-/// durations stay small.
+/// Longest duration that [`JsonValue::as_millis`] accepts, in milliseconds, so that sums of durations stay
+/// small.
 const MAX_MILLIS: f64 = 1e9;
-
-// === impl JsonValue, JsonText ===
 
 impl<'a> JsonValue<'a> {
     /// Whether the value is a number, `true` or a string that is not empty.
@@ -54,14 +51,14 @@ impl<'a> JsonValue<'a> {
         }
     }
 
-    /// Whether the value carries something: [`Self::is_scalar_with_content`], or the end of an
-    /// object or array that is not empty.
+    /// Whether the value is a number, `true`, a string that is not empty, or the end of an object or array that
+    /// is not empty.
     pub fn has_content(self) -> bool {
         self == (JsonValue::End { is_empty: false }) || self.is_scalar_with_content()
     }
 
-    /// Whether the value is a text, a number, `true` or `false`, or the end of an object or array that is not
-    /// empty.
+    /// Whether the value can be the answer of a response: any text, number, `true` or `false`, or the end of an
+    /// object or array that is not empty.
     pub fn is_answer(self) -> bool {
         matches!(
             self,
@@ -69,8 +66,8 @@ impl<'a> JsonValue<'a> {
         )
     }
 
-    /// The number as a count, also if it is written as `12.0` or `1e3`. `None`: the value is not an
-    /// integer from 0 to 2⁶³ − 1.
+    /// The number as a count. `12.0` and `1e3` are accepted too. `None`: the value is not an integer from 0 to
+    /// 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
         let JsonValue::Number(digits) = self else {
             return None;
@@ -88,8 +85,8 @@ impl<'a> JsonValue<'a> {
         self.as_number().filter(|real: &f64| real.is_finite())
     }
 
-    /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
-    /// which are eleven days.
+    /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹. 10⁹
+    /// milliseconds are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
         let millis = self
             .as_number()
@@ -104,9 +101,9 @@ impl<'a> JsonValue<'a> {
         members::number(digits)
     }
 
-    /// The text, unescaped. `None`: the value is not a string, the string is invalid, or the string
-    /// has more than 256 bytes. Longer strings are excluded because whether they are stored completely
-    /// depends on the places at which the document is split.
+    /// The text, unescaped. `None`: the value is not a valid string of at most 256 bytes. Whether a longer
+    /// string is stored completely depends on where the document is split, so longer strings are always
+    /// excluded.
     pub fn as_text(self) -> Option<Cow<'a, str>> {
         match self {
             JsonValue::Text(text) if text.len <= MAX_TOKEN_BYTES => text.decode(),
@@ -116,13 +113,13 @@ impl<'a> JsonValue<'a> {
 }
 
 impl<'a> JsonText<'a> {
-    /// A text of `len` bytes, of which `raw` is stored.
+    /// A text of `len` bytes. `raw` is its stored part.
     pub fn new(raw: &'a [u8], len: usize) -> Self {
         debug_assert!(raw.len() <= len);
         Self { raw, len }
     }
 
-    /// Length of the encoded text in bytes, with escapes, also if not all bytes are stored.
+    /// Length of the encoded text in bytes, with escapes. Bytes that are not stored count too.
     pub fn len(self) -> usize {
         self.len
     }
@@ -132,8 +129,8 @@ impl<'a> JsonText<'a> {
         &self.raw[..self.raw.len().min(MAX_TOKEN_BYTES)]
     }
 
-    /// The stored bytes of the encoded text. All bytes are stored unless the text was split and is
-    /// longer than 256 bytes and than the capacity set by
+    /// The stored bytes of the encoded text. Only a text that was split can be incomplete: up to 256 bytes of
+    /// it are stored, or the capacity set by
     /// [`JsonScanner::set_text_capacity`](super::JsonScanner::set_text_capacity).
     pub fn raw(self) -> &'a [u8] {
         self.raw
@@ -156,7 +153,8 @@ impl<'a> JsonText<'a> {
             return None;
         }
         let raw = std::str::from_utf8(self.raw).ok()?;
-        if memchr::memchr(b'\\', self.raw).is_none() {
+        // Most of these texts are too short for a vector search.
+        if !self.raw.contains(&b'\\') {
             return Some(Cow::Borrowed(raw));
         }
         serde_json::from_str(&format!("\"{raw}\""))
@@ -165,7 +163,7 @@ impl<'a> JsonText<'a> {
     }
 }
 
-/// The value of a number, `true`, `false` or `null`. `None`: `raw` is none of these.
+/// The value of a number, `true`, `false` or `null`. `None`: `raw` is another text.
 pub(super) fn read_literal(raw: &[u8]) -> Option<JsonValue<'_>> {
     let is_number_byte = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     match raw {

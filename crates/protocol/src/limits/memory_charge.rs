@@ -1,5 +1,5 @@
-//! Counts of memory that several parties, such as clients, share. Bytes are counted for each use (such as
-//! one buffered response), for all uses of one party, and for all parties together.
+//! Limits of memory that several parties, such as clients, share. Bytes are counted for each use (such as one
+//! buffered response), for all uses of one party, and for all parties together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub struct MemoryLimits {
     pub total: usize,
 }
 
-/// The limit of [`MemoryLimits`] that an allocation would exceed.
+/// The limit of [`MemoryLimits`] that more bytes would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededLimit {
     /// The limit of one use, such as one buffered response.
@@ -26,8 +26,8 @@ pub enum ExceededLimit {
     Total,
 }
 
-/// The bytes of memory that one use, such as one buffered response, takes. Dropping the charge subtracts
-/// these bytes from the count of its party and from the count of all parties.
+/// The bytes of memory that one use, such as one buffered response, takes. When a charge is dropped, its bytes
+/// are subtracted from the counts of its party and of all parties.
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,
@@ -47,7 +47,7 @@ impl Charge {
     }
 
     /// Adds bytes to the counts of this use, of its party and of all parties. If a count would exceed its
-    /// limit, adds nothing and returns that limit as the error.
+    /// limit, no count changes, and the error is this limit.
     pub fn add(&mut self, bytes: usize, limits: &MemoryLimits) -> Result<(), ExceededLimit> {
         if self.bytes + bytes > limits.one {
             return Err(ExceededLimit::One);
@@ -61,8 +61,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Adds bytes to the same three counts without a check of the limits: for bytes that the gateway forwards
-    /// and does not keep.
+    /// Adds bytes to the counts of this use, of its party and of all parties without a check of the limits. The
+    /// gateway charges bytes in this way if it forwards them and does not keep them.
     pub fn add_passing(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.party.fetch_add(bytes, Ordering::Relaxed);

@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A tenant, or the network of a client without a tenant. One party may use only a part of a resource that
-/// all clients share: memory, the queue, requests without a client.
+/// A tenant, or the network of a client without a tenant. One party may use only a part of a resource that all
+/// parties share, such as memory or the queue.
 ///
-/// A header that nobody has checked is no part of it: a client could choose another one for each request.
+/// A party never depends on a header that the gateway has not verified, because a client could choose another
+/// value for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Party(u64);
 
-/// The address by which limits count a client without a key: an IPv4 address unchanged, or the /64
-/// network of an IPv6 address. One client usually has all addresses of a /64 network.
+/// The address by which limits count a client without a key: an IPv4 address unchanged, or the /64 network of
+/// an IPv6 address, because one client usually has all addresses of a /64 network.
 pub fn client_network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
@@ -20,8 +21,8 @@ pub fn client_network(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The clients that occur most often in a list, such as the owners of open connections: one of theirs gives
-/// way at a limit, so that no client can take the places of another.
+/// The clients that occur most often in a list, such as the list of the owners of open connections. At a limit,
+/// the gateway closes a connection of one of them, so that one client cannot displace the others.
 pub fn busiest<C: Copy + Eq + Hash>(clients: impl Iterator<Item = C>) -> HashSet<C> {
     let mut counts: HashMap<C, usize> = HashMap::new();
     for client in clients {
@@ -33,7 +34,7 @@ pub fn busiest<C: Copy + Eq + Hash>(clients: impl Iterator<Item = C>) -> HashSet
 }
 
 impl Party {
-    /// The party of a request. `tenant`: the tenant of the API key. `None`: the request has none.
+    /// The party of a request. `tenant`: the tenant of the API key. `None`: the request has no tenant.
     pub fn new(tenant: Option<&str>, client: IpAddr) -> Self {
         let mut hasher = DefaultHasher::new();
         match (tenant, client_network(client)) {

@@ -1,19 +1,20 @@
-//! A rate limiter without locks: the generic cell rate algorithm (GCRA) on one atomic number.
+//! A rate limiter without locks: the generic cell rate algorithm (GCRA) with one atomic number as its state.
 
 use crate::clock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-/// Limits permits per second. A burst may have as many permits as one second allows.
+/// Limits permits per second. A burst may take the permits of one second at once.
 #[derive(Debug)]
 pub struct GcraLimiter {
     /// Nanoseconds between two permits at the allowed rate. `None`: the rate is zero.
     emission_interval_nanos: Option<i64>,
-    /// Time at which the next permit is due at the allowed rate, as [`clock::nanos`] counts it.
+    /// The theoretical arrival time of GCRA: the time at which the next permit is due at the allowed rate, as
+    /// [`clock::nanos`] counts it.
     theoretical_arrival_nanos: AtomicI64,
 }
 
-/// A burst may take the permits of this time at once. In nanoseconds: one second.
+/// Length of the time whose permits a burst may take at once, in nanoseconds: one second.
 const BURST_NANOS: i64 = 1_000_000_000;
 
 impl GcraLimiter {
@@ -58,7 +59,7 @@ mod tests {
         let epoch = clock::now();
         let limiter = GcraLimiter::new(100);
         let mut acquired = Vec::new();
-        // 10,000 requests per second for three seconds.
+        // The requests arrive at 10,000 per second for three seconds.
         for tick in 0..30_000 {
             let second = tick / 10_000;
             acquired.resize(second + 1, 0);

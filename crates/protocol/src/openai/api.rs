@@ -22,16 +22,16 @@ named_enum! {
         /// Any other inference API, such as scoring or reranking. The gateway measures the HTTP
         /// exchange and reads the usage if the response contains it.
         Other = "other",
-        /// A request without a generation of its own, such as the retrieval of a stored response.
-        /// The gateway measures the HTTP exchange and does not read the response, because the usage in
-        /// the response belongs to an earlier request.
+        /// A request that generates nothing itself, such as the retrieval of a stored response. The gateway
+        /// measures the HTTP exchange and does not read the response, because its usage belongs to an earlier
+        /// request.
         Http = "http",
     }
 }
 
 impl Api {
-    /// Whether the response of this API is text that a model generates token by token.
-    /// Transcriptions ([`Api::Audio`]) do not count as such text.
+    /// Whether a model generates the response of this API as text, token by token. Transcriptions
+    /// ([`Api::Audio`]) do not count.
     pub const fn generates(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,6 @@
 //! The content of one event of a response, independent of the API.
 
+use super::engine_error::EngineError;
 use crate::json::JsonValue;
 use crate::named_enum;
 use std::time::Duration;
@@ -9,13 +10,12 @@ use std::time::Duration;
 pub struct Delta {
     /// The kinds of output in the event. Empty: the event has no output.
     pub output: OutputKinds,
-    /// Whether empty texts alone are the output. An engine that holds text back sends them, and so does one that
-    /// generates nothing.
+    /// Whether the only output of the event is empty texts. An engine sends empty texts while it holds text
+    /// back, and also if it generates nothing.
     pub is_empty_text: bool,
-    /// Exact number of output tokens in the event. `None`: the event does not show this number.
+    /// Exact number of output tokens in the event. `None`: the event does not state it.
     pub tokens: Option<u32>,
-    /// Index of the choice that the event belongs to. If the event has several choices, the index
-    /// of the last one. 0 for APIs without choices.
+    /// Index of the choice in the event, or of the last one if there are several. 0 for APIs without choices.
     pub choice: usize,
     /// Finish reason of a choice that ends with this event. `None`: no choice ends.
     pub finish: Option<FinishReason>,
@@ -23,8 +23,8 @@ pub struct Delta {
     pub usage: Option<Usage>,
     /// Whether the event has a `usage` member that is `null`.
     pub has_null_usage: bool,
-    /// Whether the event is the usage event, which `stream_options.include_usage` requests: it has
-    /// usage and no choice. Its `choices` are an empty array, or `null` or absent at some servers.
+    /// Whether the event is the usage event, which `stream_options.include_usage` requests: an event with usage
+    /// and without a choice. Its `choices` are an empty array; at some servers they are `null` or absent.
     pub is_usage_event: bool,
     /// Times of the request that the engine reports in the event. `None`: the event has no such times.
     pub engine: Option<EngineTimes>,
@@ -50,16 +50,15 @@ impl Delta {
 /// A kind of output that an event carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputKind {
-    /// Tokens without text. The event does not show whether the tokens are reasoning or answer.
+    /// Tokens without text, which can be reasoning or answer.
     Unspecified,
-    /// Reasoning text.
+    /// Text of the model's reasoning.
     Reasoning,
-    /// Answer text.
+    /// Text of the answer.
     Text,
     /// A part of a tool call.
     ToolCall,
-    /// Output that the gateway does not know: an unknown field or event, or data of an unknown
-    /// format.
+    /// Output in an unknown form: an unknown field or event, or data of an unknown format.
     Unknown,
 }
 
@@ -73,7 +72,7 @@ pub struct OutputKinds(u8);
 pub struct Usage {
     /// Prompt tokens, including those from the prefix cache.
     pub input: Option<u64>,
-    /// Generated tokens, including reasoning.
+    /// Generated tokens, including those of reasoning.
     pub output: Option<u64>,
     /// Prompt tokens that came from the prefix cache.
     pub cached: Option<u64>,
@@ -120,23 +119,21 @@ named_enum! {
 /// An error that the backend reports inside a 200 response, or in the body of an error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InBandError {
-    /// The error code as text. In the response it is a number or a string. `None`: there is no code.
+    /// The error code as text. The response states it as a number or a string. `None`: the error has no code.
     pub code: Option<Box<str>>,
     /// The value of `error.type`. `None`: the error has no type.
     pub kind: Option<Box<str>>,
+    /// What the message is about. `None`: unknown.
+    pub about: Option<EngineError>,
 }
 
-// === impl InBandError ===
-
 impl InBandError {
-    /// Whether the code is a status of 400 to 499, so that the client caused the error.
+    /// Whether the code is a status from 400 to 499, which means that the client caused the error.
     pub fn is_of_client(&self) -> bool {
         let code = self.code.as_ref().and_then(|code| code.parse().ok());
         matches!(code, Some(400_u16..=499))
     }
 }
-
-// === impl OutputKinds ===
 
 impl OutputKinds {
     /// Whether the set has no kind.
@@ -166,11 +163,9 @@ impl From<OutputKind> for OutputKinds {
     }
 }
 
-// === impl Usage ===
-
 impl Usage {
-    /// Merges a later usage report of the same request. Counts of the later report replace the
-    /// earlier counts. A count that the later report lacks keeps its value.
+    /// Merges a later usage report of the same request. Counts of the later report replace the earlier counts.
+    /// A count stays if the later report does not have it.
     pub fn absorb(&mut self, later: &Usage) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
@@ -180,11 +175,9 @@ impl Usage {
     }
 }
 
-// === impl FinishReason ===
-
 impl FinishReason {
-    /// The finish reason in a response. `None`: the choice has not ended. Some servers write an empty text or
-    /// the text `null` where others write `null`.
+    /// The finish reason in a response. `None`: the choice has not ended. Where most servers write `null`, some
+    /// write an empty text or the text `null`.
     pub fn of_value(value: JsonValue<'_>) -> Option<Self> {
         let raw = value.as_text()?;
         if matches!(&*raw, "" | "null") {

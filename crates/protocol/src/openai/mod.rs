@@ -5,6 +5,8 @@
 //! parse. Such an event never stops the response.
 
 mod api;
+mod engine_error;
+
 mod delta;
 mod text_excerpt;
 
@@ -17,6 +19,7 @@ mod response;
 
 pub use api::Api;
 pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
+pub use engine_error::EngineError;
 pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, left_out,
     media_urls, prompt, request_fields,

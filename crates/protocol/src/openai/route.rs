@@ -1,8 +1,8 @@
-//! The allow-list of methods and paths: inference APIs are forwarded, some paths are answered by
-//! the gateway, and all others are rejected.
+//! The allow-list of methods and paths. The gateway forwards inference APIs, answers some paths itself, and
+//! rejects all others.
 //!
-//! Backends serve their administrative endpoints next to the inference APIs on the same port, so
-//! a path must be exactly one in the list.
+//! Backends serve their administrative endpoints on the same port as the inference APIs, so a path must equal a
+//! path in the list.
 
 use super::Api;
 use http::Method;
@@ -31,15 +31,15 @@ pub enum ApiRoute {
 pub enum RouteError {
     /// The gateway does not serve the path.
     NotFound,
-    /// The gateway serves the path with these methods only, as the value of `Allow`.
+    /// The gateway serves the path, but only with these methods, written as the value of `Allow`.
     MethodNotAllowed(&'static str),
 }
 
 const POST: &str = "POST";
 const GET: &str = "GET";
-/// The target of a request for the server as a whole, which only `OPTIONS` has (RFC 9110 §9.3.7).
+/// The target `*`, which means the server as a whole. Only `OPTIONS` can have it (RFC 9110 §9.3.7).
 const WHOLE_SERVER: &str = "*";
-/// The methods of the paths that state the health of the gateway, the only paths that take `OPTIONS`.
+/// The methods of the paths that state the health of the gateway. No other path accepts `OPTIONS`.
 pub const HEALTH_METHODS: &str = "GET, HEAD, OPTIONS";
 const GET_OR_DELETE: &str = "GET, DELETE";
 
@@ -56,17 +56,17 @@ const CANCEL_SUFFIX: &str = "/cancel";
 /// Greatest length of a response id in a path, in bytes.
 const MAX_RESPONSE_ID_BYTES: usize = 128;
 
-/// The method, the path and the route of each fixed path that the gateway serves. `ApiRoute::lookup_item`
-/// finds the routes of paths that contain an id. `/tokenize` and `/detokenize` are in the table because load
-/// generators call them on the base URL.
+/// The method, the path and the route of each fixed path that the gateway serves. `ApiRoute::lookup_item` finds
+/// the routes of paths that contain an id. `/tokenize` and `/detokenize` are in the table because load
+/// generators call these paths.
 const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/chat/completions", ApiRoute::Forward(Api::Chat)),
     (POST, "/v1/completions", ApiRoute::Forward(Api::Completions)),
     (POST, "/v1/responses", ApiRoute::Forward(Api::Responses)),
     (POST, "/v1/messages", ApiRoute::Forward(Api::Messages)),
     (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
-    // This API takes and returns token ids, and is otherwise like completions. vLLM serves this path and
-    // the render paths with `--enable-scale-out` only.
+    // This API takes and returns token ids instead of text. vLLM serves this path and the render paths only
+    // with `--enable-scale-out`.
     (
         POST,
         "/inference/v1/generate",
@@ -128,7 +128,7 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
     (GET, "/v1/realtime", ApiRoute::Realtime),
     (GET, "/v1/models", ApiRoute::Models),
-    // Some load balancers check the health of a service at this path unless told otherwise.
+    // By default, some load balancers check the health of a service at this path.
     (GET, "/", ApiRoute::Health),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
@@ -141,13 +141,14 @@ impl ApiRoute {
         if path == WHOLE_SERVER && method == Method::OPTIONS {
             return Ok((Self::Health, WHOLE_SERVER));
         }
-        // The gateway is no forward proxy: CONNECT is rejected for every target, as a wrong method.
+        // The gateway is not a forward proxy. It rejects CONNECT with 405 for every target.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
         for &(route_method, route_path, route) in API_ROUTES {
             if route_path != path {
                 continue;
             }
-            // HEAD is allowed where GET is. HAProxy checks the health of a server with OPTIONS.
+            // HEAD is allowed where GET is. OPTIONS is allowed because HAProxy checks the health of a server
+            // with it.
             let is_probe = match *method {
                 Method::HEAD => route_method == GET,
                 Method::OPTIONS => route == Self::Health,
@@ -193,16 +194,16 @@ impl ApiRoute {
         }
     }
 
-    /// The path of the API that the client probably meant. `None`: no known path is similar.
-    /// `configured`: the paths of the configuration.
+    /// The path of the API that the client probably meant. `None`: no known path is similar. `configured`: the
+    /// paths of the configuration.
     ///
-    /// Wrong base URLs often have `/v1` twice or lack it, end in `/`, or have the prefix of another server.
+    /// Wrong base URLs often repeat or omit `/v1`, end in `/`, or have the prefix of another server.
     pub fn nearest_path<'a>(
         path: &str,
         configured: impl Iterator<Item = &'a str>,
     ) -> Option<&'a str> {
         let parts_of = |path: &str| -> Vec<String> {
-            // A plural is compared as its singular.
+            // The comparison treats plural and singular alike.
             let normalize = |part: &str| part.trim_end_matches('s').to_ascii_lowercase();
             path.split('/')
                 .filter(|part| !part.is_empty())
@@ -233,24 +234,24 @@ impl ApiRoute {
     }
 }
 
-/// Whether the gateway itself defines the path, in contrast to paths that the configuration adds.
+/// Whether the gateway itself defines the path. Paths that the configuration adds do not count.
 pub fn is_api_path(path: &str) -> bool {
     API_ROUTES.iter().any(|(_, known, _)| *known == path)
 }
 
-/// The id of the model in a path, without decoding. `None`: the path is not that of a model. An id may
-/// contain `/`, encoded or not.
+/// The id of the model in a path, without decoding. An id may contain `/`, encoded or not. `None`: the path is
+/// not the path of a model.
 pub fn model_id(path: &str) -> Option<&str> {
     path.strip_prefix(MODEL_PREFIX).filter(|id| !id.is_empty())
 }
 
-/// The id of the stored response in a path. `None`: the path is not that of a stored response.
+/// The id of the stored response in a path. `None`: the path is not the path of a stored response.
 pub fn stored_response_id(path: &str) -> Option<&str> {
     stored_response(path).map(|(id, _)| id)
 }
 
-/// The id of the stored response in a path, and whether the path is that of its cancellation. An
-/// id has only ASCII letters, digits, `-` and `_`. `None`: the path has no such id.
+/// The id of the stored response in a path, and whether the path cancels the response. An id consists of ASCII
+/// letters, digits, `-` and `_`. `None`: the path has no such id.
 fn stored_response(path: &str) -> Option<(&str, bool)> {
     let rest = path.strip_prefix(STORED_RESPONSE_PREFIX)?;
     let (id, is_cancel) = match rest.strip_suffix(CANCEL_SUFFIX) {

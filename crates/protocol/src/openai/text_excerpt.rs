@@ -1,18 +1,18 @@
-//! Captures the beginning of a prompt or response that arrives in pieces, for requests whose
-//! payload is sampled.
+//! Captures the beginning of a prompt or response that arrives in pieces. The gateway does this for requests
+//! whose payload is sampled.
 
 use std::fmt;
 
-/// The first bytes of a text, as escaped in JSON. The `Debug` output has only the length, so that
-/// the text does not appear in logs. [`TextExcerpt::bytes`] returns the text.
+/// The first bytes of a text, escaped as in JSON. `Debug` prints only the length, so that logs do not show the
+/// text. [`TextExcerpt::bytes`] returns the text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TextExcerpt {
     bytes: Vec<u8>,
-    /// Longest excerpt, in bytes.
+    /// Greatest length of the excerpt, in bytes.
     capacity: usize,
     is_truncated: bool,
-    /// Length of the committed part of `bytes`, which is known to belong to the text, and whether that
-    /// part was truncated. Invariant: `committed.0 <= bytes.len()`.
+    /// Length of the committed part of `bytes`, which certainly belongs to the text, and whether this part is
+    /// truncated. Invariant: `committed.0 <= bytes.len()`.
     committed: (usize, bool),
 }
 
@@ -37,7 +37,7 @@ impl TextExcerpt {
         &self.bytes
     }
 
-    /// Longest excerpt, in bytes.
+    /// Greatest length of the excerpt, in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -47,8 +47,8 @@ impl TextExcerpt {
         self.is_truncated
     }
 
-    /// Commits the bytes that were appended since the last call, or discards these bytes. The
-    /// caller discards bytes that do not belong to the captured text.
+    /// Commits the bytes that were appended since the last call, or discards them if they do not belong to the
+    /// captured text.
     pub(super) fn commit_or_discard(&mut self, should_commit: bool) {
         if !should_commit {
             self.bytes.truncate(self.committed.0);

@@ -1,11 +1,10 @@
-//! Extraction of B3 trace context, in its single-header and multi-header formats, which older
-//! service meshes send. To backends, the gateway sends W3C trace context only, because engines support it.
+//! Extraction of B3 trace context in its single-header and multi-header formats, which older service meshes
+//! send. The gateway sends only W3C trace context to backends, because engines support it.
 
 use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
-/// Names of all B3 headers.
 pub(super) static B3_HEADERS: [HeaderName; 6] =
     [B3_SINGLE, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
 
@@ -16,13 +15,11 @@ const PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// Whether a header is one of [`B3_HEADERS`].
 pub(super) fn is_b3_header(name: &str) -> bool {
     name == "b3" || (name.starts_with("x-b3-") && B3_HEADERS.iter().any(|header| header == name))
 }
 
-/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: there is no valid
-/// header.
+/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: the header is missing or invalid.
 pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let mut fields = single_value(headers, &B3_SINGLE)?.split('-');
     let trace_id = fields.next()?;
@@ -77,7 +74,7 @@ fn parse_remote_context(
     })
 }
 
-/// The value of a header. `None`: the header does not occur exactly once, or is not visible ASCII.
+/// The value of a header. `None`: the header does not occur exactly once, or its value is not visible ASCII.
 pub(super) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let value = values.next()?.ok()?;

@@ -18,10 +18,10 @@ pub struct TraceContext {
     pub is_sampled: bool,
     /// The client's `tracestate`, filtered. `None`: the gateway forwards no `tracestate`.
     pub trace_state: Option<Box<str>>,
-    /// The members of the client's `baggage` that are forwarded. `None`: no member is.
+    /// The forwarded members of the client's `baggage`. `None`: the gateway forwards no member.
     pub baggage: Option<Box<str>>,
-    /// Whether `traceparent` and `tracestate` are injected into upstream requests. `false`: no
-    /// propagation format of a trace is enabled. `baggage` can be injected even then.
+    /// Whether `traceparent` and `tracestate` are injected into upstream requests. `false`: no trace
+    /// propagation format is enabled. `baggage` does not depend on this value.
     pub is_propagated: bool,
 }
 
@@ -29,8 +29,8 @@ pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent
 pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) static BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-/// Whether a header belongs to a trace context. The names are compared as `str`, not as `HeaderName`: the
-/// comparison of `str` checks the length first, and most names differ in length.
+/// Whether a header belongs to a trace context. The names are compared as `str`, because this comparison checks
+/// the length first, and most names differ in length.
 fn is_context_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "traceparent" | "tracestate" | "baggage") || b3::is_b3_header(name)
@@ -39,7 +39,8 @@ fn is_context_header(name: &HeaderName) -> bool {
 impl TraceContext {
     /// The id of the trace as text.
     pub fn id_text(&self) -> String {
-        String::from_utf8_lossy(&hex_digits(self.trace_id)).into_owned()
+        let digits = hex_digits(self.trace_id);
+        str::from_utf8(&digits).unwrap_or_default().to_owned()
     }
 
     /// The `traceparent` for an upstream request whose parent is the gateway's span `span_id`.
@@ -51,8 +52,8 @@ impl TraceContext {
         }
     }
 
-    /// Injects this context into the headers of an upstream request, and removes the client's
-    /// context in every format. `span_id`: the gateway's span, the parent of the engine's span.
+    /// Injects this context into the headers of an upstream request, and removes the client's context in every
+    /// format. `span_id`: the gateway's span, which becomes the parent of the engine's span.
     pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
         // Most clients send none of these headers, and one scan costs less than nine removals.
         if headers.keys().any(is_context_header) {

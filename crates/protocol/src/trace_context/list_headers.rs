@@ -1,23 +1,23 @@
-//! The list headers `tracestate` and `baggage`. Each may occur several times in a request. Both come
-//! from clients, so the size that the gateway forwards is limited.
+//! The list headers `tracestate` and `baggage`. Each may occur several times in a request. Clients control
+//! their size, so the gateway limits what it forwards.
 
 use std::collections::HashSet;
 
-/// Longest `tracestate` that is forwarded, in bytes: the minimum that W3C demands.
+/// Longest `tracestate` that is forwarded, in bytes: the minimum that W3C Trace Context requires.
 const MAX_TRACE_STATE_BYTES: usize = 512;
 /// Greatest number of members of a `tracestate`. A `tracestate` with more members is not forwarded.
 const MAX_TRACE_STATE_MEMBERS: usize = 32;
-/// Members longer than this number of bytes are removed first from a `tracestate` that is too long.
+/// If a `tracestate` is too long, members longer than this number of bytes are removed first.
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;
-/// Longest `baggage` that is forwarded, in bytes: the minimum that W3C demands.
+/// Longest `baggage` that is forwarded, in bytes: the minimum that W3C Baggage requires.
 const MAX_BAGGAGE_BYTES: usize = 8_192;
 /// Maximum number of members of a `baggage` that are read. Later members are not forwarded.
 const MAX_BAGGAGE_MEMBERS: usize = 64;
 
 /// The `tracestate` to forward. `None`: the headers are empty or invalid.
 ///
-/// If a `tracestate` is too long, its long members are removed first, then its last members, which
-/// are the oldest.
+/// If a `tracestate` is too long, its long members are removed first. Its last members, which are the oldest,
+/// follow.
 pub(super) fn filter_trace_state<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Box<str>> {
     let members = headers.flat_map(|header| header.split(',')).map(str::trim);
     let mut members: Vec<&str> = members

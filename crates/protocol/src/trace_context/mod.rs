@@ -1,8 +1,8 @@
-//! Trace context: the trace of a request, the ids of the gateway's spans, the head sampling
-//! decision, and the context that is injected into upstream requests.
+//! Trace context: the trace of a request, the ids of the gateway's spans, the head sampling decision, and the
+//! context that is injected into upstream requests.
 //!
-//! The ids of the spans are generated when a request arrives, because the gateway sends them to backends.
-//! The spans are created when the request has ended.
+//! The gateway sends the ids of its spans to backends, so it generates them when a request arrives. It creates
+//! the spans when the request has ended.
 
 mod list_headers;
 mod sampler;

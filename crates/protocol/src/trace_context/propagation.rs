@@ -56,8 +56,8 @@ pub struct PropagationFormats {
 }
 
 impl Propagation {
-    /// Continues the client's trace, or starts a trace with the id `random`. `now` is the time for
-    /// the rate limit.
+    /// Continues the client's trace, or starts a trace with the id `random`. `now`: the time for the rate
+    /// limit.
     pub fn start_trace(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
         let mut link = None;
         let mut continued = None;
@@ -90,8 +90,8 @@ impl Propagation {
         }
     }
 
-    /// Whether to sample the trace. This is decided at the start of the trace, so that the backend learns
-    /// the result and no trace is sampled in part. `decision`: the client's decision, if it sent one.
+    /// Whether to sample the trace. The decision is made at the start of the trace: the backend learns it, and
+    /// a trace is recorded either whole or not at all. `decision`: the client's decision, if it sent one.
     pub fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
         let is_decided_by_parent = self.sampler.is_parent_based && decision.is_some();
         let limiter = self.rate_limit.as_ref();
@@ -110,7 +110,7 @@ impl PropagationFormats {
         b3_multi: false,
     };
 
-    /// Whether a format of the trace itself is enabled, and not only baggage.
+    /// Whether a trace format is enabled. Baggage alone does not count.
     const fn has_trace(self) -> bool {
         self.trace_context || self.b3 || self.b3_multi
     }
@@ -140,7 +140,7 @@ impl Default for PropagationFormats {
     }
 }
 
-/// Extracts W3C trace context. `None`: there is no valid `traceparent`, or there are several.
+/// Extracts W3C trace context. `None`: there is no valid `traceparent`, or more than one.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let parent = TraceParent::parse(b3::single_value(headers, &TRACEPARENT)?)?;
     let state = list_headers::filter_trace_state(header_texts(headers, &TRACESTATE));

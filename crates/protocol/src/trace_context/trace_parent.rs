@@ -17,7 +17,6 @@ pub struct TraceParent {
 /// The trace context that a client sent.
 #[derive(Debug)]
 pub(super) struct RemoteTraceContext {
-    /// The client's span.
     pub(super) parent: TraceParent,
     /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
     pub(super) sampling_decision: Option<bool>,
@@ -25,10 +24,8 @@ pub(super) struct RemoteTraceContext {
     pub(super) trace_state: Option<Box<str>>,
 }
 
-// === impl TraceParent ===
-
 impl TraceParent {
-    /// Parses a `traceparent` header. `None` if it is invalid: then the gateway starts a new trace.
+    /// Parses a `traceparent` header. `None`: the header is invalid, and the gateway starts a new trace.
     pub fn parse(header: &str) -> Option<Self> {
         let mut fields = header.trim().split('-');
         let version = fields.next()?;

@@ -15,7 +15,7 @@ use crate::error::GatewayError;
 use crate::record::{ClientIdentity, ModelLabel, Tier};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tokenweir_protocol::openai::engine_control::Permissions;
@@ -25,14 +25,16 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 pub struct ApiKeys {
     /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
+    /// Keys of earlier key files, which are refused: who still uses them is known by name.
+    removed: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Tenants of earlier key files: one that comes back has used what it had used. A file of a folder is absent for
-    /// a moment while a program replaces it.
+    /// Tenants of earlier key files. A tenant that returns keeps its earlier usage. While a program replaces a
+    /// file of a folder, the tenants of this file are absent for a moment.
     absent: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Names of tenants that are label values of metrics: tenants of this key file and of earlier key
-    /// files, at most [`MAX_TENANT_LABELS`]. All further tenants share one label value.
+    /// Names of tenants that are label values of metrics: tenants of this key file and of earlier ones, at most
+    /// [`MAX_TENANT_LABELS`]. All other tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
-    /// Limits and usage of the subjects of tokens. A reload of the key file keeps them.
+    /// Limits and usage of the subjects of tokens. They survive a reload of the key file.
     subjects: Arc<SubjectLimiters>,
     registry: Arc<QuotaRegistry>,
 }
@@ -47,11 +49,12 @@ pub struct ApiKey {
     pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone. `None`: the key has no limits of its own.
     usage_limiter: Option<Arc<UsageLimiter>>,
-    /// The rights that differ from those of the tenant. `None`: the key is in the key file.
+    /// For a key that stands for a token: the rights that the token has instead of the tenant's. `None`: a key
+    /// of the key file.
     token: Option<Box<TokenRights>>,
 }
 
-/// The rights of a token that differ from those of its tenant.
+/// The rights that a token has instead of its tenant's.
 #[derive(Debug)]
 struct TokenRights {
     tier: Option<Tier>,
@@ -67,9 +70,9 @@ pub struct Tenant {
     pub models: ModelAllowlist,
     /// Permissions for engine-control fields that the tenant may use.
     pub permissions: Permissions,
-    /// How streams of the tenant are continued at another backend. `None`: the setting of the model applies.
+    /// How another backend continues streams of the tenant. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
-    /// Caps on each request. `None`: there are none.
+    /// Caps on each request. `None`: no caps.
     pub caps: Option<RequestCaps>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: Arc<UsageLimiter>,
@@ -79,7 +82,7 @@ pub struct Tenant {
     model_usage_limiters: Vec<ModelLimiter>,
 }
 
-/// Limits and usage of the models of a tenant whose names match.
+/// Limits and usage of a tenant's models whose names match a pattern.
 #[derive(Debug)]
 struct ModelLimiter {
     /// A name, or a prefix followed by `*`.
@@ -87,15 +90,18 @@ struct ModelLimiter {
     limiter: Arc<UsageLimiter>,
 }
 
-/// Greatest number of tenants of earlier key files whose usage is kept.
+/// Maximum number of tenants of earlier key files whose usage is kept.
 const MAX_ABSENT_TENANTS: usize = 1_000;
+/// Greatest number of keys of earlier key files that are known.
+const MAX_REMOVED_KEYS: usize = 1_000;
 /// Greatest number of tenants whose names are label values of metrics.
 const MAX_TENANT_LABELS: usize = 1_000;
 
 /// Checks the tokens of requests.
 pub trait TokenSource: Send + Sync {
-    /// The key that stands for the token of a request. It does no I/O. `None`: what the request has does not
-    /// look like a token, so it is looked up in the key file. What looks like a token never is.
+    /// The key that stands for the token of a request. This method does no I/O. `None`: the credentials do not
+    /// look like a token, so they are looked up in the key file. Credentials that look like a token are never
+    /// looked up there.
     fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -107,8 +113,8 @@ pub trait TokenSource: Send + Sync {
 /// Header in which Anthropic clients send their key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Greatest length of a key in bytes. A longer key is rejected before it is hashed, so that long
-/// headers cost no CPU time.
+/// Maximum length of a key in bytes. A longer key is rejected before it is hashed, so that long headers cost no
+/// CPU time.
 const MAX_KEY_BYTES: usize = 512;
 
 /// The token of an `Authorization: Bearer` header. `None`: the request has no such header.
@@ -119,7 +125,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
         .then(|| token.trim_ascii())
 }
 
-/// Removes the credentials of the client, which must not reach the backend.
+/// Removes the credentials of the client, which no backend may receive.
 pub fn remove_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     headers.remove(X_API_KEY);
@@ -133,10 +139,18 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(X_API_KEY).map(HeaderValue::as_bytes)
 }
 
-// === impl ApiKeys ===
+fn find_key<'a>(
+    keys: &'a HashMap<u64, Arc<ApiKey>>,
+    headers: &HeaderMap,
+) -> Option<&'a Arc<ApiKey>> {
+    let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
+    let digest = KeyDigest::from_key(token);
+    let key = keys.get(&digest.lookup_hash());
+    key.filter(|key| key.has_digest(&digest))
+}
 
 impl ApiKeys {
-    /// No keys. The quotas of keys that follow are in `registry`.
+    /// An empty set of keys. Keys that a later reload adds have their quotas in `registry`.
     pub fn with_registry(registry: Arc<QuotaRegistry>) -> Self {
         Self {
             registry,
@@ -175,6 +189,10 @@ impl ApiKeys {
             }
             api_keys.tenants.insert(name, tenant);
         }
+        let earlier = previous.by_digest.iter().chain(&previous.removed);
+        let removed = earlier.filter(|(hash, _)| !api_keys.by_digest.contains_key(*hash));
+        let removed = removed.map(|(hash, key)| (*hash, key.clone()));
+        api_keys.removed = removed.take(MAX_REMOVED_KEYS).collect();
         let earlier = previous.tenants.iter().chain(&previous.absent);
         let absent = earlier.filter(|(name, _)| !api_keys.tenants.contains_key(*name));
         let absent = absent.map(|(name, tenant)| (name.clone(), tenant.clone()));
@@ -182,14 +200,14 @@ impl ApiKeys {
         api_keys
     }
 
-    /// The tenant of this name, also of an earlier key file.
+    /// The tenant of this name, from this key file or an earlier one.
     fn known_tenant(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.tenants.get(name).or_else(|| self.absent.get(name))
     }
 
-    /// The identity of the key in `self` that has the same secret, name and tenant as `entry`. `None`:
-    /// there is no such key. A key that a reload does not change thus keeps its identity, and an open
-    /// request can compare identities to check whether its key is still valid.
+    /// The identity of the key in `self` with the same secret, name and tenant as `entry`. `None`: no such key.
+    /// A key that a reload does not change keeps its identity. So an open request can compare identities to
+    /// check whether its key is still valid.
     fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
         let key = self.by_digest.get(&entry.hash.lookup_hash())?;
         let is_same = key.digest.is_same(&entry.hash)
@@ -203,16 +221,41 @@ impl ApiKeys {
         self.by_digest.values().map(|key| &key.caller)
     }
 
-    /// The key of a request. `None`: the request has no key, or the key is unknown.
-    pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
-        let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
-        let digest = KeyDigest::from_key(token);
-        self.by_digest
-            .get(&digest.lookup_hash())
-            .filter(|key| key.has_digest(&digest))
+    /// The limits that are set, by their paths in the key file, such as `tenants[etl].limits.tokens_per_minute`.
+    /// `tenant`: the limits of this tenant alone. `None`: those of all tenants.
+    pub fn set_limits(&self, tenant: Option<&str>) -> BTreeMap<String, u64> {
+        let mut set = BTreeMap::new();
+        let is_asked = |name: &Arc<str>| tenant.is_none_or(|tenant| **name == *tenant);
+        for (name, tenant) in self.tenants.iter().filter(|(name, _)| is_asked(name)) {
+            let mut add = |path: String, limiter: &UsageLimiter| {
+                for (limit, value) in limiter.limits.set() {
+                    set.insert(format!("{path}.{limit}"), value);
+                }
+            };
+            add(format!("tenants[{name}].limits"), &tenant.usage_limiter);
+            for (key, limiter) in &tenant.key_usage_limiters {
+                add(format!("tenants[{name}].keys[{key}].limits"), limiter);
+            }
+            for model in &tenant.model_usage_limiters {
+                let path = format!("tenants[{name}].model_limits[{}]", model.pattern);
+                add(path, &model.limiter);
+            }
+        }
+        set
     }
 
-    /// The key that stands for a token. `None`: there is no tenant of this name.
+    /// The key of a request. `None`: the request has no key, or the key is unknown.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
+        find_key(&self.by_digest, headers)
+    }
+
+    /// The identity of the key of a refused request, if an earlier key file had the key. `None`: it is unknown.
+    pub fn removed_identity(&self, headers: &HeaderMap) -> Option<Arc<ClientIdentity>> {
+        let key = find_key(&self.removed, headers)?;
+        Some(key.caller.clone())
+    }
+
+    /// The key that stands for a token. `None`: no tenant has this name.
     pub fn key_of_token(&self, grant: &TokenGrant) -> Option<Arc<ApiKey>> {
         let (name, tenant) = self.tenants.get_key_value(&grant.tenant)?;
         let caller = ClientIdentity {
@@ -264,7 +307,7 @@ impl ApiKeys {
         self.by_digest.len()
     }
 
-    /// Whether there is no key, so that no client is admitted.
+    /// Whether the set has no key, so that no client is admitted.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
@@ -276,7 +319,8 @@ impl ApiKeys {
             .map(|(name, tenant)| (name, tenant.usage_limiter.open()))
     }
 
-    /// The label values of all tenants, with their numbers of open requests. Several tenants can have the same.
+    /// The label values of all tenants, with their numbers of open requests. Several tenants can share a label
+    /// value.
     pub fn open_by_label(&self) -> impl Iterator<Item = (&str, u32)> {
         self.open().map(|(name, open)| {
             let is_label = self.tenant_labels.contains(name);
@@ -301,8 +345,6 @@ impl ApiKeys {
     }
 }
 
-// === impl ApiKey, Tenant ===
-
 impl ApiKey {
     fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
         let usage_limiter = tenant.key_usage_limiters.get(&*caller.key).cloned();
@@ -315,12 +357,12 @@ impl ApiKey {
         }
     }
 
-    /// Whether this is the key with this digest.
+    /// Whether the digest is that of this key.
     pub fn has_digest(&self, digest: &KeyDigest) -> bool {
         self.digest.is_same(digest)
     }
 
-    /// Tier of requests with this key. `None`: neither the token nor the tenant has one.
+    /// Tier of requests with this key. `None`: neither the token nor the tenant has a tier.
     pub fn tier(&self) -> Option<&Tier> {
         let of_token = self.token.as_ref().and_then(|token| token.tier.as_ref());
         of_token.or(self.tenant.tier.as_ref())
@@ -333,8 +375,8 @@ impl ApiKey {
             .map_or(&self.tenant.models, |token| &token.models)
     }
 
-    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
-    /// that remains after this request. The error is [`GatewayError::RateLimited`].
+    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota that
+    /// remains after the request. The error is [`GatewayError::RateLimited`].
     pub fn enter(
         &self,
         now: Instant,
@@ -342,7 +384,7 @@ impl ApiKey {
         usage::enter(self.limiters(), now)
     }
 
-    /// Counts a repetition of an open request, as [`Self::enter`] does, but not as an open request.
+    /// Counts a repetition of an open request like [`Self::enter`], but not as a further open request.
     pub fn count_repetition(&self, now: Instant) -> (RateLimitStatus, Result<(), GatewayError>) {
         usage::count(self.limiters(), CountedAs::Repetition, now)
     }
@@ -419,8 +461,7 @@ impl Tenant {
         !self.model_usage_limiters.is_empty()
     }
 
-    /// Starts a request for a model if the limits of the tenant for the model allow it. `None`: the tenant has no
-    /// limits for the model.
+    /// Starts a request for a model if the tenant's limits for the model allow it. `None`: no such limits.
     pub fn enter_model(
         &self,
         model: &str,

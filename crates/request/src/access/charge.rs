@@ -1,5 +1,5 @@
-//! Tokens that a tenant and a key are charged with when a request has ended: the usage that the
-//! engine reported, or an estimate if the engine reported none.
+//! The tokens for which a tenant and a key are charged after a request: the usage that the engine reported or,
+//! without a report, an estimate.
 
 use crate::record::{Outcome, RequestRecord};
 use tokenweir_protocol::openai::Api;
@@ -12,7 +12,7 @@ const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCharge {
-    /// Prompt tokens, including those found in the prefix cache.
+    /// Prompt tokens, including cached ones.
     pub input: u64,
     /// Output tokens.
     pub output: u64,
@@ -21,10 +21,10 @@ pub struct TokenCharge {
 impl TokenCharge {
     /// The charge of a request that has ended.
     ///
-    /// vLLM reports the prompt tokens at the end of a response. If the client disconnected earlier,
-    /// or the timeout that the client set expired, the estimated prompt tokens are charged:
-    /// otherwise an early disconnect would cost nothing. A request that failed because of its
-    /// backend is charged with the reported tokens and with the output that arrived.
+    /// vLLM reports the prompt tokens at the end of a response. If the client disconnects earlier, or its own
+    /// timeout expires, the estimated prompt tokens are charged, so that an early disconnect is not free. A
+    /// request that failed because of its backend is charged for the reported tokens and the output that
+    /// arrived.
     pub fn from_record(record: &RequestRecord) -> Self {
         if record.status == Some(STATUS_SWITCHING_PROTOCOLS) {
             return Self::of_websocket(record);
@@ -53,7 +53,8 @@ impl TokenCharge {
         }
     }
 
-    /// The charge of a WebSocket, whose bytes are not read: most of them are speech.
+    /// The charge of a WebSocket. The gateway does not read its bytes, and counts them as media because most of
+    /// them are speech.
     fn of_websocket(record: &RequestRecord) -> Self {
         let tokens = |bytes: u64| (bytes as f64 * TOKENS_PER_MEDIA_BYTE).ceil() as u64;
         Self {
@@ -69,7 +70,7 @@ impl TokenCharge {
 }
 
 /// Whether an engine computes the prompt of the request. Requests that only tokenize a text or render a
-/// template take no GPU time, and a request about a stored response has no prompt.
+/// template use no GPU time, and a request about a stored response has no prompt.
 fn computes_prompt(record: &RequestRecord) -> bool {
     let route = record.route.unwrap_or_default();
     let is_template = route.ends_with("/render") || route.ends_with("/derender");
@@ -77,14 +78,14 @@ fn computes_prompt(record: &RequestRecord) -> bool {
     record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
 }
 
-/// The estimated prompt tokens of a request. Routing predicted the tokens of the prompt parts. The
-/// estimate scales this prediction to all text of the request that the engine may put into the prompt,
-/// and adds the tokens of its media. `None`: no backend was selected.
+/// The estimated prompt tokens of a request. Routing predicted the tokens of the prompt parts. The estimate
+/// scales this prediction to all text that the engine may put into the prompt, and adds the tokens of media.
+/// `None`: no backend was selected.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
     let mut bytes = record.options.prompt_bytes;
     if bytes == PromptBytes::default() && predicted <= 0.0 {
-        // An upload that is not read.
+        // The gateway has not read this upload, so all of it counts as media.
         bytes.media = record.bytes_in;
     }
     Some(tokens_of_body(predicted, bytes))
@@ -215,7 +216,7 @@ mod tests {
             text,
             media,
         };
-        // Routing also predicts the tokens of the media: 1,023 for the media and 50 for the text.
+        // The prediction of routing includes the media: 1,023 tokens for the media and 50 for the text.
         let image = tokens_of_body(1_073.0, image);
         assert!((1_023..1_100).contains(&image), "{image}");
         for route in [

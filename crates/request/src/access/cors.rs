@@ -1,8 +1,7 @@
-//! Cross-origin resource sharing (CORS): answers preflight requests and sets the CORS headers of
-//! responses.
+//! Cross-origin resource sharing (CORS): answers preflight requests and sets the CORS headers of responses.
 //!
-//! No response allows credentialed requests, which browsers send with cookies. API keys are not
-//! affected: a script sets them in a header, so a web page without a key cannot send one.
+//! No response allows credentialed requests, which browsers send with cookies. This does not affect API keys: a
+//! script sets them in a header, so a web page without a key cannot send one.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -32,8 +31,8 @@ pub struct Cors {
 }
 
 const ANY_ORIGIN: &str = "*";
-/// The methods that a preflight response allows for a path that the gateway does not serve. The browser then sends
-/// the request, and the script of the web page can read the error response.
+/// The methods that a preflight response allows for an unknown path. The browser then sends the request, and
+/// the script of the web page can read the error response.
 const DEFAULT_METHODS: &str = "GET, POST";
 /// Response headers that scripts of a web page may read.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -41,8 +40,8 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
      x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens",
 );
-/// Time for which browsers cache a preflight response: 10 minutes. After an origin is removed from the
-/// configuration, browsers may continue to send requests of this origin for the same time.
+/// Time for which browsers cache a preflight response: 10 minutes. After the removal of an origin from the
+/// configuration, browsers may keep sending requests of this origin for this time.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 impl CorsSettings {
@@ -67,8 +66,6 @@ fn is_origin(text: &str) -> bool {
     rebuilt.is_some_and(|rebuilt| rebuilt == text && !text.contains(char::is_uppercase))
 }
 
-// === impl Cors ===
-
 impl Cors {
     /// The policy of validated settings. An origin that is not a valid header value is ignored.
     pub fn new(settings: &CorsSettings) -> Self {
@@ -84,9 +81,9 @@ impl Cors {
         }
     }
 
-    /// The headers of the response to a preflight request with this method and these headers.
-    /// `methods` returns the methods of the path, `None` if the gateway does not serve the path. `None`: the
-    /// request is not a preflight request, or its origin is not allowed.
+    /// The headers of the response to a preflight request with this method and these headers. `methods` returns
+    /// the methods of the path, or `None` for an unknown path. `None`: the request is no preflight request, or
+    /// its origin is not allowed.
     pub fn preflight(
         &self,
         method: &Method,
@@ -112,8 +109,8 @@ impl Cors {
         Some(response)
     }
 
-    /// Sets the CORS headers of a response, and removes the CORS headers that the backend set.
-    /// `origin`: the `Origin` header of the request, `None` if the request has none.
+    /// Sets the CORS headers of a response, and removes the CORS headers of the backend. `origin`: the `Origin`
+    /// header of the request, if any.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         remove_headers_where(headers, |name| name.as_str().starts_with("access-control-"));
         if let Some(origin) = origin.filter(|origin| self.allows_origin(origin)) {

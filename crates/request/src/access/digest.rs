@@ -24,8 +24,6 @@ pub fn mint(random: [u8; 32]) -> String {
     format!("{KEY_PREFIX}{}", to_hex(&random))
 }
 
-// === impl KeyDigest ===
-
 impl KeyDigest {
     /// The digest of a key.
     pub fn from_key(key: &[u8]) -> Self {
@@ -40,7 +38,7 @@ impl KeyDigest {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// First 64 bits of the digest, as a hash table key. They reveal nothing about the API key.
+    /// First 64 bits of the digest, as a hash table key. These bits reveal nothing about the API key.
     pub fn lookup_hash(&self) -> u64 {
         let mut first_bytes = [0; 8];
         first_bytes.copy_from_slice(&self.0[..8]);
@@ -89,8 +87,8 @@ impl fmt::Debug for KeyDigest {
 }
 
 impl<'de> Deserialize<'de> for KeyDigest {
-    /// The error message must not quote the value: an operator may have entered the key itself
-    /// instead of its hash.
+    /// The error message must not quote the value, because an operator may have entered the key itself instead
+    /// of its hash.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text =
             String::deserialize(from).map_err(|_| D::Error::custom(INVALID_DIGEST_MESSAGE))?;

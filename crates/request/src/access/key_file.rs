@@ -29,14 +29,14 @@ pub struct TenantEntry {
     /// Permissions for engine-control fields, in addition to the permissions of all tenants.
     #[serde(default)]
     pub allow: Vec<Permission>,
-    /// How streams of the tenant are continued at another backend, with the values of
-    /// `streams.continuation`. `None`: the setting of the model applies.
+    /// How another backend continues streams of the tenant, with the values of `streams.continuation`. `None`:
+    /// the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
     /// Limits of all keys of the tenant together.
     #[serde(default)]
     pub limits: UsageLimits,
-    /// Limits of all keys of the tenant together for models: names that clients use, or prefixes followed by
-    /// `*`. The longest match of a name applies.
+    /// Limits per model, for all keys of the tenant together. The keys are model names that clients use, or
+    /// prefixes followed by `*`. The longest match of a name applies.
     #[serde(default)]
     pub model_limits: BTreeMap<String, UsageLimits>,
     /// Caps on each request. `None`: no caps, and media of all hosts.
@@ -67,13 +67,11 @@ pub struct KeyFileError {
     pub problem: String,
 }
 
-/// Greatest number of keys. Each takes about 300 bytes of memory.
+/// Maximum number of keys. Each key takes about 300 bytes of memory.
 const MAX_KEYS: usize = 200_000;
 
-/// Greatest length of the name of a tenant or a key, in bytes.
+/// Maximum length of the name of a tenant or a key, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-
-// === impl KeyFile ===
 
 impl KeyFile {
     /// Validates the file. Returns the first error. `tiers`: the tiers in the configuration.
@@ -103,7 +101,8 @@ impl KeyFile {
         Ok(())
     }
 
-    /// The tenants of several files. A tenant can have keys in each of them, and all else in one.
+    /// Merges the tenants of several files. A tenant may have keys in several files, but its settings in one
+    /// only.
     pub fn merged(files: Vec<Self>) -> Result<Self, KeyFileError> {
         let mut positions = HashMap::new();
         let mut tenants: Vec<TenantEntry> = Vec::new();
@@ -121,7 +120,7 @@ impl KeyFile {
 }
 
 impl TenantEntry {
-    /// Adds the keys of `other`, and takes over its settings if `self` has none.
+    /// Adds the keys of `other`, and takes over the settings of `other` if `self` has none.
     fn merge(&mut self, mut other: Self) -> Result<(), KeyFileError> {
         let mut keys = std::mem::take(&mut self.keys);
         keys.append(&mut other.keys);
@@ -145,7 +144,7 @@ impl TenantEntry {
         if let Some(tier) = &self.tier
             && !tiers.iter().any(|configured| configured.as_ref() == tier)
         {
-            // The value is not quoted: it may be a key that was entered in the wrong place.
+            // The error does not quote the value, which may be a misplaced key.
             let problem = "unknown tier: it is not in `tiers` of the configuration";
             return Err(key_file_error(&format!("{path}.tier"), problem));
         }
@@ -179,7 +178,7 @@ impl TenantEntry {
     }
 }
 
-/// The problem of a text that is no name of models.
+/// The problem of a text that is no model name or pattern.
 const INVALID_MODEL: &str = "invalid model: write a name, or a prefix followed by one `*`";
 
 fn is_model_pattern(model: &str) -> bool {

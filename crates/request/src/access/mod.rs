@@ -11,14 +11,14 @@
 //! used         falls by limit ÷ 60 per second, to 0 at least (leaky bucket)
 //! concurrency  limit of open requests: a request is open until its response has ended or its
 //!              client has disconnected
-//! quota        limit per calendar day or month in UTC: used is 0 at the begin of the period. With
+//! quota        limit per calendar day or month in UTC: used is 0 at the start of the period. With
 //!              gateways that count together, all limits are quotas too
 //! ```
 //!
-//! A token of an issuer (`tokens`) stands for a key that the key file does not have.
+//! A token of an issuer (`tokens`) stands for a key that is not in the key file.
 //!
-//! A fast hash is sufficient: a key has 256 random bits and cannot be guessed. Passwords would need
-//! a slow hash.
+//! A fast hash is sufficient, because a key has 256 random bits and cannot be guessed. Passwords would need a
+//! slow hash.
 
 mod api_keys;
 mod caps;

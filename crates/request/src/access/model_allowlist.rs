@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub struct ModelAllowlist {
     /// The list of the tenant. `None`: all models.
     tenant: Option<Arc<[String]>>,
-    /// The list of a token of the tenant. `None`: all models of the tenant.
+    /// The list in a token of the tenant. `None`: all models of the tenant.
     token: Option<Arc<[String]>>,
 }
 
@@ -26,7 +26,7 @@ impl ModelAllowlist {
         }
     }
 
-    /// Allows the models that `self` and the list of a token allow. `None`: those of `self`.
+    /// Allows the models that both `self` and the list of a token allow. `None`: only `self` counts.
     pub(super) fn narrowed(&self, token: Option<&[String]>) -> Self {
         Self {
             tenant: self.tenant.clone(),
@@ -34,8 +34,8 @@ impl ModelAllowlist {
         }
     }
 
-    /// Whether a request for `model` is allowed. `None`: the requested model is not known. The
-    /// request is then allowed only if all models are allowed.
+    /// Whether a request for `model` is allowed. `None`: the requested model is not known, and the request is
+    /// allowed only if all models are.
     pub fn allow(&self, model: Option<&str>) -> bool {
         is_listed(self.tenant.as_deref(), model) && is_listed(self.token.as_deref(), model)
     }

@@ -1,5 +1,5 @@
-//! Pseudonyms of users, sessions and conversations: equal values have equal pseudonyms, and a
-//! pseudonym does not contain its value.
+//! Pseudonyms of users, sessions and conversations. Equal values have equal pseudonyms, and a pseudonym does
+//! not reveal its value.
 
 use super::digest::{KeyDigest, to_hex};
 use ring::hmac;
@@ -21,7 +21,7 @@ impl PseudonymKey {
     /// different pseudonyms.
     pub fn pseudonym(&self, kind: &str, value: &str) -> String {
         let mut context = hmac::Context::with_key(&self.0);
-        // The length separates the kind from the value.
+        // The length marks where the kind ends and the value begins.
         context.update(&(kind.len() as u64).to_le_bytes());
         context.update(kind.as_bytes());
         context.update(value.as_bytes());
@@ -30,7 +30,7 @@ impl PseudonymKey {
 }
 
 impl Default for PseudonymKey {
-    /// The key of an empty secret: everybody can compute its pseudonyms.
+    /// The key of an empty secret, for which everybody can compute the pseudonyms.
     fn default() -> Self {
         Self::new(KeyDigest::from_key(b""))
     }

@@ -4,8 +4,8 @@
 use super::digest::{KeyDigest, to_hex};
 use ring::hmac;
 
-/// Key from which salts are derived. Gateways with the same secret derive the same salts, so a
-/// prefix that a tenant sent through one gateway is also reused through another.
+/// Key from which salts are derived. Gateways with the same secret derive the same salts, so a tenant's prefix
+/// that one gateway sent can be reused through another.
 #[derive(Debug, Clone)]
 pub struct SaltKey(hmac::Key);
 
@@ -19,7 +19,7 @@ impl SaltKey {
     /// `cache_salt` in the request of the client. `None`: the request has no `cache_salt`.
     pub fn derive(&self, tenant: &str, client_salt: Option<&str>) -> String {
         let mut context = hmac::Context::with_key(&self.0);
-        // The length separates the tenant name from the client salt.
+        // The length marks where the tenant name ends and the client salt begins.
         context.update(&(tenant.len() as u64).to_le_bytes());
         context.update(tenant.as_bytes());
         context.update(&[u8::from(client_salt.is_some())]);

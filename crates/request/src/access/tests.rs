@@ -304,7 +304,7 @@ fn a_reload_keeps_usage_and_open_requests() {
         "under the new limit"
     );
     drop(permit);
-    // The request of the old key ends after the reload: its tenant is charged.
+    // The request with the old key ends after the reload, and its tenant is charged.
     reloaded.charge(
         &key.caller,
         TokenCharge {

@@ -24,10 +24,9 @@ pub(super) fn apply(edits: &mut Vec<Edit>, event: &[u8], edited: &mut BytesMut) 
 }
 
 /// Adds the edits that correct the counts of the `usage` object at `range`. The backend that wrote the object
-/// counted the output of the earlier streams of this response as prompt. `earlier`: number of output tokens
-/// of the earlier streams. `prompt_tokens`: number of prompt tokens of the first request, if known.
-/// `drops_details`: whether `completion_tokens_details` becomes `null`, because an engine counts its own output
-/// there, without that of earlier streams.
+/// counted the output of earlier streams of this response as prompt. `earlier`: number of output tokens of the
+/// earlier streams. `prompt_tokens`: number of prompt tokens of the first request, if known. `drops_details`:
+/// whether `completion_tokens_details` becomes `null`, because the engine counted only its own output there.
 pub(super) fn add_usage(
     event: &[u8],
     range: &Range<usize>,
@@ -53,14 +52,14 @@ pub(super) fn add_usage(
         cached,
     } = counts;
     let new_prompt = prompt_tokens.or_else(|| prompt.as_ref()?.number?.checked_sub(earlier));
-    // A sum that overflows is not that of an engine, so its count stays as it is.
+    // No engine reports counts whose sum overflows, so the count stays unchanged.
     let new_completion = completion
         .as_ref()
         .and_then(|count| count.number?.checked_add(earlier));
     if let Some(new_prompt) = new_prompt {
         let new_total = new_completion.and_then(|completion| new_prompt.checked_add(completion));
-        // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
-        // limited to the tokens of the prompt.
+        // The backend may also have cached tokens of the earlier output, so the cached tokens are limited to
+        // the prompt tokens.
         let cached_number = cached.as_ref().and_then(|count| count.number);
         let new_cached = cached_number.map(|cached| cached.min(new_prompt));
         replace(edits, total, new_total);
@@ -70,7 +69,7 @@ pub(super) fn add_usage(
     replace(edits, completion, new_completion);
 }
 
-/// The counts of a `usage` object. `None`: the object does not have the count.
+/// The counts of a `usage` object. `None`: the object lacks the count.
 #[derive(Default)]
 struct UsageCounts {
     prompt: Option<Count>,
@@ -81,7 +80,7 @@ struct UsageCounts {
 
 /// A count, and the range of its value in the event.
 struct Count {
-    /// `None`: the value is no count.
+    /// The number. `None`: the value is no count.
     number: Option<u64>,
     range: Range<usize>,
 }
@@ -102,7 +101,7 @@ impl UsageCounts {
     }
 }
 
-/// Adds the edit that replaces a count, if there is one to replace, and a new one.
+/// Adds the edit that replaces a count, if both an old and a new count exist.
 fn replace(edits: &mut Vec<Edit>, old: Option<Count>, new: Option<u64>) {
     if let (Some(old), Some(new)) = (old, new) {
         edits.push((old.range, new.to_string().into_bytes().into()));

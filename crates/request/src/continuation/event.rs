@@ -11,7 +11,7 @@ pub(super) struct Event {
     pub is_done: bool,
     /// Whether the event reports an error.
     pub is_error: bool,
-    /// The values of the members that [`HEAD`] names.
+    /// The values of the members named in [`HEAD`].
     pub head: [Option<Range<usize>>; HEAD.len()],
     /// The object `usage`.
     pub usage: Option<Range<usize>>,
@@ -41,8 +41,7 @@ pub(super) struct Event {
 /// The names of the members that all events of a stream repeat.
 pub(super) const HEAD: [&str; 4] = ["id", "object", "created", "model"];
 
-/// Returns the offset after the blank line that ends the event which begins at `at`. `None`: the
-/// event is incomplete.
+/// Returns the offset after the blank line that ends the event at `at`. `None`: the event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += memchr2(b'\n', b'\r', bytes.get(at..)?)? + 1;
@@ -65,7 +64,7 @@ pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>>
 }
 
 impl Event {
-    /// Reads an event that has exactly one `data` line. `None`: the event has another form.
+    /// Reads an event with exactly one `data` line. `None`: the event has another form.
     pub(super) fn read(is_chat: bool, bytes: &[u8]) -> Option<Self> {
         let line_end = memchr(b'\n', bytes)?;
         if !bytes.get(line_end..)?.trim_ascii().is_empty() {
@@ -146,7 +145,7 @@ impl Event {
                     let is_content = self.text.is_some() && !self.is_reasoning;
                     self.has_other_output |= is_content && text.is_some();
                     self.is_reasoning |= text.is_some();
-                    // Some versions of vLLM write both members.
+                    // Some versions of vLLM write both members, of which the first counts.
                     self.text = self.text.take().or(text);
                 }
                 b"tool_calls" if bytes[value.clone()] == *b"[]" => {}
@@ -156,8 +155,8 @@ impl Event {
     }
 }
 
-/// Calls `visit` with the offsets of the name and the value of each member of the JSON object at
-/// `object`. Returns `None` if the value there is no object.
+/// Calls `visit` with the offsets of the name and the value of each member of the JSON object at `object`.
+/// Returns `None` if this value is no object.
 pub(super) fn members(
     bytes: &[u8],
     object: Range<usize>,

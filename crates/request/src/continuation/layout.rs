@@ -1,16 +1,15 @@
-//! Reads events that differ from the event before them only in the text and the token ids, as most
-//! events of a stream do. Only these two are read; the other bytes are compared with those of the
-//! earlier event.
+//! Reads events that differ from the previous event only in the text and the token ids, as most events of a
+//! stream do. Only these two are read. The other bytes are compared with those of the earlier event.
 //!
-//! The event template of `tokenweir_protocol` does the same for the content of an event. This module cannot
-//! use that template: it gets the event after the splicer removed the token ids, and does not report the
+//! The event template of `tokenweir_protocol` does the same for the content of an event. This module cannot use
+//! that template, because it gets the event before the splicer removes the token ids, and must report the
 //! offsets of the members.
 
 use super::event::Event;
 use std::ops::Range;
 use tokenweir_protocol::json::find_string_end;
 
-/// The last event that was read in full and that later events can be compared with.
+/// The last fully read event with which later events can be compared.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
@@ -19,7 +18,7 @@ pub(super) struct Layout {
     event: Event,
 }
 
-/// Greatest length in bytes of an event that is kept for the comparison.
+/// Maximum length in bytes of an event that is kept for the comparison.
 const MAX_KEPT_BYTES: usize = 1 << 10;
 
 impl Layout {

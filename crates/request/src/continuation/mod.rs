@@ -1,8 +1,8 @@
-//! Continuation of a response stream at another backend: what can be continued, which request
-//! continues it, and how the events of the next stream become events of the first one.
+//! Continuation of a response stream at another backend: which streams can be continued, which request
+//! continues them, and how the events of the next stream become events of the first.
 //!
-//! [`ContinuationPlan`] reads the request. [`StreamSplicer`] reads the stream: bytes of the backends go
-//! in, bytes for the client come out. Neither does I/O or reads a clock.
+//! [`ContinuationPlan`] reads the request. [`StreamSplicer`] reads the stream: it gets the bytes of the
+//! backends and returns the bytes for the client. Neither does I/O or reads a clock.
 
 mod edit;
 mod event;

@@ -1,4 +1,4 @@
-//! The continuations of a stream at other backends, as its record has them.
+//! The continuations of a stream at other backends, for the record of its request.
 
 use super::reasons::{ContinuationRefusal, InterruptionCause};
 use crate::record::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RequestRecord};
@@ -7,25 +7,25 @@ use std::time::Instant;
 /// The continuations of one stream at other backends.
 #[derive(Debug, Clone, Default)]
 pub struct Continuations {
-    /// The continuations that began, in order.
+    /// The continuations that have begun, in order.
     pub begun: Vec<Continuation>,
     /// Why the stream was not continued when it ended early. `None`: the stream did not end early, or
     /// was continued.
     pub refusal: Option<ContinuationRefusal>,
 }
 
-/// A continuation of a stream at another backend.
+/// One continuation of a stream at another backend.
 #[derive(Debug, Clone)]
 pub struct Continuation {
     /// Id of the span of the attempt that continues the stream.
     pub span_id: u64,
-    /// Why the stream needed another backend.
+    /// The cause of the interruption.
     pub cause: InterruptionCause,
     /// Number of output tokens before the continuation.
     pub tokens: u64,
-    /// The time from which the stream needed another backend.
+    /// Time of the interruption, from which the stream needed another backend.
     pub interrupted: Instant,
-    /// When the next output arrived. `None`: no further output arrived.
+    /// Time of the next output. `None`: no further output arrived.
     pub next_output: Option<Instant>,
 }
 
@@ -72,13 +72,13 @@ impl RecordNote for Continuations {
         })
     }
 
-    /// One event for each time that the attempt continued the stream of an earlier attempt.
+    /// One event for each earlier stream that the attempt continued.
     fn attempt_events(&self, span_id: u64) -> Vec<NoteEvent> {
         let of_attempt = self.begun.iter().filter(|begun| begun.span_id == span_id);
         of_attempt.map(Continuation::event).collect()
     }
 
-    /// The output so far, and the prompt of a stream that was moved.
+    /// The output so far, plus the prompt if the stream was moved.
     fn recomputed_tokens(&self, prompt: u64) -> u64 {
         let tokens = self.begun.iter().map(|continuation| {
             let is_moved = continuation.cause == InterruptionCause::Migrated;
@@ -99,7 +99,8 @@ impl Continuation {
         )
     }
 
-    /// Its cause, the number of output tokens before it, and the seconds without output.
+    /// The span event of the continuation: its cause, the number of output tokens before it, and the seconds
+    /// without output.
     fn event(&self) -> NoteEvent {
         let cause = NoteValue::Text(self.cause.as_str());
         let tokens = NoteValue::Count(self.tokens);

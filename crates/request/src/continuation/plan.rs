@@ -4,12 +4,12 @@ use super::reasons::{ContinuationMode, ContinuationRefusal};
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::Api;
 
-/// The properties of a request that decide whether and how its stream can be continued.
+/// The properties of a request that determine whether and how its stream can be continued.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContinuationPlan {
-    /// Whether the request is a chat completion. Otherwise it is a completion.
+    /// Whether the request is a chat completion instead of a completion.
     pub(super) is_chat: bool,
-    /// Whether the stream is continued by token ids. Otherwise it is continued by its text.
+    /// Whether the stream is continued by token ids instead of text.
     pub(super) is_exact: bool,
     /// Whether decoding is greedy: the engine always takes the most probable token.
     pub(super) is_greedy: bool,
@@ -25,7 +25,7 @@ pub struct ContinuationPlan {
 pub(super) const DEFAULT_COMPLETION_TOKENS: u64 = 16;
 
 impl ContinuationPlan {
-    /// The plan for a request with this body. Fails with the reason why its stream cannot be continued.
+    /// Reads the plan from the body of a request. The error is the reason why its stream cannot be continued.
     pub fn read(
         api: Option<Api>,
         body: &[u8],
@@ -86,7 +86,7 @@ impl ContinuationPlan {
         Ok(plan)
     }
 
-    /// Whether the gateway must ask for token ids in the request, because the client did not ask for them.
+    /// Whether the gateway must add a request for token ids, because the client did not ask for them.
     pub const fn adds_token_ids(&self) -> bool {
         !self.shows_ids
     }
@@ -122,7 +122,7 @@ fn refusal(name: &[u8], value: &[u8], is_exact: bool) -> Option<ContinuationRefu
         b"truncate_prompt_tokens" | b"continue_final_message" => (is_set && !is_exact, R::Field),
         b"messages" => (is_exact && has_media(value), R::Media),
         b"prompt" => return prompt_refusal(value, is_exact),
-        // An escaped name could be any of the names above.
+        // An escaped name could stand for any of the names above.
         _ if name.contains(&b'\\') => (true, R::Field),
         _ => (is_set && name.starts_with(b"guided_"), R::StructuredOutput),
     };

@@ -34,8 +34,8 @@ named_enum! {
         Aborted = "aborted",
         /// The backend reported an error of its engine in the stream.
         EngineFailed = "engine_failed",
-        /// The next backend did not continue the stream: the prompt or the text that it repeated differs from
-        /// that of the first backend.
+        /// The next backend did not continue the stream. Its repetition of the prompt or text differs from the
+        /// first backend's stream.
         Diverged = "diverged",
         /// The backend was removed, or an operator drains it and moves its streams.
         Migrated = "migrated",
@@ -50,7 +50,7 @@ named_enum! {
         Api = "api",
         /// The request asks for several choices.
         Choices = "choices",
-        /// The request asks for log probabilities, and those of two streams cannot be joined.
+        /// The request asks for log probabilities, which cannot be joined from two streams.
         Logprobs = "logprobs",
         /// The request has stop strings, so the engine holds text back.
         StopStrings = "stop_strings",
@@ -79,7 +79,7 @@ named_enum! {
         NoTokenIds = "no_token_ids",
         /// The output so far has reasoning, which a continuation by text cannot continue.
         Reasoning = "reasoning",
-        /// No position in the output is known from which another backend could continue exactly.
+        /// In the output, no position is known from which another backend could continue exactly.
         Position = "position",
         /// The stream already had its finish reason, or as many tokens as the request allows.
         Finished = "finished",
@@ -97,7 +97,7 @@ named_enum! {
         PoisonRequest = "poison",
         /// No other backend was available.
         NoOtherBackend = "no_other_backend",
-        /// Only the usage or the end of the stream was missing, and the gateway wrote it.
+        /// Only the usage or the end of the stream was missing. The gateway wrote the missing events.
         Completed = "completed",
     }
 }

@@ -1,4 +1,4 @@
-//! The body of the request that continues a stream: an edited copy of the first request.
+//! The body of the request that continues a stream, an edited copy of the first request's body.
 
 use super::plan::{ContinuationPlan, DEFAULT_COMPLETION_TOKENS};
 use super::reasons::ContinuationRefusal;
@@ -55,8 +55,8 @@ impl ContinuationPlan {
         Ok(Splice::apply(&edits, body))
     }
 
-    /// Adds the edits that make the engine continue the output. `input`: the offsets of the messages of a
-    /// chat completion, or of the prompt of a completion.
+    /// Adds the edits that make the engine continue the output. `input`: the offsets of a chat completion's
+    /// messages or of a completion's prompt.
     fn continue_prompt(
         &self,
         body: &[u8],

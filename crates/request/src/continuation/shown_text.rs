@@ -1,6 +1,6 @@
-//! The text that the client has received, and how much of it the current backend has repeated.
+//! The text that the client has received, and the part of it that the current backend has repeated.
 
-/// Number of bytes at the end of the text that are always kept.
+/// Number of bytes at the end of the text that are never dropped.
 const END_BYTES: usize = 16;
 
 /// The output text of all streams of one response together.
@@ -11,8 +11,8 @@ pub(super) struct ShownText {
     /// Number of bytes of the text up to the end of the output of the current backend. Less than
     /// `shown` while this backend repeats text that the client has.
     pub generated: usize,
-    /// The end of the text that the client has received. The splicer compares repeated text with this
-    /// tail, or another backend continues the tail.
+    /// The end of the text that the client has received. The splicer compares repeated text with it, or another
+    /// backend continues after it.
     pub tail: String,
 }
 
@@ -22,9 +22,8 @@ impl ShownText {
         self.generated < self.shown
     }
 
-    /// Adds text of the current backend. Returns how many of its bytes the client already has.
-    /// `None`: the bytes differ from those that the client has. `is_kept`: whether a continuation
-    /// may need the text.
+    /// Adds text of the current backend. Returns how many of its bytes the client already has. `None`: the text
+    /// differs from what the client has. `is_kept`: whether a continuation may need the text.
     pub(super) fn show(&mut self, text: &str, is_kept: bool) -> Option<usize> {
         let repeated = (self.shown - self.generated).min(text.len());
         if repeated > 0 {
@@ -56,6 +55,8 @@ impl ShownText {
     pub(super) fn forget_before(&mut self, position: usize) {
         let kept = (self.shown - position).max(END_BYTES);
         let forgotten = self.tail.len().saturating_sub(kept);
-        self.tail.drain(..self.tail.floor_char_boundary(forgotten));
+        if forgotten > 0 {
+            self.tail.drain(..self.tail.floor_char_boundary(forgotten));
+        }
     }
 }

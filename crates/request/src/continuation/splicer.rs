@@ -1,17 +1,16 @@
 //! Joins the streams of several backends into one stream.
 //!
 //! Only whole events are forwarded, so that the stream of a backend can end after any of them. While a stream
-//! can be continued, the splicer keeps what a continuation needs: the token ids or the text of the output.
+//! can be continued, the splicer keeps the data for a continuation: the token ids or the text of the output.
 //!
-//! The next backend must begin after a token whose text was sent completely. An engine holds text
-//! back: the bytes of an unfinished character, and text that may become a marker. So the next
-//! backend begins after a token whose event had text. If an event has several tokens, the text of
-//! the last of them may be incomplete. A greedy engine therefore begins after the last event with
-//! exactly one token, repeats what followed it, and the splicer compares the repetition with the
-//! text that the client has. A sampling engine would not repeat the same text, so it begins after
-//! the last event with text. Without a repetition, the splicer checks the first text of the new
-//! backend: if it contains the text so far, or is longer than its tokens can be, the engine wrote
-//! its prompt as text, as vLLM does after an unfinished character.
+//! The next backend must begin after a token whose text was sent completely. An engine holds text back: the
+//! bytes of an unfinished character, and text that may become a marker. So the next backend begins after a
+//! token whose event had text. If an event has several tokens, the text of the last of them may be incomplete.
+//! A greedy engine therefore begins after the last event with exactly one token and repeats the rest, and the
+//! splicer compares the repetition with the client's text. A sampling engine would not repeat the same text, so
+//! it begins after the last event with text. Without a repetition, the splicer checks the first text of the new
+//! backend. If it contains the text so far, or is longer than its tokens can be, the engine wrote its prompt as
+//! text, as vLLM does after an unfinished character.
 
 mod events;
 
@@ -29,27 +28,26 @@ use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 #[derive(Debug, Default)]
 pub struct StreamSplicer {
     plan: ContinuationPlan,
-    /// Counts the memory that the splicer keeps. `None`: while the splicer restarts,
-    /// and in the default value, which [`Self::new`] completes.
+    /// Counts the memory that the splicer keeps. `None` while the splicer restarts, and in the default value,
+    /// which [`Self::new`] completes.
     charge: Option<Charge>,
     limits: MemoryLimits,
     /// Bytes that were added to `charge`.
     taken: usize,
     /// Whether the stream is forwarded unchanged.
     is_passive: bool,
-    /// Why the stream cannot be continued. The splicer then keeps no data for a continuation.
+    /// Why the stream cannot be continued. With a reason, the splicer keeps no data for a continuation.
     refusal: Option<ContinuationRefusal>,
-    /// The bytes of an event whose end was not read yet.
+    /// The bytes of an event whose end has not arrived.
     partial: BytesMut,
-    /// Events that are held back. They are forwarded only if the stream is not continued.
+    /// Events that are held back. The client gets them only if the stream is not continued.
     held: BytesMut,
     layout: Layout,
-    /// The edits of the current event.
     edits: Vec<Edit>,
-    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
+    /// Why the current backend cannot complete the stream, according to its events. `None`: the events show no
+    /// fault.
     interruption: Option<InterruptionCause>,
-    /// The values of the members that [`HEAD`] names, from the first event. `None`: no event was
-    /// read.
+    /// The values of the members named in [`HEAD`], from the first event. `None`: no event was read.
     head: Option<[Option<Box<[u8]>>; HEAD.len()]>,
     prompt_ids: Vec<u32>,
     prompt_tokens: Option<u64>,
@@ -70,10 +68,9 @@ pub struct StreamSplicer {
     latest: Position,
     /// The positions after the last two events with text and exactly one token.
     certain: [Position; 2],
-    /// Whether the client has events with tokens or log probabilities, but without text, after
-    /// `latest`.
+    /// Whether the client has received events after `latest` that have tokens or log probabilities but no text.
     has_shown_more: bool,
-    /// How the current stream continues an earlier one. `None`: it is the first stream.
+    /// How the current stream continues an earlier one. `None`: the current stream is the first.
     continued: Option<ContinuedStream>,
 }
 
@@ -90,13 +87,12 @@ struct Position {
 struct ContinuedStream {
     /// Number of output tokens of the earlier streams.
     tokens: usize,
-    /// Whether the prompt that the backend repeats was compared with the prompt that the gateway
-    /// sent.
+    /// Whether the prompt that the backend repeats has been compared with the prompt that the gateway sent.
     is_checked: bool,
     has_text: bool,
 }
 
-/// What the splicer does with an event.
+/// The handling of an event by the splicer.
 enum Action {
     Keep,
     Drop,
@@ -109,13 +105,12 @@ enum Action {
 const IDS_STEP: usize = 100;
 /// The splicer adds memory to its charge in steps of this many bytes.
 const MEMORY_STEP: usize = 4 << 10;
-/// Maximum length of a server-sent event, in bytes. From a longer event on, the splicer forwards the stream
-/// unchanged. The ids of a prompt of one million tokens take about this many bytes.
+/// Maximum length of a server-sent event, in bytes. Beginning with a longer event, the splicer forwards the
+/// stream unchanged. The ids of a prompt of one million tokens take about this many bytes.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 impl StreamSplicer {
-    /// A splicer for the stream of a request with this plan. `charge` counts the memory that it
-    /// keeps, within `limits`.
+    /// A splicer for the stream of a request with this plan. `charge` counts the kept memory, within `limits`.
     pub fn new(
         plan: Result<ContinuationPlan, ContinuationRefusal>,
         charge: Charge,
@@ -142,13 +137,12 @@ impl StreamSplicer {
         !self.is_passive
     }
 
-    /// Resets the splicer. Called when the request is sent to another backend before its stream had
-    /// output.
+    /// Resets the splicer. Called when the request is sent to another backend before any output.
     pub fn restart(&mut self) {
         if !self.is_passive
             && let Some(charge) = self.charge.take()
         {
-            // The limit of memory applies to the whole request, so this refusal is kept.
+            // This refusal is kept, because the memory limit applies to the whole request.
             let refusal = self
                 .refusal
                 .filter(|reason| *reason == ContinuationRefusal::Memory);
@@ -161,14 +155,15 @@ impl StreamSplicer {
         }
     }
 
-    /// Stops the splicing, because the response is no readable event stream. All later bytes are
-    /// forwarded unchanged.
+    /// Stops splicing, because the response is no readable event stream. All later bytes are forwarded
+    /// unchanged.
     pub fn ignore(&mut self) {
         self.is_passive = true;
         self.refuse(ContinuationRefusal::Unreadable);
     }
 
-    /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
+    /// Why the current backend cannot complete the stream, according to its events. `None`: the events show no
+    /// fault.
     pub const fn interruption(&self) -> Option<InterruptionCause> {
         self.interruption
     }
@@ -178,7 +173,7 @@ impl StreamSplicer {
         self.is_done
     }
 
-    /// Why the stream cannot be continued. `None`: no reason against it is known.
+    /// Why the stream cannot be continued. `None`: no reason is known.
     pub const fn refusal(&self) -> Option<ContinuationRefusal> {
         self.refusal
     }
@@ -201,11 +196,11 @@ impl StreamSplicer {
         if !self.is_active() {
             return part;
         }
-        // A part that consists of whole events, as vLLM writes them, is not copied.
+        // A part of whole events, as vLLM writes them, is not copied.
         let part = if self.partial.is_empty() {
             part
         } else {
-            // The bytes before were searched already, except for an end that begins in the last two.
+            // Earlier bytes were already searched, except the last two, in which an end can begin.
             let searched = self.partial.len().saturating_sub(2);
             self.partial.extend_from_slice(&part);
             if event_end(&self.partial, searched).is_none() {
@@ -238,11 +233,14 @@ impl StreamSplicer {
         self.partial.extend_from_slice(&part[at..]);
         self.check_memory();
         let forwarded = edited.map_or_else(|| part.slice(..at), BytesMut::freeze);
+        if self.partial.is_empty() {
+            return forwarded;
+        }
         self.ignore_if_too_long(forwarded)
     }
 
-    /// Returns `forwarded`. If the current event is too long to be kept, the stream is forwarded unchanged
-    /// from here on, with the beginning of this event.
+    /// Returns `forwarded`. If the current event is too long to be kept, the stream is forwarded unchanged from
+    /// the beginning of this event on.
     fn ignore_if_too_long(&mut self, forwarded: Bytes) -> Bytes {
         if self.partial.len() <= MAX_EVENT_BYTES {
             return forwarded;
@@ -251,8 +249,7 @@ impl StreamSplicer {
         [forwarded, self.partial.split().freeze()].concat().into()
     }
 
-    /// Returns the events that were held back. Called after the continuation of the stream was
-    /// refused.
+    /// Returns the events that were held back. Called after the continuation was refused.
     pub fn release(&mut self) -> Bytes {
         let held = self.held.split().freeze();
         if self.is_done {
@@ -268,9 +265,9 @@ impl StreamSplicer {
         held
     }
 
-    /// Completes a stream that had its finish reason: writes the missing events, which
-    /// [`release`](Self::release) returns. `reports_usage`: whether the request asks for usage.
-    /// Returns `false` if the stream had no finish reason, or if its usage is not known.
+    /// Completes a stream that had its finish reason by writing the missing events, which
+    /// [`release`](Self::release) returns. `reports_usage`: whether the request asks for usage. Returns `false`
+    /// without a finish reason, or if the usage is not known.
     pub fn complete(&mut self, reports_usage: bool) -> bool {
         let is_read = matches!(self.refusal, None | Some(ContinuationRefusal::Memory));
         if !(self.is_finished && is_read) || self.is_done || self.is_passive {
@@ -292,7 +289,7 @@ impl StreamSplicer {
         true
     }
 
-    /// The event with the usage of the whole stream. `None`: it is not known.
+    /// The event with the usage of the whole stream. `None`: the usage is not known.
     fn usage_event(&self) -> Option<Vec<u8>> {
         if !self.has_all_ids {
             return None;
@@ -316,16 +313,16 @@ impl StreamSplicer {
         Some(event)
     }
 
-    /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is no such
-    /// event, or the engine did not complete it. A client that gets a blank line after a part of an event
-    /// reads that part as an event.
+    /// The last event of a stream that ended regularly but without its last blank line. Empty: no such event,
+    /// or the engine did not complete it. The incomplete event must not get a blank line, because a client
+    /// would then read it as an event.
     pub fn finish(&mut self) -> Bytes {
         let partial = self.partial.split();
         let last = [&*partial, b"\n\n"].concat();
         if Event::read(self.plan.is_chat, &last).is_some() {
             return self.push(last.into());
         }
-        // The events of this stream have another form, and were forwarded as they came.
+        // The events of this stream have another form, and were forwarded unchanged.
         let is_unreadable = self.refusal == Some(ContinuationRefusal::Unreadable);
         if is_unreadable {
             partial.freeze()
@@ -339,8 +336,8 @@ impl StreamSplicer {
         self.position().map(|_| ())
     }
 
-    /// The body of the request that continues the stream, made from the body of the first request.
-    /// Fails if the stream cannot be continued.
+    /// The body of the request that continues the stream, derived from the first request's body. Fails if the
+    /// stream cannot be continued.
     pub fn request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
         let position = self.position()?;
         let continued = if self.plan.is_exact {
@@ -358,7 +355,7 @@ impl StreamSplicer {
         self.plan.request(body, &continued, position.tokens as u64)
     }
 
-    /// Switches to the stream of the next backend: later calls of `push` pass the bytes of that stream.
+    /// Switches to the stream of the next backend, whose bytes later calls of `push` pass.
     pub fn switch(&mut self) {
         let Ok(position) = self.position() else {
             return;
@@ -433,7 +430,7 @@ impl StreamSplicer {
         ids * size_of::<u32>() + self.text.tail.capacity()
     }
 
-    /// Adds the growth of the kept data to `charge`. Above a memory limit, the stream cannot be
+    /// Adds the growth of the kept data to `charge`. If a memory limit is exceeded, the stream cannot be
     /// continued.
     fn check_memory(&mut self) {
         let kept = self.kept_bytes();

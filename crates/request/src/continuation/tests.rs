@@ -43,8 +43,8 @@ fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
     splicer.push(Bytes::copy_from_slice(bytes))
 }
 
-/// Returns what the client reads if each stream ends after the number of bytes in `cuts`, except
-/// the last stream, which is complete.
+/// Returns the stream that the client reads if each stream but the last ends after the number of bytes in
+/// `cuts`.
 fn continued(
     is_chat: bool,
     engine: Engine,
@@ -185,7 +185,7 @@ fn missing_last_events_are_written() {
             &mut splicer,
             stream[..stream.len() - lacks].concat().as_bytes(),
         );
-        // The beginning of the next event must not reach the client.
+        // The client must not get the beginning of the next event.
         push(&mut splicer, b"data: {\"id\"");
         assert_eq!(
             splicer.complete(asks),
@@ -415,7 +415,7 @@ fn long_events_in_pieces_pass_whole() {
         "x".repeat(2 << 20)
     );
     let mut forwarded = 0;
-    // A copy of the event so far for each of these pieces would take minutes.
+    // Copying the events so far for each piece would take minutes.
     for piece in event.as_bytes().chunks(8) {
         forwarded += push(&mut splicer, piece).len();
     }

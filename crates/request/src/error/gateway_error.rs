@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::openai::request_fields::RequestBodyError;
 
-/// Greatest length of a model name in an error message, in characters.
+/// Maximum length of a model name in an error message, in characters.
 const MAX_MODEL_NAME_CHARS: usize = 100;
-/// Greatest number of names that an error message lists.
+/// Maximum number of names that an error message lists.
 const MAX_LISTED_NAMES: usize = 20;
 
-/// The reason for which the gateway answered a request with an error itself.
+/// The reason why the gateway answered a request with an error of its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
     /// The gateway does not serve the path.
@@ -57,8 +57,8 @@ pub enum GatewayError {
     /// The target of the request is too long.
     #[error("the request path is longer than this gateway allows")]
     UriTooLong,
-    /// The gateway would have to rename the model in the body. But a header has a digest of the body,
-    /// and the digest would no longer match.
+    /// The gateway would have to rename the model in the body. But a header has a digest of the body, which
+    /// would no longer match.
     #[error(
         "`{model}` is an alias of this gateway: it must change the body for the backend, but a \
          header has a digest of the body; request `{served_as}` instead"
@@ -69,8 +69,8 @@ pub enum GatewayError {
         /// The name of the model at the backends.
         served_as: String,
     },
-    /// The gateway would have to change a field of the body. But a header has a digest of the body, and
-    /// the digest would no longer match.
+    /// The gateway would have to change a field of the body. But a header has a digest of the body, which would
+    /// no longer match.
     #[error(
         "the gateway must change `{field}` in the body for the backend, but a header has a digest \
          of the body; leave that header out"
@@ -95,10 +95,10 @@ pub enum GatewayError {
     RequestCap {
         /// Name of the field.
         field: &'static str,
-        /// What is wrong, after the name of the field.
+        /// The problem, as text that follows the name of the field.
         problem: String,
     },
-    /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
+    /// The gateway does not decode the `Content-Encoding` of the body, or the body is damaged.
     #[error(
         "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip, deflate or zstd) and no digest, or without"
     )]
@@ -120,7 +120,8 @@ pub enum GatewayError {
         "the API key is missing or unknown to this gateway; send it as `Authorization: Bearer KEY`"
     )]
     InvalidApiKey,
-    /// The token of the request is not valid. The client does not learn why: the answer would help to forge one.
+    /// The token of the request is not valid. The client does not get the reason, which would help to forge a
+    /// token.
     #[error(
         "the token is not valid: it has expired, is not for this gateway, or its issuer is unknown; get a new one"
     )]
@@ -207,16 +208,15 @@ pub enum GatewayError {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The request waited in the admission queue for the longest time that a request may wait.
+    /// The request waited in the admission queue for the maximum time.
     #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
     QueueTimeout {
-        /// The longest time that a request may wait.
+        /// The maximum time.
         waited: Duration,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// Every backend is full, and the first output would come later than the objective of its TTFT
-    /// allows.
+    /// Every backend is full, and the first output would be later than the TTFT objective allows.
     #[error(
         "all backends are full: the first output would come later than the objective of \
          {objective:?}; retry after {retry_after} s"
@@ -245,7 +245,7 @@ pub enum GatewayError {
         /// The timeout.
         limit: Duration,
     },
-    /// No byte came or went for longer than the timeout that the client announced.
+    /// For the timeout that the client announced, no byte was transferred.
     #[error("no byte was exchanged for {limit:?}, the timeout that the client announced")]
     ClientTimeout {
         /// The timeout.
@@ -272,7 +272,7 @@ pub struct OptionError {
     pub reason: &'static str,
     /// The text.
     pub message: &'static str,
-    /// Whether it is a conflict with open requests, which may end soon.
+    /// Whether the cause is a conflict with open requests, which may end soon.
     pub is_conflict: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The errors with which the gateway answers a request itself: one enum variant for each error, and
-//! a table with the status, the party at fault and the time until a retry of each error.
+//! The errors with which the gateway answers a request itself. Each error is an enum variant and has a row in a
+//! table: status, party at fault, and time until a retry.
 
 mod gateway_error;
 
@@ -39,8 +39,7 @@ impl GatewayError {
                 | Self::TotalTimeout { .. },
                 _,
             ) => Outcome::Timeout,
-            // The client disconnected before the end of the body, or no longer waits for the
-            // response.
+            // The client disconnected before the end of the body, or has stopped waiting for the response.
             (Self::IncompleteBody | Self::ClientTimeout { .. }, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
             (_, Fault::Backend) => Outcome::UpstreamError,
@@ -69,7 +68,7 @@ impl GatewayError {
         if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // The SDKs of OpenAI and Anthropic retry after 5xx, but a retry of these errors fails again.
+        // The SDKs of OpenAI and Anthropic retry after 5xx, but a retry of these errors would fail again.
         if matches!(self, Self::Poison | Self::Loop) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }

@@ -16,8 +16,8 @@ pub enum Fault {
     Client,
     /// A backend is at fault.
     Backend,
-    /// Neither a client nor a single backend is at fault: the gateway or all backends lack
-    /// capacity, or the gateway has a defect.
+    /// Neither the client nor a single backend is at fault. The gateway or all backends lack capacity, or the
+    /// gateway has a defect.
     Gateway,
 }
 
@@ -28,13 +28,14 @@ pub(super) struct ErrorRow {
     pub(super) reason: &'static str,
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
-    /// The value of `error.type`. If vLLM defines a type for the error, it is that type.
+    /// The value of `error.type`: the type that vLLM defines for the error, if it defines one.
     pub(super) kind: &'static str,
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 44] = [
+const ROWS: [ErrorRow; 45] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
+    row("wrong_path", S::NOT_FOUND, Client, "NotFoundError"),
     row(
         "method_not_allowed",
         S::METHOD_NOT_ALLOWED,
@@ -197,7 +198,8 @@ impl GatewayError {
     /// The reason in metrics, in spans and in the `x-gateway-error` header: one of [`REASONS`].
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::NotFound { .. } => "not_found",
+            Self::NotFound { nearest: None, .. } => "not_found",
+            Self::NotFound { .. } => "wrong_path",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::UpgradeNotOffered { .. } => "upgrade_not_offered",
             Self::WebSocketRequired => "websocket_required",
@@ -241,7 +243,7 @@ impl GatewayError {
         }
     }
 
-    /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
+    /// The value of `error.code`, if OpenAI defines one. `None`: the status serves as the code.
     pub(super) const fn code(&self) -> Option<&'static str> {
         match self {
             Self::InvalidApiKey | Self::InvalidToken => Some("invalid_api_key"),

@@ -24,6 +24,10 @@ fn reasons_are_listed_and_faults_match_statuses() {
             path: "/x".into(),
             nearest: None,
         },
+        GatewayError::NotFound {
+            path: "/chat/completions".into(),
+            nearest: Some("/v1/chat/completions"),
+        },
         GatewayError::MethodNotAllowed { allow: "POST" },
         GatewayError::WebSocketRequired,
         GatewayError::UpgradeNotOffered { allow: "POST" },
@@ -99,8 +103,7 @@ fn reasons_are_listed_and_faults_match_statuses() {
     ];
     for error in errors {
         let is_client = error.fault() == Fault::Client;
-        // A client is not at fault if all backends are full. It is at fault if it exceeds a limit
-        // of its own.
+        // If all backends are full, the client is not at fault. It is at fault if it exceeds its own limit.
         let is_client_limit = matches!(
             error,
             GatewayError::RateLimited { .. } | GatewayError::ClientBusy

@@ -1,12 +1,12 @@
-//! The response of one attempt while it passes the gateway: its observer, its backend, and its entry
-//! among the open streams.
+//! The response of one attempt while it passes the gateway: its observer, its backend, and its entry among the
+//! open streams.
 
 use super::observer::ResponseObserver;
 use super::open_streams::{BackendMonitor, StreamEntry};
 use crate::record::{Outcome, RequestRecord, Stall, Termination};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::openai::FinishReason;
+use tokenweir_protocol::openai::{EngineError, FinishReason};
 
 /// The response of one attempt. A failover discards it.
 #[derive(Default)]
@@ -18,11 +18,11 @@ pub(super) struct AttemptResponse {
     pub(super) observer: Option<ResponseObserver>,
     /// The entry among the open streams. `None`: the response is neither an event stream nor a WebSocket.
     pub(super) entry: Option<StreamEntry>,
-    /// When the last frame was handed to the client's connection. `None`: the connection has asked
-    /// for more data since, or no frame was handed over.
+    /// When the last frame was handed to the client's connection. `None`: no frame was handed over, or the
+    /// connection has asked for more data since.
     pub(super) written_at: Option<Instant>,
-    /// When the oldest bytes were read that are not yet written to the client's connection. `None`:
-    /// there are none, the response is not an event stream, or the client delays the write.
+    /// When the oldest bytes were read that are not yet written to the client's connection. `None`: all bytes
+    /// are written, the response is no event stream, or the client delays the write.
     pub(super) unwritten_since: Option<Instant>,
     /// Whether the regular end of the body has been processed.
     body_ended: bool,
@@ -30,13 +30,18 @@ pub(super) struct AttemptResponse {
     pub(super) is_staged: bool,
 }
 
-/// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
-/// next is normal for a fast client.
+/// Minimum duration of a recorded write stall. A fast client has shorter pauses between taking a frame and
+/// asking for the next.
 const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
-/// Greatest number of stalls that are recorded per stream.
+/// Maximum number of stalls that are recorded per stream.
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
+    /// What the error is about that the engine has reported. `None`: unknown, or there was none.
+    pub(super) fn engine_error(&self) -> Option<EngineError> {
+        self.observer.as_ref()?.observed().error.as_ref()?.about
+    }
+
     /// Number of events with output that the response has had so far.
     pub(super) fn output_events(&self) -> u64 {
         self.observer
@@ -65,16 +70,19 @@ impl AttemptResponse {
         if let Some(backend) = &backend {
             record.condition = backend.condition(now);
         }
-        let Some(mut observer) = self.observer.take() else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
         if let Some(written_at) = self.written_at.take() {
-            record_write_stall(&mut observer, written_at, now);
+            record_write_stall(observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(&mut observer, entry.activity().on_end(now));
+            record_stall(observer, entry.activity().on_end(now));
         }
-        record.observed = observer.into_observed().into();
+        // Taken last, because the observer is large and each move copies it.
+        if let Some(observed) = self.observer.take().map(ResponseObserver::into_observed) {
+            record.observed = observed.into();
+        }
         record.end = termination;
         record.outcome = outcome(record);
         if let Some(backend) = backend {
@@ -113,14 +121,15 @@ fn outcome(record: &RequestRecord) -> Outcome {
     let is_complete = observed.is_complete;
     match (record.status, record.end) {
         (Some(400..=499), _) => Outcome::ClientError,
-        (Some(500..), _) => Outcome::UpstreamError,
+        // A redirect is no answer of an engine.
+        (Some(300..=303 | 305..=399 | 500..), _) => Outcome::UpstreamError,
         // Clients disconnect on an error event without waiting for the end of the body.
         _ if observed.error.is_some() => Outcome::StreamError,
         (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,
         (_, Termination::UpstreamReset) => Outcome::Truncated,
         (_, Termination::KeyRevoked) => Outcome::Cancelled,
         (_, Termination::Complete) if !is_complete => Outcome::Truncated,
-        // The response ended without an answer, so it does not matter that the client left.
+        // The response ended without an answer, so the client's disconnect does not matter.
         _ if !is_complete && record.timings.terminal.is_some() => Outcome::Truncated,
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
             Outcome::Cancelled

@@ -5,26 +5,26 @@
 use crate::record::ObservedResponse;
 use std::time::{Duration, Instant};
 
-/// The timer of one choice: the last arrival of its output.
+/// The timer of one choice. It stores the last arrival of output.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceTimer {
     /// When the last output arrived. `None`: no output has arrived.
     last_arrival: Option<Instant>,
-    /// Time between the last two arrivals. `None`: there was no earlier arrival, or the client
-    /// stalled the stream between the two.
+    /// Time between the last two arrivals. `None`: no earlier arrival, or the client stalled the stream between
+    /// the two.
     gap: Option<Duration>,
     /// Number of tokens in the events that arrived at `last_arrival`. `None`: one of these events
     /// did not report a count.
     tokens: Option<u32>,
 }
 
-/// Greatest number of choices with a timer of their own. All further choices share the last timer.
+/// Maximum number of choices with a timer of their own. All further choices share the last timer.
 pub(super) const MAX_TIMED_CHOICES: usize = 128;
 
 impl ChoiceTimer {
-    /// Records an event with output at `now`. A gap that began before `write_stalled_until` was
-    /// caused by the client and is ignored. Returns the gap to the previous event with output.
-    /// `None`: there was no previous event, or the gap is ignored.
+    /// Records an event with output at `now`. A gap that began before `write_stalled_until` was caused by the
+    /// client and is ignored. Returns the gap to the previous event with output. `None`: no previous event, or
+    /// the gap is ignored.
     pub(super) fn on_output(
         &mut self,
         tokens: Option<u32>,

@@ -14,7 +14,7 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 
 impl Exchange {
-    /// Sets the splicer, which keeps what a continuation of the stream needs.
+    /// Sets the splicer, which keeps the data for a continuation of the stream.
     pub fn splice_streams(&mut self, splicer: StreamSplicer) {
         self.inner.stages.splicer = Some(Box::new(splicer));
     }
@@ -24,8 +24,8 @@ impl Exchange {
         self.inner.response.is_staged
     }
 
-    /// Whether a continuation needs the body of the request. `false`: the stream is not continued, for
-    /// example because there is no memory for its body.
+    /// Whether a continuation needs the body of the request. `false`: the stream cannot be continued, for
+    /// example because its body does not fit into memory.
     pub fn needs_body(&self) -> bool {
         self.splicer()
             .is_ok_and(|splicer| splicer.refusal().is_none())
@@ -40,8 +40,8 @@ impl Exchange {
             .ok_or(ContinuationRefusal::Api)
     }
 
-    /// Records that the stream goes on at `backend`, whose attempt is the last one of the record.
-    /// `interrupted`: the time from which the stream needed another backend.
+    /// Records that the stream continues at `backend`, whose attempt is the last one of the record.
+    /// `interrupted`: time of the interruption.
     pub fn continue_at(
         &mut self,
         backend: Arc<dyn BackendMonitor>,
@@ -70,7 +70,7 @@ impl Exchange {
         self.switch_backend(backend);
     }
 
-    /// Makes `backend` the one that sends the rest of the stream.
+    /// Makes `backend` the sender of the rest of the stream.
     fn switch_backend(&mut self, backend: Arc<dyn BackendMonitor>) {
         let now = clock::now();
         let ExchangeState {
@@ -92,14 +92,14 @@ impl Exchange {
         };
         let info = StreamInfo::from_record(record);
         let entry = in_flight.stream(backend.clone(), info, policy, None, now);
-        // The silence of the backend counts from the arrival of its response head.
+        // The silence of the backend begins with the arrival of its response head.
         entry.activity().on_output(now, None);
         entry.activity().set_movable();
         response.entry = Some(entry);
         response.backend = Some(backend);
     }
 
-    /// Tries again a moment later to move the stream to another backend.
+    /// Schedules another attempt to move the stream to another backend, after a moment.
     pub fn move_later(&self) {
         if let Some(entry) = &self.inner.response.entry {
             entry.activity().move_later(clock::now());
@@ -116,8 +116,8 @@ impl Exchange {
         }
     }
 
-    /// Records why the stream is not continued after its present interruption. `is_final`: the reason also
-    /// holds for later interruptions.
+    /// Records why the stream is not continued after its present interruption. `is_final`: the reason applies
+    /// to later interruptions too.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, stages, .. } = &mut *self.inner;
         record
@@ -133,19 +133,19 @@ impl Exchange {
         !Continuations::of(&self.inner.record).begun.is_empty()
     }
 
-    /// The splicer of a stream that can go on at another backend.
+    /// The splicer of a stream that another backend can continue.
     fn open_splicer(&self) -> Option<&StreamSplicer> {
         let splicer = self.splicer().ok()?;
         let is_open = self.inner.response.is_staged && !splicer.is_done();
         is_open.then_some(splicer)
     }
 
-    /// Why the stream needs another backend, as its events show.
+    /// Why the stream needs another backend, according to its events.
     pub(super) fn cause_of_events(&self) -> Option<InterruptionCause> {
         self.open_splicer()?.interruption()
     }
 
-    /// Why the stream needs another backend before it has this ending.
+    /// Why the stream needs another backend instead of ending in this way.
     pub(super) fn cause_of_end<E>(&self, ending: &Ending<E>) -> Option<InterruptionCause> {
         let splicer = self.open_splicer()?;
         match ending {
@@ -160,7 +160,7 @@ impl Exchange {
         }
     }
 
-    /// Why the stream needs another backend if it should leave its own.
+    /// Why the stream needs another backend if it leaves its own for this reason.
     pub(super) fn cause_of_leave(&self, leave: LeaveReason) -> Option<InterruptionCause> {
         self.open_splicer()?;
         Some(match leave {
@@ -169,7 +169,7 @@ impl Exchange {
         })
     }
 
-    /// The events that were held back until it was known whether the stream is continued.
+    /// The events that were held back until the decision about a continuation.
     pub(super) fn release_events(&mut self) -> Bytes {
         let Some(splicer) = &mut self.inner.stages.splicer else {
             return Bytes::new();

@@ -1,8 +1,7 @@
 //! One exchange, from the head of the request to the last byte of the response.
 //!
 //! An exchange ends with its response ([`Exchange::end`]), with an answer of the gateway itself
-//! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client
-//! disconnects.
+//! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client disconnects.
 
 mod response;
 
@@ -38,16 +37,16 @@ pub(super) struct ExchangeState {
     pub(super) policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
     pub(super) in_flight: InFlightGuard,
-    /// The places of the request among those that something admits.
+    /// The permits of the admission gate and of other options, held until the end.
     permits: Vec<Box<dyn AdmissionPermit>>,
-    /// Aborts the response if the client does not read it. `None`: there is no write timeout.
+    /// Aborts the response if the client does not read it. `None`: no write timeout.
     abort: Option<ResponseAbortHandle>,
-    /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
-    /// was received as a whole.
+    /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the gateway received
+    /// the whole body first.
     forwarded_bytes: Option<Arc<AtomicU64>>,
 }
 
-/// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
+/// Holds the record of an exchange. The record leaves the slot when the exchange ends.
 pub(super) struct RecordSlot(Option<Box<RequestRecord>>);
 
 /// The response of an attempt that is set aside while the request is sent to another backend.
@@ -56,7 +55,7 @@ pub struct AttemptAside {
     status: Option<u16>,
     bytes_out: u64,
     timings: Timings,
-    /// Id of the span of the attempt. `None`: there was no attempt.
+    /// Id of the attempt's span. `None`: no attempt.
     span_id: Option<u64>,
 }
 
@@ -72,8 +71,7 @@ impl Exchange {
         let record = record.into();
         let in_flight = registry.enter(record.timings.accepted);
         let rules = in_flight.settings.streams;
-        // The state is created in its final place. `Box::new` would copy the state, which is larger
-        // than 2 KiB.
+        // The state is created in place, because `Box::new` would copy its more than 2 KiB.
         let inner = Box::write(
             Box::new_uninit(),
             ExchangeState {
@@ -142,14 +140,14 @@ impl Exchange {
             })
     }
 
-    /// Counts a response that lacks an answer as complete, because the request asked for nothing.
+    /// Counts a response without an answer as complete, because the request asked for nothing.
     pub fn accept_empty_answer(&mut self) {
         if let Some(observer) = &mut self.inner.response.observer {
             observer.accept_empty_answer();
         }
     }
 
-    /// Whether the body can become longer or shorter than the backend declared.
+    /// Whether the forwarded body can be longer or shorter than the backend declared.
     pub fn may_change_length(&self) -> bool {
         let rules = &self.inner.policy.rules;
         let may_add_bytes =
@@ -172,6 +170,7 @@ impl Exchange {
             abort,
             ..
         } = &mut *self.inner;
+        let error = response.engine_error();
         let AttemptResponse { backend, .. } = std::mem::take(response);
         // The bytes of the discarded response were not sent to the client, so the write timeout
         // must not run.
@@ -187,6 +186,7 @@ impl Exchange {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert_with(clock::now);
             attempt.failure = Some(reason);
+            attempt.engine_error = error;
         }
     }
 
@@ -206,10 +206,13 @@ impl Exchange {
         };
         response.backend = backend;
         self.discard_attempt(reason);
+        if let Some(attempt) = self.inner.record.attempts.last_mut() {
+            attempt.engine_error = aside.response.engine_error();
+        }
         aside
     }
 
-    /// Makes a response that was set aside the response of the exchange. Its attempt becomes the last
+    /// Makes a response that was set aside the current response of the exchange. Its attempt becomes the last
     /// one of the record.
     pub fn restore_attempt(&mut self, aside: AttemptAside) {
         let ExchangeState {
@@ -241,8 +244,7 @@ impl Exchange {
         response.on_end(record, clock::now);
     }
 
-    /// The keep-alive comment to send now. `None`: no comment is due, or the stream is inside an
-    /// event.
+    /// The keep-alive comment to send now. `None`: none is due, or the stream is inside an event.
     pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
         let activity = self.inner.response.entry.as_ref()?.activity();
         let is_due = self.is_between_events() && activity.take_keep_alive(clock::now());
@@ -259,21 +261,21 @@ impl Exchange {
         stages::error_event(self.inner.record.api.unwrap_or(Api::Other), termination)
     }
 
-    /// Whether the response is an event stream that is between two events. `false` before its head.
+    /// Whether the response is an event stream between two events. `false` before the head.
     fn is_between_events(&self) -> bool {
         self.observer()
             .is_some_and(ResponseObserver::is_between_events)
     }
 
-    /// Whether forwarded frames can be shorter than received ones, because usage is removed, the model is
-    /// renamed or events are held back.
+    /// Whether forwarded frames can be shorter than received ones. Removed usage, a renamed model and held
+    /// events have this effect.
     pub(super) fn may_shorten_frames(&self) -> bool {
         self.inner.response.is_staged
             || self.observer().is_some_and(ResponseObserver::changes_bytes)
     }
 
-    /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its
-    /// answer is incomplete. Events that stages hold back are whole.
+    /// Whether an event stream with output has ended inside its last event, so that its answer is incomplete.
+    /// Events that stages hold back are whole.
     pub(super) fn ends_inside_event(&mut self) -> bool {
         let is_cut = self.inner.record.timings.first_output.is_some()
             && !self.inner.response.is_staged
@@ -295,8 +297,8 @@ impl Exchange {
         self.inner.record.timings.terminal.is_some()
     }
 
-    /// How to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
-    /// be interrupted.
+    /// How the gateway interrupts the stream now. `None`: the stream continues, and `waker` is woken when it
+    /// must be interrupted.
     pub(super) fn cut<E>(&self, waker: &Waker) -> Option<Cut<E>> {
         let ExchangeState {
             response,
@@ -341,8 +343,8 @@ impl Exchange {
         record.end = Termination::LocalReply;
     }
 
-    /// Finishes the exchange when the body has ended. Returns the last bytes for the client: `before`, those
-    /// that stages hold back, and an error event.
+    /// Finishes the exchange when the body has ended. Returns the last bytes for the client: `before`, the
+    /// bytes that stages hold back, and an error event.
     pub(super) fn finish(mut self, before: Bytes, termination: Termination) -> Bytes {
         let mut last_event = Bytes::new();
         if termination == Termination::Complete {
@@ -363,7 +365,7 @@ impl Exchange {
         [before, last_event, last].concat().into()
     }
 
-    /// Finishes the exchange of a body that has ended, and of which no bytes are held back.
+    /// Finishes the exchange of a body that has ended and of which no bytes are held back.
     pub(super) fn end(mut self, termination: Termination) {
         let now = clock::now();
         let ExchangeState {

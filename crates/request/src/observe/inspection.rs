@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct ChunkSummary {
     /// Number of events with output.
     pub outputs: u32,
-    /// The longest time from the previous output of the same choice to an event of the chunk.
-    /// `None`: no such time was measured.
+    /// The longest time from the previous output of the same choice to an event of the chunk. `None`: not
+    /// measured.
     pub gap: Option<Duration>,
 }
 
@@ -23,23 +23,23 @@ pub(super) enum InspectionMode {
     Opaque,
 }
 
-/// Media types of JSON documents. The second is that of error descriptions.
+/// Media types of JSON documents. The second is for error descriptions.
 const JSON_TYPES: [&str; 2] = ["application/json", "application/problem+json"];
 
-/// What the first bytes of a body show that is not parsed.
+/// The meaning of the first bytes of a body that is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyStart {
     /// No byte has arrived. Any byte is an answer.
     NotArrived,
-    /// Only white space has arrived of a body whose media type is that of a text, or of none.
-    /// `can_be_plain`: whether a text without JSON can be an answer. `can_be_empty`: whether an empty one can.
+    /// Only white space has arrived. The media type of the body is a text type, or missing. `can_be_plain`:
+    /// whether text other than JSON can be an answer. `can_be_empty`: whether an empty text can.
     Text {
         can_be_plain: bool,
         can_be_empty: bool,
     },
     /// The body has an answer.
     Answer,
-    /// The body is a text that is no answer, such as HTML.
+    /// The body is a text, such as HTML, that is no answer.
     NoAnswer,
 }
 
@@ -47,14 +47,14 @@ pub(super) enum BodyStart {
 pub(super) const EVENT_FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
-/// Whether a body of this media type is a text, or may be one because it has no media type.
+/// Whether a body of this media type is a text, or may be one because the media type is missing.
 pub(super) fn is_text(media_type: &str) -> bool {
     let name = media_type.to_ascii_lowercase();
     name.is_empty() || name.starts_with("text/") || name.ends_with("xml")
 }
 
-/// Whether a text begins like JSON or like an event stream. A short first piece can be the beginning of a
-/// field.
+/// Whether a text begins like JSON or like an event stream. A short first piece may contain only the beginning
+/// of a field.
 fn begins_like_response(start: &[u8]) -> bool {
     let is_json = matches!(start, [b'{' | b'[' | b'"' | b'-' | b'0'..=b'9', ..]);
     let is_field = |field: &&[u8]| start.starts_with(field) || field.starts_with(start);
@@ -62,7 +62,7 @@ fn begins_like_response(start: &[u8]) -> bool {
 }
 
 impl BodyStart {
-    /// The state after these further bytes.
+    /// The state after further bytes of the body.
     pub(super) fn after(self, bytes: &[u8]) -> Self {
         match self {
             Self::NotArrived if !bytes.is_empty() => Self::Answer,
@@ -86,7 +86,7 @@ impl BodyStart {
         matches!(self, Self::NotArrived | Self::Text { .. })
     }
 
-    /// Whether a body that has ended is an answer.
+    /// Whether a body that ends in this state is an answer.
     pub(super) fn is_answer_at_end(self) -> bool {
         matches!(
             self,
@@ -100,7 +100,7 @@ impl BodyStart {
 }
 
 impl InspectionMode {
-    /// The mode for a body of this media type. `is_encoded`: the body has a content encoding.
+    /// The parsing mode for a body of this media type. `is_encoded`: the body has a content encoding.
     pub(super) fn for_body(media_type: &str, is_encoded: bool) -> Self {
         match media_type {
             _ if is_encoded => Self::Opaque,

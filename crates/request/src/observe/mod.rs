@@ -1,9 +1,9 @@
 //! Observation of responses while the gateway forwards them, without changing their content.
 //!
-//! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
-//! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
-//! sinks. `stages.rs` lists what a response passes on its way. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
-//! exchange. [`ExchangeRegistry`] lists the open streams, so that stalls are detected while they
+//! [`ResponseObserver`] is a state machine without I/O that turns response bytes and instants into milestones
+//! and counts. [`Exchange`] owns the record of one request and reports it once to the sinks. `stages.rs` lists
+//! the stages that a response passes. [`ObservedBody`] forwards the frames of a response body and passes each
+//! of them to its exchange. [`ExchangeRegistry`] lists the open streams, so that stalls are detected while they
 //! last.
 
 mod choice_timer;

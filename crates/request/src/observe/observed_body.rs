@@ -31,17 +31,17 @@ pub struct ObservedBody<B: Body, T> {
     may_shorten_frames: bool,
     /// Whether bytes can be added or removed, so that the length is not known in advance.
     has_unknown_length: bool,
-    /// The end of the body, which the next poll returns. The previous poll returned the remaining data,
-    /// or gave the server an opportunity to write buffered data.
+    /// The end of the body, for the next poll. The previous poll returned the remaining data, or gave the
+    /// server an opportunity to write buffered data.
     pending_end: Option<Ending<B::Error>>,
     /// Whether the server had an opportunity to write buffered data before an error ends the body.
     is_flushed: bool,
-    /// Replaces the body if its backend cannot complete it. `None`: it is not replaced.
+    /// Replaces the body if its backend cannot complete it. `None`: the body is never replaced.
     replacement: Option<Box<Replacement<B, T>>>,
     guard: T,
 }
 
-/// What a poll of the response found.
+/// The result of polling the response.
 enum Next<E> {
     /// A frame to forward. `None`: all of its bytes were removed or are held back.
     Frame(Option<Frame<Bytes>>),
@@ -55,10 +55,8 @@ enum Next<E> {
 
 type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;
 
-// === impl PrefetchedBody ===
-
 impl<B: Body> PrefetchedBody<B> {
-    /// A body of which nothing has been read.
+    /// A body that has not been read yet.
     pub fn new(rest: B) -> Self {
         Self {
             frames: VecDeque::new(),
@@ -75,7 +73,7 @@ impl<B: Body> PrefetchedBody<B> {
         Some(frame)
     }
 
-    /// Whether the body is known to be at its end without another poll.
+    /// Whether the body is known to have ended, without another poll.
     fn is_end_stream(&self) -> bool {
         self.frames.is_empty() && self.end.is_none() && self.rest.is_end_stream()
     }
@@ -93,8 +91,6 @@ impl<B: Body> PrefetchedBody<B> {
     }
 }
 
-// === impl ObservedBody ===
-
 impl<B: Body, T> ObservedBody<B, T> {
     /// Forwards `prefetched` and the rest of its body, observed by `exchange`.
     pub fn new(prefetched: PrefetchedBody<B>, exchange: Exchange, guard: T) -> Self {
@@ -110,16 +106,14 @@ impl<B: Body, T> ObservedBody<B, T> {
             replacement: None,
             guard,
         };
-        // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
+        // In HTTP/2, hyper does not poll a body that is empty from the start.
         body.end_with_last_frame();
         body
     }
 
     /// Lets `source` replace the body if its backend cannot complete it.
-    #[must_use]
-    pub fn with_replacement(mut self, source: Option<Box<dyn Continue<B, T> + Send>>) -> Self {
+    pub fn set_replacement(&mut self, source: Option<Box<dyn Continue<B, T> + Send>>) {
         self.replacement = source.map(|source| Box::new(Replacement::new(source)));
-        self
     }
 
     /// Records that the server flushed the client's connection after it took frames of this body.
@@ -130,7 +124,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         }
     }
 
-    /// Polls another body, if the end of the response is held until there is one.
+    /// Polls for another body while the end of the response is held.
     fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Option<Poll<Next<B::Error>>> {
         let exchange = self.exchange.as_mut()?;
         let polled = self
@@ -155,7 +149,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         Some(Poll::Ready(next))
     }
 
-    /// Polls what the gateway itself does while nothing arrives: it sends a comment, or interrupts the stream.
+    /// Polls the gateway's own actions while nothing arrives: sending a comment, or interrupting the stream.
     fn poll_waiting(&self, cx: &Context<'_>) -> Poll<Next<B::Error>> {
         let Some(exchange) = &self.exchange else {
             return Poll::Pending;
@@ -170,7 +164,7 @@ impl<B: Body, T> ObservedBody<B, T> {
             .replacement
             .as_ref()
             .is_some_and(|stage| stage.is_holding());
-        // A response that waits for another body no longer needs its backend.
+        // While the response waits for another body, a fault of its former backend no longer matters.
         if is_held && cut.is_about_backend() {
             return Poll::Pending;
         }
@@ -198,7 +192,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         (!is_empty || !self.may_shorten_frames).then_some(frame)
     }
 
-    /// Ends the exchange if the body is at its end. hyper may not poll it again after its last frame.
+    /// Ends the exchange if the body is at its end, because hyper may not poll it again after its last frame.
     fn end_with_last_frame(&mut self) {
         if self.prefetched.is_end_stream()
             && !self.may_shorten_frames
@@ -226,7 +220,7 @@ impl<B: Body, T> ObservedBody<B, T> {
     }
 
     /// Ends the exchange and the body. The client gets `before`, and the bytes that were held back. Before an
-    /// error the server gets an opportunity to write its buffer, because it discards the buffer on an error.
+    /// error, the server gets an opportunity to write its buffer, which it would discard.
     fn finish(
         &mut self,
         before: Bytes,
@@ -235,13 +229,13 @@ impl<B: Body, T> ObservedBody<B, T> {
     ) -> FramePoll<B::Error> {
         let mut last = Bytes::new();
         if let Some(mut exchange) = self.exchange.take() {
-            // A backend may be silent after the last event.
+            // A backend may become silent after the last event.
             if exchange.has_last_event()
                 && ending.as_ref().is_err_and(ObservedBodyError::is_silence)
             {
                 ending = Ok(());
             }
-            // A client would take an orderly end for the end of the answer.
+            // A client would take a regular end for the end of the answer.
             if ending.is_ok() && exchange.ends_inside_event() {
                 ending = Err(ObservedBodyError::InsideEvent);
             }
@@ -281,8 +275,7 @@ where
         if let Some(next) = self.poll_replacement(cx) {
             return next;
         }
-        // This includes the time after a frame that was held back, because the client has no
-        // data to read.
+        // The time after a held frame counts too, because the client has no data to read.
         if let Some(exchange) = &mut self.exchange {
             exchange.on_client_poll();
         }
@@ -332,7 +325,7 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.pending_end {
             Some(result) => result.is_ok(),
-            // Bytes that are held back may still have to be forwarded.
+            // The gateway may still have to forward held bytes.
             None if self.may_shorten_frames => self.exchange.is_none(),
             None => self.prefetched.is_end_stream(),
         }

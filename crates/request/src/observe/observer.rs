@@ -24,7 +24,7 @@ pub struct ResponseObserver {
     observed: Box<ObservedResponse>,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
-    /// End of the last write stall. `None`: there was no write stall.
+    /// End of the last write stall. `None`: no write stall so far.
     write_stalled_until: Option<Instant>,
     /// Sum of the write stalls since the last output.
     recent_write_stall: Duration,
@@ -32,15 +32,15 @@ pub struct ResponseObserver {
     usage: UsageStage,
     /// Renames the model. `None`: the client gets the name that the backend sent.
     rename: Option<Box<ModelRename>>,
-    /// Number of events that only keep the connection open.
+    /// Number of events that serve only to keep the connection open.
     keep_alive_events: u64,
     /// Whether the stream had lines that are no part of an event.
     has_unknown_lines: bool,
-    /// Whether such a line may be output.
+    /// Whether one of these lines may be output.
     has_line_output: bool,
     /// Whether the response must have an answer to be complete.
     expects_answer: bool,
-    /// What the first bytes show of a body that is not parsed.
+    /// The meaning of the first bytes of a body that is not parsed.
     start: BodyStart,
     /// Whether the terminal event or the end of the body has been processed.
     has_ended: bool,
@@ -76,8 +76,8 @@ impl ResponseObserver {
         self.observed.uninspected_reason = is_encoded.then_some(UninspectedReason::ContentEncoded);
     }
 
-    /// Lets the response count as complete only if it has an answer. Called after [`Self::on_head`], with
-    /// the media type of the body.
+    /// From now on, the response counts as complete only if it has an answer. Called after [`Self::on_head`],
+    /// with the media type of the body.
     pub fn expect_answer(&mut self, media_type: &str) {
         self.expects_answer = true;
         let is_readable =
@@ -92,18 +92,21 @@ impl ResponseObserver {
         }
     }
 
+    /// Whether the body is parsed. Called after [`Self::on_head`].
+    pub(super) fn reads_body(&self) -> bool {
+        self.mode != InspectionMode::Opaque
+    }
+
     /// Reads a JSON document with usage that came in a response header instead of in the body.
     pub fn on_metadata(&mut self, document: &[u8], now: Instant, timings: &mut Timings) {
-        if self.mode == InspectionMode::Opaque {
-            self.reader.data(document);
-            // The body is still to come, and a header that is not JSON is no error of the response.
-            let delta = Delta {
-                terminal: false,
-                malformed: false,
-                ..self.reader.end_whole()
-            };
-            self.merge_delta(delta, now, timings);
-        }
+        self.reader.data(document);
+        // The body is still to come, and a header that is not JSON is no error of the response.
+        let delta = Delta {
+            terminal: false,
+            malformed: false,
+            ..self.reader.end_whole()
+        };
+        self.merge_delta(delta, now, timings);
     }
 
     /// Observes a chunk of the body. Every event that the chunk completes has the time `now`.
@@ -117,22 +120,22 @@ impl ResponseObserver {
         ChunkSummary::default()
     }
 
-    /// Removes the usage that the gateway requested and the client did not. Called after [`Self::on_head`].
-    /// `fingerprint`: the `system_fingerprint` member that was found in an earlier stream of the server.
+    /// From now on, removes the usage that only the gateway requested. Called after [`Self::on_head`].
+    /// `fingerprint`: the `system_fingerprint` member of an earlier stream of the server.
     pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
         self.usage = UsageStage::new(options, fingerprint, &mut self.observed);
     }
 
-    /// Writes this name into the field `model` of the response. Called after [`Self::on_head`].
+    /// From now on, writes this name into the field `model` of the response. Called after [`Self::on_head`].
     pub fn rename_model(&mut self, name: &str) {
         let is_stream = self.mode == InspectionMode::Stream;
-        if self.mode != InspectionMode::Opaque {
+        if self.reads_body() {
             self.rename = Some(Box::new(ModelRename::new(name, is_stream)));
         }
     }
 
-    /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
-    /// is removed or the model is renamed.
+    /// Whether [`ResponseObserver::forward`] can change bytes, because usage is removed or the model is
+    /// renamed.
     pub fn changes_bytes(&self) -> bool {
         self.usage.is_active() || self.rename.is_some()
     }
@@ -146,7 +149,7 @@ impl ResponseObserver {
         }
     }
 
-    /// The bytes that are held back. Called when the body has ended.
+    /// The bytes that are still held back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
         let held = self.usage.flush();
         match &mut self.rename {
@@ -155,8 +158,7 @@ impl ResponseObserver {
         }
     }
 
-    /// Records a write stall: from `since` to `until` the client did not read the data that was
-    /// ready for it.
+    /// Records a write stall: from `since` to `until` the client did not read data that was ready.
     pub fn on_write_stall(&mut self, since: Instant, until: Instant) {
         let stall = until.saturating_duration_since(since);
         self.observed.write_stall += stall;
@@ -181,8 +183,7 @@ impl ResponseObserver {
         }
     }
 
-    /// Ends a stream whose body has ended regularly. The blank line after the last event can be
-    /// missing.
+    /// Ends a stream whose body has ended regularly. The last event may lack its blank line.
     fn on_stream_end(&mut self, now: Instant, timings: &mut Timings) {
         if self.decoder.has_pending_data() && self.reader.has_whole_event() {
             let mut rest: &[u8] = b"\n\n";
@@ -198,8 +199,8 @@ impl ResponseObserver {
         self.observed.is_complete |= self.reader.is_complete_at_end() && self.is_answered();
     }
 
-    /// Whether more of the response is needed to know whether it is an answer, or which error it reports.
-    /// `is_success`: whether it has a success status.
+    /// Whether more of the response is needed to decide whether it is an answer, or which error it reports.
+    /// `is_success`: whether its status is a success.
     pub fn is_awaited(&self, is_success: bool) -> bool {
         match self.mode {
             _ if self.has_ended || self.observed.error.is_some() => false,
@@ -211,18 +212,18 @@ impl ResponseObserver {
         }
     }
 
-    /// Whether the response so far shows that it is no answer, as an API requires one.
+    /// Whether the response so far shows that it is not the answer that its API requires.
     pub fn lacks_answer(&self) -> bool {
         let has_shown = self.has_ended || self.start == BodyStart::NoAnswer;
         self.expects_answer && has_shown && !self.observed.is_complete
     }
 
-    /// Whether the answer has begun, in a body that is not parsed.
+    /// Whether the answer has begun in a body that is not parsed.
     pub fn has_opaque_answer(&self) -> bool {
         self.start == BodyStart::Answer
     }
 
-    /// Counts a response that lacks an answer as complete, because the request asked for nothing.
+    /// Counts a response without an answer as complete, because the request asked for nothing.
     pub fn accept_empty_answer(&mut self) {
         self.expects_answer = false;
         self.observed.is_complete |= self.has_ended;
@@ -233,7 +234,7 @@ impl ResponseObserver {
         !self.expects_answer || self.reader.has_answer() || self.has_line_output
     }
 
-    /// Whether the stream is between two events: it has no incomplete event.
+    /// Whether the stream is between two events, without an incomplete event.
     pub fn is_between_events(&self) -> bool {
         self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
     }
@@ -243,7 +244,7 @@ impl ResponseObserver {
         self.mode == InspectionMode::Stream && !self.decoder.is_between_blocks()
     }
 
-    /// Whether the response so far only keeps the connection open: comments, blank lines and events
+    /// Whether the response so far serves only to keep the connection open: comments, blank lines and events
     /// without content of a stream, or white space before JSON.
     pub fn has_only_keep_alive(&self) -> bool {
         match self.mode {
@@ -269,7 +270,7 @@ impl ResponseObserver {
         &self.observed
     }
 
-    /// The id of the response. `None`: it has not arrived.
+    /// The id of the response. `None`: not arrived.
     pub(super) fn response_id(&self) -> Option<&str> {
         self.reader.answer().id.as_deref()
     }
@@ -337,8 +338,8 @@ impl ResponseObserver {
         chunk_summary
     }
 
-    /// Records a line that is no event. Returns the number of outputs in it: a client may read the line if it
-    /// is JSON or has another format.
+    /// Records a line that is no event. Returns the number of outputs in the line: a client may read a line of
+    /// JSON or of another format.
     #[cold]
     fn on_unknown_line(&mut self, now: Instant, timings: &mut Timings) -> u32 {
         self.has_unknown_lines = true;
@@ -372,7 +373,7 @@ impl ResponseObserver {
             delta.finish,
             Some(FinishReason::Stop | FinishReason::ToolCalls)
         ) {
-            // The engine counts the end token, which has no text.
+            // The engine also counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
         } else {
             self.keep_alive_events += u64::from(delta.is_keep_alive);

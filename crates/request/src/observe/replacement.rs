@@ -1,5 +1,5 @@
 //! The stage that replaces the body of a response whose backend cannot complete it. It holds the end of the
-//! response until it is known whether another backend goes on with it.
+//! response until the decision whether another backend continues it.
 
 use super::exchange::Exchange;
 use super::stages::InterruptionCause;
@@ -13,18 +13,17 @@ use std::task::{Context, Poll};
 pub struct Interrupted {
     /// The cause.
     pub cause: InterruptionCause,
-    /// Whether the response ends if no other backend continues it. Otherwise its backend may go on.
+    /// Whether the response ends if no other backend continues it. If false, its backend may continue it.
     pub is_final: bool,
-    /// Whether the backend ended its body as HTTP requires. The connection of a process that died breaks
-    /// instead.
+    /// Whether the backend ended its body as HTTP requires. If the process dies, the connection breaks instead.
     pub ended_in_order: bool,
 }
 
 /// Continues a response whose backend cannot complete it.
 pub trait Continue<B: Body, T> {
-    /// Polls for the body of another backend, which continues the response. The implementation passes
-    /// that backend to the exchange and replaces the guard. `None`: no backend continues the response,
-    /// and the exchange has the reason.
+    /// Polls for the body of another backend that continues the response. The implementation passes that
+    /// backend to the exchange and replaces the guard. `None`: no backend continues the response, and the
+    /// reason is in the exchange.
     fn poll_continue(
         &mut self,
         cx: &mut Context<'_>,
@@ -37,23 +36,23 @@ pub trait Continue<B: Body, T> {
 /// Replaces the body of one response.
 pub(super) struct Replacement<B: Body, T> {
     source: Box<dyn Continue<B, T> + Send>,
-    /// The end that is held. `None`: the response goes on.
+    /// The end that is held. `None`: the response has not ended.
     held: Option<HeldEnd<B::Error>>,
 }
 
 /// The end of a response for which another body is awaited.
 struct HeldEnd<E> {
     reason: Interrupted,
-    /// How the response ends without another body. `None`: it goes on.
+    /// How the response ends without another body. `None`: the response continues at its backend.
     ending: Option<Ending<E>>,
 }
 
 /// The result of waiting for another body.
 pub(super) enum Replaced<B: Body> {
-    /// The response goes on with this body.
+    /// The response continues with this body.
     Body(B),
-    /// There is no other body. The client gets `data`, which was held back. Then the response has this
-    /// ending. `None`: it goes on.
+    /// No other body was found. The client gets `data`, which was held back. Then the response ends in this
+    /// way. `None`: the response continues at its backend.
     Refused {
         data: Bytes,
         ending: Option<Ending<B::Error>>,
@@ -61,17 +60,16 @@ pub(super) enum Replaced<B: Body> {
 }
 
 impl<B: Body, T> Replacement<B, T> {
-    /// Replaces the body by those that `source` finds.
+    /// A stage that replaces the body by the bodies that `source` finds.
     pub(super) fn new(source: Box<dyn Continue<B, T> + Send>) -> Self {
         Self { source, held: None }
     }
 
-    /// Whether an end is held.
     pub(super) fn is_holding(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Processes a chunk of the response: its events can show that the backend cannot complete it.
+    /// Processes a chunk of the response. Its events can show that the backend cannot complete the response.
     pub(super) fn on_data(&mut self, exchange: &Exchange) {
         if let Some(cause) = exchange.cause_of_events() {
             let reason = Interrupted {
@@ -111,7 +109,7 @@ impl<B: Body, T> Replacement<B, T> {
         }
     }
 
-    /// Makes the response leave its backend if it can go on elsewhere.
+    /// Makes the response leave its backend if another backend can continue it.
     pub(super) fn on_leave(&mut self, exchange: &Exchange, leave: LeaveReason) {
         if let Some(cause) = exchange.cause_of_leave(leave) {
             let reason = Interrupted {
@@ -149,7 +147,7 @@ impl<B: Body, T> Replacement<B, T> {
                 let ending = if exchange.has_last_event() {
                     Some(Ok(()))
                 } else if reason.ended_in_order && exchange.is_continued() {
-                    // The regular end of a later backend would hide that an earlier one broke the stream.
+                    // A regular end of a later backend would hide that an earlier backend broke the stream.
                     Some(Err(ObservedBodyError::NotContinued))
                 } else {
                     ending

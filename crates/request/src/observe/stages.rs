@@ -2,13 +2,13 @@
 //!
 //! 1. [`ResponseStages`]: the splicer, which joins the streams of several backends into one.
 //! 2. The observer, which reads what the client gets.
-//! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested, and
-//!    its `ModelRename`, which writes the name that the client requested into the response.
+//! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested,
+//!    and its `ModelRename`, which writes the name that the client requested into the response.
 //! 4. The comments and the error event of this file, which the gateway adds.
 //! 5. The producer of a run ([`crate::runs`]), if the client may return. It reads the body of the response.
 //!
-//! A response without a stage costs one comparison for each chunk. [`Replacement`] holds the end of a
-//! response until it is known whether another backend goes on with it.
+//! A response without a stage costs one comparison for each chunk. [`Replacement`] holds the end of a response
+//! until the decision whether another backend continues it.
 //!
 //! [`Replacement`]: super::replacement::Replacement
 
@@ -25,7 +25,7 @@ use tokenweir_protocol::openai::Api;
 pub(super) struct ResponseStages {
     /// Joins the streams of several backends into one. `None`: the stream cannot be continued.
     pub(super) splicer: Option<Box<StreamSplicer>>,
-    /// Whether another backend continues the stream, and has sent no output yet.
+    /// Whether another backend continues the stream but has not sent output yet.
     pub(super) awaits_output: bool,
 }
 
@@ -80,7 +80,7 @@ impl ResponseStages {
         }
     }
 
-    /// Processes the end of a response that ended in order. Returns the last bytes to observe.
+    /// Processes the end of a response that ended regularly. Returns the last bytes to observe.
     pub(super) fn on_end(&mut self) -> Bytes {
         match &mut self.splicer {
             Some(splicer) => splicer.finish(),
@@ -88,7 +88,7 @@ impl ResponseStages {
         }
     }
 
-    /// Processes the end of the exchange, whose record has its outcome.
+    /// Processes the end of the exchange, whose record contains its outcome.
     pub(super) fn on_record(&self, record: &mut RequestRecord) {
         if let Some(splicer) = &self.splicer
             && let Some(reason) = splicer.refusal()

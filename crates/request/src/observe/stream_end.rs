@@ -12,12 +12,11 @@ pub enum ObservedBodyError<E> {
     /// the client was removed, or the gateway shuts down.
     #[error("the gateway aborted the stream: a timeout, a removed API key or its shutdown")]
     Aborted(Termination),
-    /// The body forwards the response of a request with an `Idempotency-Key` to one of its
-    /// connections. That response ended early, or it is an error although the gateway had already
-    /// begun a JSON body.
+    /// The body forwards the response of a request with an `Idempotency-Key` to one of its connections. That
+    /// response ended early, or turned into an error after the gateway had begun a JSON body.
     #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
-    /// The backend ended the stream inside an event, although as HTTP requires.
+    /// The backend ended the stream as HTTP requires, but inside an event.
     #[error("the backend ended the stream inside an event")]
     InsideEvent,
     /// The backend is down and sent nothing.
@@ -28,14 +27,14 @@ pub enum ObservedBodyError<E> {
     NotContinued,
 }
 
-/// How a response ends: in order, or with this error.
+/// How a response ends: regularly, or with this error.
 pub(super) type Ending<E> = Result<(), ObservedBodyError<E>>;
 
 /// How the gateway itself interrupts a stream.
 pub(super) enum Cut<E> {
     /// The stream ends with this error.
     End(ObservedBodyError<E>),
-    /// The stream leaves its backend for this reason if it can go on elsewhere.
+    /// The stream leaves its backend for this reason, if another backend can continue it.
     Leave(LeaveReason),
 }
 
@@ -44,7 +43,7 @@ pub(super) enum Cut<E> {
 pub(super) enum LeaveReason {
     /// The backend was removed, or an operator drains it and moves its streams.
     Removed,
-    /// The backend is down and has sent nothing for a moment.
+    /// The backend is down and has been silent for a moment.
     Down,
 }
 
@@ -56,7 +55,7 @@ impl<E> ObservedBodyError<E> {
 }
 
 impl<E> Cut<E> {
-    /// Whether the backend is the reason, not the request or the gateway.
+    /// Whether the backend is the reason, instead of the request or the gateway.
     pub(super) fn is_about_backend(&self) -> bool {
         match self {
             Self::End(error) => error.is_silence(),
@@ -65,7 +64,7 @@ impl<E> Cut<E> {
     }
 }
 
-/// The termination that the record of a response with this ending has.
+/// The termination in the record of a response that ends in this way.
 pub(super) fn termination<E>(ending: &Ending<E>) -> Termination {
     match ending {
         Ok(()) | Err(ObservedBodyError::InsideEvent) => Termination::Complete,

@@ -86,6 +86,8 @@ fn successful_attempt(accepted: Instant) -> Attempt {
         ended: Some(at(accepted, 410)),
         status: Some(200),
         failure: None,
+        proxy: None,
+        engine_error: None,
     }
 }
 

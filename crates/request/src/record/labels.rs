@@ -19,13 +19,11 @@ pub enum ModelLabel {
 /// Maximum length of the name of an unknown model, in characters.
 const MAX_REQUESTED_CHARS: usize = 100;
 
-// === impl ModelLabel ===
-
 impl ModelLabel {
     /// The label value of models whose name is not a label value.
     pub const OTHER: &str = "_other";
 
-    /// The label of a request, if the route of the model that it names has this label.
+    /// The label of a request for the model `name`, if the route of this model has the label `self`.
     #[must_use]
     pub fn requested_as(self, name: Option<&str>) -> Self {
         match name {

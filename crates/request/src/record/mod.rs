@@ -1,6 +1,5 @@
-//! The record of one request, which metrics, spans, logs and the routing estimates read when the
-//! request has ended. Derived figures are methods with their formulas, so that all sinks report the
-//! same values.
+//! The record of one request. Metrics, spans, logs and the routing estimates read it when the request has
+//! ended. Methods derive figures from it, so that all sinks report the same values.
 
 mod answer;
 mod labels;
@@ -29,8 +28,8 @@ pub use labels::ModelLabel;
 pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
 pub use phases::{FinishedPhases, PhaseDuration, RequestPhase, RequestPhases};
 pub use request::{
-    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
-    TextConsumers, Tier, TierResolver,
+    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, ShortName,
+    TextConsumer, TextConsumers, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{
@@ -39,8 +38,8 @@ pub use response::{
     UsageLayout, UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision, Stall,
-    WaitReports,
+    Attempt, BY_PROXY, BackendCondition, ErrorSource, FailoverDenialReason, PredictedCandidate,
+    RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

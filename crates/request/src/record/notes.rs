@@ -1,32 +1,32 @@
-//! What options write into the record of a request. The record, its figures and what reports them know this
-//! contract, and none of the options.
+//! The notes that options write into the record of a request. The record, its figures and the sinks use only
+//! this contract, and no option directly.
 
 use serde::Serialize;
 use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::time::Instant;
 
-/// What one option writes into the record of a request. A note implements the methods that it needs.
+/// The note of one option in the record of a request. Each method except the copy has a default.
 pub trait RecordNote: Any + Debug + Send + Sync {
     /// A copy of the present state.
     fn copy(&self) -> Box<dyn RecordNote>;
 
-    /// The field that an access log line has after this one. `None`: it has none there.
+    /// The field that follows the field `_after` in an access log line. `None`: no field.
     fn log_field(&self, _after: LogPlace) -> Option<NoteAttribute> {
         None
     }
 
-    /// The attribute of the inference span. `None`: the span has none.
+    /// The attribute for the inference span. `None`: no attribute.
     fn span_attribute(&self) -> Option<NoteAttribute> {
         None
     }
 
-    /// The events of the span of an attempt. An attempt with an event is no retry.
+    /// The events for the span of an attempt. An attempt with an event is no retry.
     fn attempt_events(&self, _span_id: u64) -> Vec<NoteEvent> {
         Vec::new()
     }
 
-    /// The name that the client requested, if another model serves the request as a version of it.
+    /// The name that the client requested, if another model serves the request as a version of that name.
     fn requested_model(&self) -> Option<&str> {
         None
     }
@@ -36,12 +36,12 @@ pub trait RecordNote: Any + Debug + Send + Sync {
         0
     }
 
-    /// Whether the request goes on if its client loses the connection.
+    /// Whether the request continues if its client loses the connection.
     fn outlives_connection(&self) -> bool {
         false
     }
 
-    /// Called at the end of a request that was not successful.
+    /// Called at the end of an unsuccessful request.
     fn on_failed(&self) {}
 }
 
@@ -49,17 +49,17 @@ pub trait RecordNote: Any + Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub struct RecordNotes(Vec<Box<dyn RecordNote>>);
 
-/// A field of an access log line after which an option may add one.
+/// A place in an access log line: after which field an option may add one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogPlace {
-    /// Why the request was slow.
+    /// After the cause of slowness.
     SlowCause,
-    /// The number of attempts.
+    /// After the number of attempts.
     Attempts,
 }
 
 /// A field of a log line, or an attribute of a span.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NoteAttribute {
     /// The name.
     pub name: &'static str,
@@ -72,28 +72,28 @@ pub struct NoteAttribute {
 pub struct NoteEvent {
     /// The name.
     pub name: &'static str,
-    /// When it happened.
+    /// Time of the event.
     pub at: Instant,
-    /// Its attributes.
+    /// The attributes of the event.
     pub attributes: Vec<NoteAttribute>,
 }
 
 /// A value in a report.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum NoteValue {
     /// A name from a closed set.
     Text(&'static str),
+    /// A text of a client or a backend, whose length the option limits.
+    Foreign(String),
     /// A count.
     Count(u64),
     /// A number of seconds.
     Seconds(f64),
 }
 
-// === impl RecordNotes ===
-
 impl RecordNotes {
-    /// The note of this type. `None`: the option wrote none.
+    /// The note of type `N`. `None`: the option wrote none.
     pub fn get<N: RecordNote>(&self) -> Option<&N> {
         self.0.iter().find_map(|note| {
             let note: &dyn Any = &**note;
@@ -101,12 +101,12 @@ impl RecordNotes {
         })
     }
 
-    /// Writes a note, in place of an earlier one of its type.
+    /// Writes a note, and replaces an earlier one of its type.
     pub fn set<N: RecordNote + Default>(&mut self, note: N) {
         self.update(|old| *old = note);
     }
 
-    /// Changes the note of this type. The first change begins with the default of the type.
+    /// Changes the note of type `N`. The first change starts from the default.
     pub fn update<N: RecordNote + Default>(&mut self, change: impl FnOnce(&mut N)) {
         let found = self.0.iter_mut().find_map(|note| {
             let note: &mut dyn Any = &mut **note;
@@ -120,7 +120,7 @@ impl RecordNotes {
         self.0.push(Box::new(note));
     }
 
-    /// The name that the client requested. `None`: it is that of the model in the record.
+    /// The name that the client requested. `None`: it equals the model in the record.
     pub fn requested_model(&self) -> Option<&str> {
         self.iter().find_map(RecordNote::requested_model)
     }
@@ -137,12 +137,11 @@ impl Clone for RecordNotes {
     }
 }
 
-// === impl NoteValue ===
-
 impl Display for NoteValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
+            Self::Foreign(text) => f.write_str(text),
             Self::Count(count) => write!(f, "{count}"),
             Self::Seconds(seconds) => write!(f, "{seconds}"),
         }

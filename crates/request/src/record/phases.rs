@@ -10,17 +10,15 @@ named_enum! {
     pub enum RequestPhase {
         /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",
-        /// Time that the gateway itself takes from the end of the request body until it sends the last attempt.
-        /// The admission queue, failed attempts and requests that the gateway made before an attempt do not
-        /// count.
+        /// Time of the gateway itself, from the end of the request body until it sends the last attempt. The
+        /// admission queue, failed attempts, and requests that the gateway made before an attempt do not count.
         Gateway = "gateway",
         /// Time in the failed attempts before the last one.
         FailedAttempts = "failed_attempts",
-        /// Time in requests that the gateway made before the attempts, so that another backend computes the
-        /// prompt.
+        /// Time in requests before the attempts, with which the gateway let another backend compute the prompt.
         RemotePrefill = "prefill_leg",
-        /// Time of the network to the engine and of its API server: sent → response head, if the engine
-        /// sends the head before it computes anything.
+        /// Time of the network to the engine and of its API server: sent → response head. Known only if the
+        /// engine sends the head before it computes anything.
         FrontEnd = "front_end",
         /// Time in the queue of the engine.
         EngineQueue = "queue",
@@ -40,7 +38,7 @@ pub struct PhaseDuration {
     pub phase: RequestPhase,
     /// Duration of the phase.
     pub took: Duration,
-    /// Whether the duration is an estimate from the times of other requests.
+    /// Whether the duration is an estimate, derived from the times of other requests.
     pub is_estimated: bool,
 }
 
@@ -48,15 +46,13 @@ pub struct PhaseDuration {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 
-/// The phases of a request that has ended. They are determined when they are first asked for.
+/// The phases of a request that has ended, computed at their first use.
 #[derive(Debug, Clone, Default)]
 pub struct FinishedPhases(OnceLock<Box<RequestPhases>>);
 
-// === impl RequestPhase ===
-
 impl RequestPhase {
-    /// The attribute of the inference span that has the duration of the phase. Names that are made for each span
-    /// cost 10 % of the instructions of a span.
+    /// The inference span's attribute for the duration of the phase. The names are static, because building
+    /// them for each span would cost 10 % of the instructions of a span.
     pub const fn span_attribute(self) -> &'static str {
         match self {
             Self::GatewayQueue => "tokenweir.phase.gateway_queue",
@@ -71,8 +67,6 @@ impl RequestPhase {
         }
     }
 }
-
-// === impl RequestPhases, FinishedPhases ===
 
 impl RequestPhases {
     /// One phase. `None`: its duration is unknown.

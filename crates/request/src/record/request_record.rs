@@ -4,7 +4,9 @@ use super::answer::Answer;
 use super::labels::ModelLabel;
 use super::notes::{RecordNote, RecordNotes};
 use super::phases::FinishedPhases;
-use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
+use super::request::{
+    ClientIdentity, RequestHeadAttributes, RequestOptions, ShortName, TextConsumers, Tier,
+};
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
 };
@@ -38,6 +40,8 @@ pub struct RequestRecord {
     pub head: RequestHeadAttributes,
     /// IP address of the client's connection.
     pub client: IpAddr,
+    /// The program of the client: the first word of its `user-agent`. `None`: it sent none.
+    pub program: Option<ShortName>,
     /// The HTTP method, or `_OTHER` for an unknown one.
     pub method: &'static str,
     /// The served path, with placeholders for ids. `None`: the gateway does not serve the path.
@@ -46,36 +50,36 @@ pub struct RequestRecord {
     pub api: Option<Api>,
     /// The options of the request.
     pub options: RequestOptions,
-    /// The requested model, or its version that serves the request, as a label. The label value is the name of the model if a backend serves
-    /// it or the configuration names it, else `_other`.
+    /// The requested model as a label, or the version of it that serves the request. The label value is the
+    /// name of the model if a backend serves it or the configuration names it. For other models it is `_other`.
     pub model: ModelLabel,
-    /// The name of the model at the backends. `None`: the same as in the request.
+    /// The name of the model at the backends. `None`: the name in the request.
     pub served_as: Option<Arc<str>>,
     /// The tier of the request.
     pub tier: Tier,
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// Why the [gate](crate::observe::Admission) of admission let the request in, from a closed set. `None`:
-    /// there is no gate, or the request was not let in.
+    /// Why the admission [gate](crate::observe::Admission) admitted the request, from a closed set. `None`: no
+    /// gate is set, or the request was not admitted.
     pub admission: Option<&'static str>,
     /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
-    /// Why there was no failover after the last attempt had failed. `None`: the last attempt did not fail.
+    /// Why no failover followed the last attempt. `None`: the last attempt did not fail.
     pub not_retried: Option<FailoverDenialReason>,
-    /// The requests that the gateway made for this one before an attempt, in order.
+    /// Requests that the gateway derived from this one before an attempt, such as prefill legs, in order.
     pub attempts_apart: Vec<Attempt>,
-    /// Whether another backend than that of the last attempt has computed the prompt.
+    /// Whether another backend than the one of the last attempt has computed the prompt.
     pub has_remote_prompt: bool,
-    /// What options write into the record.
+    /// The notes of options.
     pub notes: RecordNotes,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
     pub status: Option<u16>,
-    /// Why the gateway answered the request itself, from a closed set. `None`: a backend answered,
-    /// or there was no answer.
+    /// Why the gateway answered the request itself, from a closed set. `None`: a backend answered, or nobody
+    /// did.
     pub refusal: Option<&'static str>,
     /// Outcome of the request.
     pub outcome: Outcome,
@@ -89,24 +93,26 @@ pub struct RequestRecord {
     pub observed: RecordedObservations,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
-    /// What the scraped load of the backend and its recent outputs show about the wait for the
-    /// first output.
+    /// Facts about the wait for the first output, from the scraped load of the backend and its recent outputs.
     pub wait_reports: WaitReports,
-    /// What the client got. `None`: it was not judged yet, or the request is no inference request.
+    /// The result that the client got. `None`: not judged yet, or the request is no inference request.
     pub answer: Option<Answer>,
-    /// Whether the client ended the request because it got the answer to an equal request that it had sent meanwhile.
+    /// Whether the client ended the request because it got the answer to an equal request that it had sent
+    /// meanwhile.
     pub is_hedge: bool,
+    /// Whether the client had ended an equal request a moment before: it tries again.
+    pub is_repeat: bool,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
     /// off.
     pub sample_reason: Option<SampleReason>,
-    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt. The hashes must
-    /// not leave the process unchanged: the hash of a block seeds the hash of the next block, so a reader
-    /// could verify guesses of the prompt.
+    /// Length and block hashes of the prompt. The hashes must not leave the process unchanged: the hash of a
+    /// block seeds the hash of the next block, so anyone who has the hashes could verify guesses of the prompt.
+    /// `None`: the gateway did not read the prompt.
     pub fingerprint: Option<Arc<PromptFingerprint>>,
-    /// Hash of the session. `None`: the request names no session, or the gateway did not read the prompt.
-    /// The hash must not leave the process unchanged either.
+    /// Hash of the session. It must not leave the process unchanged either. `None`: the request names no
+    /// session, or the gateway did not read the prompt.
     pub session_hash: Option<u64>,
     /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
@@ -116,18 +122,18 @@ pub struct RequestRecord {
     pub bytes_in: u64,
     /// Bytes of the response body.
     pub bytes_out: u64,
-    /// The phases, once they were asked for: several sinks read them.
+    /// The phases, computed once for all sinks.
     pub phases: FinishedPhases,
 }
 
-/// Greatest number of tokens of one character. A character has at most four UTF-8 bytes, and each of
-/// its tokens has at least one of these bytes.
+/// Maximum number of tokens per character. A character has at most four UTF-8 bytes, and each of its tokens has
+/// at least one of them.
 const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
-    /// The record of a request whose head was read at `accepted`. The outcome is [`Outcome::Cancelled`]
-    /// until the caller changes it. The record is created directly on the heap, because a move would
-    /// copy up to 1,400 bytes for each request.
+    /// The record of a request whose head was read at `accepted`. The outcome is [`Outcome::Cancelled`] until
+    /// the caller changes it. The record is created directly on the heap, because a move would copy up to 1,400
+    /// bytes for each request.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
@@ -146,6 +152,7 @@ impl RequestRecord {
                 },
                 head: RequestHeadAttributes::default(),
                 client,
+                program: None,
                 method,
                 route: None,
                 api: None,
@@ -172,6 +179,7 @@ impl RequestRecord {
                 wait_reports: WaitReports::default(),
                 answer: None,
                 is_hedge: false,
+                is_repeat: false,
                 slow: None,
                 sample_reason: None,
                 fingerprint: None,
@@ -204,8 +212,8 @@ impl RequestRecord {
         Some(self.timings.first_output?.saturating_duration_since(sent))
     }
 
-    /// Time from the request head to the first output of a stream that is not reasoning. A stream that
-    /// had only reasoning waited until its end. `None`: the response is no stream, or had no output.
+    /// Time from the request head to a stream's first output that is not reasoning. A stream with only
+    /// reasoning waited until its end. `None`: the response is no stream, or had no output.
     pub fn time_to_first_answer(&self) -> Option<Duration> {
         let Timings {
             first_answer,
@@ -233,10 +241,10 @@ impl RequestRecord {
         self.elapsed_since_accepted(at)
     }
 
-    /// Time per output token after the first: (last output − first token) ÷ (n − 1), where n is the
-    /// engine's exact count. `None` for fewer than two tokens, for several choices (their counts
-    /// are a sum), without an exact count, and if write stalls of the client delayed the last
-    /// output by more than 1% of the decode time.
+    /// Time per output token after the first: (last output − first token) ÷ (n − 1), where n is the engine's
+    /// exact count. `None` in these cases: fewer than two tokens, several choices (their counts are a sum), no
+    /// exact count, or write stalls of the client that delayed the last output by more than 1% of the decode
+    /// time.
     pub fn tpot(&self) -> Option<Duration> {
         let observed = &*self.observed;
         let steps = u32::try_from(observed.usage.output?.checked_sub(1)?).ok()?;
@@ -252,12 +260,11 @@ impl RequestRecord {
 
     /// The instant of the first of `steps + 1` tokens.
     ///
-    /// A first token that ends inside a character has no text yet, but vLLM sends the role event
-    /// when it generates that token. So the result is the instant of the first event if two
-    /// conditions hold. At most a quarter of the tokens have no event of their own (with more,
-    /// events have several tokens each). The time between first event and first output is not
-    /// longer than the tokens of one character take. Otherwise the result is the instant of the
-    /// first output.
+    /// A first token that ends inside a character has no text yet, but vLLM sends the role event when it
+    /// generates that token. So the result is the instant of the first event if two conditions hold. First, at
+    /// most a quarter of the tokens have no event of their own (with more, events have several tokens each).
+    /// Second, the time between first event and first output is not longer than the tokens of one character
+    /// take. If a condition does not hold, the result is the instant of the first output.
     fn first_token_at(&self, steps: u32) -> Option<Instant> {
         let first_event = self.timings.first_event?;
         let first_output = self.timings.first_output?;
@@ -288,9 +295,9 @@ impl RequestRecord {
             .unwrap_or_default()
     }
 
-    /// Gateway overhead: request body received → request sent for the last attempt, without the
-    /// time in the admission queue, in earlier attempts and in requests that the gateway made before.
-    /// `None`: the request was not sent to a backend.
+    /// Gateway overhead: request body received → request sent for the last attempt. The admission queue,
+    /// earlier attempts, and requests that the gateway made before do not count. `None`: the request was not
+    /// sent to a backend.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
@@ -309,7 +316,7 @@ impl RequestRecord {
         (!earlier.is_empty()).then(|| earlier.iter().filter_map(Attempt::took).sum())
     }
 
-    /// Time in the requests that the gateway made before an attempt. `None`: it made none.
+    /// Time in the requests that the gateway made before an attempt. `None`: no such requests.
     pub fn time_apart(&self) -> Option<Duration> {
         if self.attempts_apart.is_empty() {
             return None;
@@ -317,8 +324,8 @@ impl RequestRecord {
         Some(self.attempts_apart.iter().filter_map(Attempt::took).sum())
     }
 
-    /// The times of the chunks of a stream that was slow, stalled or failed. `None`: the request was none
-    /// of these, or had no chunk with output.
+    /// The times of the chunks of a slow, stalled or failed stream. `None`: the request was none of these, or
+    /// had no chunk with output.
     pub fn examined_chunk_timings(&self) -> Option<&ChunkTimings> {
         let is_broken = !matches!(self.outcome, Outcome::Ok | Outcome::Cancelled);
         let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
@@ -326,7 +333,7 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
-    /// Whether the request goes on if its client loses the connection.
+    /// Whether the request continues if its client loses the connection.
     pub fn outlives_connection(&self) -> bool {
         self.notes.iter().any(RecordNote::outlives_connection)
     }
@@ -342,8 +349,8 @@ impl RequestRecord {
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
-    /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
-    /// backend could serve the model at all times.
+    /// Time in the admission queue during which no backend could serve the model. `None`: a backend could serve
+    /// it all the time.
     pub fn backend_wait(&self) -> Option<Duration> {
         let Timings {
             backend_missed,
@@ -359,13 +366,13 @@ impl RequestRecord {
 
     /// Whether the end of the request shows a fault of its backend.
     ///
-    /// A body that ended regularly shows no fault: vLLM sends an error event or breaks the connection
-    /// when its engine dies, and other servers omit the last events of whole responses.
+    /// A body that ended regularly shows no fault. When its engine dies, vLLM sends an error event or breaks
+    /// the connection, and other servers omit the last events even of whole responses.
     pub fn shows_backend_fault(&self) -> bool {
         let observed = &*self.observed;
         match (self.outcome, self.end) {
-            // That a request reached the operator's limit of its whole duration shows nothing about
-            // the backend.
+            // A request that reaches the operator's limit of its total duration shows nothing about the
+            // backend.
             (_, Termination::TotalTimeout) => false,
             (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
             (Outcome::StreamError, _) => !observed
@@ -386,16 +393,15 @@ impl RequestRecord {
         observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }
 
-    /// Number of preemptions of any request in the backend's engine, from the routing decision to
-    /// the end of the response. `None`: the number is unknown, for example because the backend does
-    /// not report preemptions.
+    /// Number of preemptions of any request in the backend's engine, from the routing decision to the end of
+    /// the response. `None`: unknown, for example because the backend does not report preemptions.
     pub fn preemptions(&self) -> Option<u64> {
         let before = self.decision.as_ref()?.backend_condition.preemptions?;
         self.condition.preemptions?.checked_sub(before)
     }
 
-    /// Whether a GPU of the backend lowered its clock because of a fault when the request was routed,
-    /// or at the end of the response.
+    /// Whether a GPU of the backend had lowered its clock because of a fault, at the routing decision or at the
+    /// end of the response.
     pub fn was_gpu_throttled(&self) -> bool {
         let at_decision = self
             .decision
@@ -420,14 +426,13 @@ impl RequestRecord {
         reason.as_str()
     }
 
-    /// The candidate that the policy picked, with its values at the decision. `None`: there was no
-    /// decision.
+    /// The candidate that the policy picked, with its values at the decision. `None`: no decision.
     pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
         Some(self.decision.as_ref()?.selected())
     }
 
-    /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
-    /// one of the two is missing, or another backend computed the prompt.
+    /// Actual and predicted time from sending the request to the first output, in seconds. `None`: one of them
+    /// is missing, or another backend computed the prompt.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
         if self.has_remote_prompt {
             return None;
@@ -437,8 +442,8 @@ impl RequestRecord {
         predicted.is_finite().then_some((actual, predicted))
     }
 
-    /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
-    /// report a count, or another backend computed the prompt.
+    /// Cached prompt tokens: the engine's count and the prediction. `None`: the engine reported no count, or
+    /// another backend computed the prompt.
     pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
         if self.observed.usage_source != UsageSource::Exact || self.has_remote_prompt {
             return None;

@@ -3,8 +3,8 @@
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// Why the spans of a finished request are exported. If several reasons apply, the first of
-    /// them in this list is used.
+    /// Why the spans of a finished request are exported. If several reasons apply, the first in this list
+    /// counts.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum SampleReason {
         /// The request failed.
@@ -13,7 +13,7 @@ named_enum! {
         Aborted = "aborted",
         /// The request was shed: the admission queue was full, or the wait timed out.
         Shed = "shed",
-        /// There was more than one attempt.
+        /// The request had more than one attempt.
         Retried = "retried",
         /// The stream stalled.
         Stalled = "stalled",

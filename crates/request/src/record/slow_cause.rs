@@ -33,8 +33,8 @@ named_enum! {
         Stalled = "stalled",
         /// The engine generated tokens slowly: a large batch, or long contexts.
         SlowDecode = "slow_decode",
-        /// The prefill or the decode was slow while a GPU of the backend lowered its clock because
-        /// of a fault of cooling or of the power supply.
+        /// The prefill or the decode was slow while a GPU of the backend lowered its clock because of a cooling
+        /// or power supply fault.
         GpuThrottled = "gpu_throttled",
         /// The client was slow to send the request or to read the response.
         SlowClient = "slow_reader",
@@ -63,9 +63,9 @@ pub struct SlowLimits {
 }
 
 impl Default for SlowLimits {
-    /// The default: a request is slow beyond 2 s to the first token, 10 s to the first answer
-    /// (users leave a page that shows no answer for longer: Nielsen, Response Times), 200 ms per
-    /// token, 60 s for a response that is not a stream, 1 s of write stalls.
+    /// The default limits: 2 s to the first token, 10 s to the first answer (users leave a page that shows no
+    /// answer for longer: Nielsen, Response Times), 200 ms per token, 60 s for a response that is not a stream,
+    /// and 1 s of write stalls.
     fn default() -> Self {
         Self {
             ttft: Duration::from_secs(2),
@@ -77,10 +77,8 @@ impl Default for SlowLimits {
     }
 }
 
-// === impl SlowCause ===
-
 impl SlowCause {
-    /// What took the time, in words.
+    /// The activity that took the time, in words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Retry => "an attempt failed, and the request was sent again",
@@ -101,8 +99,8 @@ impl SlowCause {
         }
     }
 
-    /// Whether this cause delays only the output after the first output. `false`: the cause can act
-    /// before the first output, or it is reasoning.
+    /// Whether this cause delays only output after the first. `false`: the cause can act before the first
+    /// output, or is reasoning.
     pub const fn is_after_first_output(self) -> bool {
         matches!(self, Self::Preempted | Self::Stalled | Self::SlowDecode)
     }

@@ -1,6 +1,6 @@
 //! The ids of the spans of one request.
 
-/// The ids of the spans of one request, besides those of its attempts.
+/// The ids of the request's own spans. Attempts have their own ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanIds {
     /// The server span, which covers the request.

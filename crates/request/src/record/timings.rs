@@ -14,10 +14,10 @@ pub struct Timings {
     pub queued: Option<Instant>,
     /// The request left the admission queue: it was dispatched or shed.
     pub dequeued: Option<Instant>,
-    /// The request began to wait because no backend could serve its model. `None`: it does not wait for
-    /// this reason now.
+    /// The request began to wait because no backend could serve its model. `None`: it does not wait for this
+    /// reason at present.
     pub backend_missed: Option<Instant>,
-    /// Time in the admission queue in which no backend could serve the model, without the time since
+    /// Time in the admission queue during which no backend could serve the model, without the time since
     /// `backend_missed`.
     pub without_backend: Duration,
     /// A backend was selected, for the last attempt.
@@ -45,8 +45,6 @@ pub struct Timings {
     /// The exchange ended.
     pub ended: Option<Instant>,
 }
-
-// === impl Timings ===
 
 impl Timings {
     /// Returns the instants of a request whose head was read at `accepted`. No other step has
@@ -120,8 +118,8 @@ impl Timings {
         }
     }
 
-    /// Records that the request enters the admission queue. If the request has waited in the queue before,
-    /// `queued` is set to an earlier instant, so that the record has one wait with the sum of both times.
+    /// Records that the request enters the admission queue. If the request has waited before, `queued` is set
+    /// to an earlier instant, so that the record has one wait with the sum of both times.
     pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
         let before = self.queued.zip(self.dequeued.take());
         let waited = before.map_or(Duration::ZERO, |(from, to)| {
@@ -131,8 +129,8 @@ impl Timings {
         self.backend_missed = is_without_backend.then_some(now);
     }
 
-    /// Records that the request leaves the admission queue, in which no backend could serve its model for
-    /// `without_backend`.
+    /// Records that the request leaves the admission queue. `without_backend`: for how long no backend could
+    /// serve its model.
     pub fn leave_queue(&mut self, without_backend: Duration, now: Instant) {
         self.dequeued = Some(now);
         self.backend_missed = None;

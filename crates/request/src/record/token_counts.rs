@@ -36,7 +36,7 @@ impl RequestRecord {
         rate.is_finite().then_some(rate)
     }
 
-    /// Token counts of the engine. Estimates are `None`.
+    /// Token counts of the engine. Estimated counts are `None`.
     pub fn engine_token_counts(&self) -> Usage {
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
         let output = if is_estimated {
@@ -61,8 +61,8 @@ impl RequestRecord {
         }
     }
 
-    /// The output tokens that the engine last reported. `None` also for the 0 of an API that has no
-    /// output, such as embeddings.
+    /// The output tokens that the engine last reported. `None` also replaces the 0 of an API without output,
+    /// such as embeddings.
     pub fn reported_output(&self) -> Option<u64> {
         let generates = self.api.is_some_and(Api::generates);
         self.observed

@@ -1,29 +1,30 @@
-//! Counts the runs that go on without a client. They take places that connected clients could use, so only
-//! some may be without one.
+//! Counts the runs that continue without a client. They occupy capacity that connected clients could use, so
+//! their number is limited.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
 
-/// The place of a run among those without a client. Dropping it frees the place.
+/// The permit of a run to continue without a client. Dropping the permit releases it.
 #[derive(Debug)]
 pub(super) struct Absence {
     limits: MemoryLimits,
-    /// Counts the run among those of its party, and among all.
+    /// Counts the run in two sums: the runs of its party, and all runs.
     of_party: Charge,
-    /// Counts the run among those of its client's network.
+    /// Counts the run in the sum for its client's network.
     of_network: Charge,
     is_taken: bool,
 }
 
-/// The runs without a client of one party may take the places of the gateway divided by this number, but at
-/// least one place.
+/// The runs without a client of one party are limited to the gateway's maximum number of open requests divided
+/// by this number, but at least one is allowed.
 const PARTY_DIVISOR: usize = 4;
-/// All runs without a client together may take the places of the gateway divided by this number.
+/// All runs without a client together are limited to the gateway's maximum number of open requests divided by
+/// this number.
 const TOTAL_DIVISOR: usize = 2;
 
 impl Absence {
-    /// A place that is not taken. `places`: number of requests that the gateway can have open.
+    /// A permit that is not taken. `places`: maximum number of open requests of the gateway.
     pub(super) fn new(places: usize, of_party: Charge, of_network: Arc<AtomicUsize>) -> Self {
         let total = places / TOTAL_DIVISOR;
         let party = (places / PARTY_DIVISOR).max(1).min(total);
@@ -41,7 +42,7 @@ impl Absence {
         }
     }
 
-    /// Takes the place, if the limits allow one more run without a client.
+    /// Takes the permit, if the limits allow one more run without a client.
     pub(super) fn take(&mut self) -> Result<(), ExceededLimit> {
         if !self.is_taken {
             self.of_party.add(1, &self.limits)?;
@@ -51,7 +52,7 @@ impl Absence {
         Ok(())
     }
 
-    /// Frees the place.
+    /// Releases the permit.
     pub(super) fn free(&mut self) {
         if std::mem::take(&mut self.is_taken) {
             self.of_party.release(1);

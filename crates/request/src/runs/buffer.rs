@@ -1,10 +1,10 @@
-//! The bytes of a response that readers at different positions can still need.
+//! The bytes of a response that readers at different positions may still need.
 
 use std::collections::VecDeque;
 use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
 
-/// The bytes of a response from one position to another, in segments of equal size. The memory
-/// grows by one segment at a time, so a response of a few words takes one segment.
+/// The bytes of a response between two positions, in segments of equal size. The memory grows by one segment at
+/// a time, so a short response takes one segment.
 #[derive(Debug)]
 pub(super) struct Buffer {
     segments: VecDeque<Vec<u8>>,
@@ -28,7 +28,7 @@ impl Buffer {
         }
     }
 
-    /// Appends bytes if the memory limits allow it. Otherwise appends nothing and returns the exceeded limit.
+    /// Appends bytes if the memory limits allow it. If not, appends nothing and returns the exceeded limit.
     pub(super) fn append(
         &mut self,
         data: &[u8],
@@ -39,8 +39,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Appends bytes that are kept only until all present readers have read them: a client that returns
-    /// later does not get these bytes.
+    /// Appends bytes that are kept only until all present readers have read them. A client that returns later
+    /// does not get them.
     pub(super) fn append_passing(&mut self, data: &[u8]) {
         self.charge.add_passing(self.growth(data.len()));
         self.write(data);

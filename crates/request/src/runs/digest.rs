@@ -1,4 +1,4 @@
-//! SHA-256 digests that identify clients, runs and requests. The values themselves are not kept.
+//! SHA-256 digests that identify clients, runs and requests. The values are not stored.
 
 use ring::digest::{Context, SHA256};
 
@@ -16,8 +16,8 @@ pub struct RunKey {
 }
 
 impl Digest {
-    /// The digest of a list of values. Lists that differ have different digests: the length of each value
-    /// separates it from the next.
+    /// The digest of a list of values. Different lists have different digests, because the length of each value
+    /// marks its end.
     pub fn of(values: &[&[u8]]) -> Self {
         let mut context = Context::new(&SHA256);
         for value in values {
@@ -31,8 +31,8 @@ impl Digest {
 }
 
 impl RunKey {
-    /// The identity of the run that a client begins with a request with this `Idempotency-Key`.
-    /// `client`: digest of the identity of the client.
+    /// The identity of the run that a request with this `Idempotency-Key` begins. `client`: digest of the
+    /// identity of the client.
     pub fn new(client: Digest, key: &[u8]) -> Self {
         Self {
             client,

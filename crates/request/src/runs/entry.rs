@@ -1,4 +1,4 @@
-//! The arrival of a request with an `Idempotency-Key`: it begins a run, or attaches to one.
+//! The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to one.
 
 use super::absence::Absence;
 use super::buffer::Buffer;
@@ -23,13 +23,13 @@ pub enum Entry<H> {
     Attached(Reader<H>),
     /// The client used the `Idempotency-Key` for a request with another path, query, content type or body.
     OtherRequest,
-    /// The run of which the client has events is not the run of this `Idempotency-Key`, or is gone.
+    /// The client has events of a run that is not the run of this `Idempotency-Key`, or that no longer exists.
     UnknownEvent,
     /// The run of this `Idempotency-Key` already has the maximum number of readers.
     TooManyReaders,
     /// There is no run with this `Idempotency-Key`, and the request may not begin one.
     Unknown,
-    /// No run was begun, because this memory limit is reached. So the client cannot return to the request.
+    /// No run was begun, because a memory limit is reached. The client cannot return to the request.
     OverLimit(RunOutcome),
 }
 

@@ -1,9 +1,9 @@
-//! Event ids for a client that asked for them, and the rest of an event stream after the last event that
-//! the client has. An id names the run, so that no gateway takes it for an event of another response.
+//! Event ids for a client that asked for them, and the rest of an event stream after the client's last event.
+//! An id names the run, so that no gateway takes it for an event of another response.
 
 use std::fmt;
 
-/// The number of a run, which is random: no two runs of any gateways have the same.
+/// The number of a run. It is random, so that no two runs of any gateways share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunId(u64);
 
@@ -19,11 +19,11 @@ pub struct EventId {
 /// Length of a [`RunId`] as text, in bytes.
 const RUN_ID_BYTES: usize = 16;
 
-/// Adds an `id` line with the number of the event to each event, and leaves out the first events.
+/// Adds an `id` line with the event's number to each event, and leaves out the first events.
 ///
-/// The line is the last of its event, so a client that reads line by line has read the whole event when
-/// it reads the id. A comment outside an event stays, but the blank line after it is removed: some
-/// clients take such a blank line after an earlier id for an event without data.
+/// The line is the last of its event, so that a client that reads line by line has read the whole event before
+/// its id. A comment outside an event stays, but the blank line after it is removed, because some clients take
+/// such a blank line after an earlier id for an event without data.
 #[derive(Debug)]
 pub struct EventIds {
     run: RunId,
@@ -70,7 +70,7 @@ impl EventId {
             return None;
         }
         let run = u64::from_str_radix(str::from_utf8(run).ok()?, 16).ok()?;
-        // No response has as many events as a number that is too long.
+        // A number that is too long exceeds the number of events of any response.
         let event = str::from_utf8(event).ok()?.parse().unwrap_or(u64::MAX);
         Some(Self {
             run: RunId(run),
@@ -86,7 +86,7 @@ impl fmt::Display for EventId {
 }
 
 impl EventIds {
-    /// Adds event ids for a client that already has all events up to `last`. Event 0: it has none.
+    /// Adds event ids for a client that already has all events up to `last`. Event 0: the client has none.
     pub fn after(last: EventId) -> Self {
         let EventId {
             run,
@@ -101,7 +101,7 @@ impl EventIds {
         }
     }
 
-    /// Whether the stream has ended all events that the client has.
+    /// Whether the stream has passed all events that the client has.
     pub fn has_skipped(&self) -> bool {
         self.ended >= self.skipped
     }

@@ -1,10 +1,10 @@
-//! Runs: requests to which their clients can return. A run has the state of a request whose engine
-//! goes on while its client is disconnected, and the bytes that a returning client gets again.
+//! Runs: requests to which their clients can return. A run has the state of a request that continues while its
+//! client is disconnected, and the bytes that a returning client gets again.
 //!
-//! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine
-//! into the run, and each [`Reader`] reads it from its own position. A request that arrives again with
-//! the same key and body attaches to the run as a further reader. A run without a reader is aborted
-//! when its window (the time in which its client may return) is over, or when too many runs have none.
+//! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine into the
+//! run, and each [`Reader`] reads it from its own position. A request that arrives again with the same key and
+//! body attaches to the run as a further reader. A run without a reader is aborted when its window (the time in
+//! which its client may return) is over, or when too many runs have none.
 //!
 //! The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A thread that
 //! needs the lock of the table of runs and the lock of a run takes the lock of the table first.

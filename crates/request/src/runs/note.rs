@@ -1,5 +1,4 @@
-//! The result of a request with an `Idempotency-Key`: whether its client returned, or why it could
-//! not return.
+//! The result of a request with an `Idempotency-Key`: whether its client returned, or why it could not.
 
 use crate::record::{LogPlace, NoteAttribute, NoteValue, RecordNote, RequestRecord};
 use std::sync::Arc;
@@ -11,8 +10,7 @@ named_enum! {
     /// The result of a request with an `Idempotency-Key`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum RunOutcome {
-        /// The gateway kept the response for a return of the client, but the client did not return
-        /// before the end of the request.
+        /// The gateway kept the response, but the client did not return before the end of the request.
         #[default]
         Kept = "kept",
         /// The client returned to the response before the end of the request.
@@ -21,8 +19,8 @@ named_enum! {
         Attached = "attached",
         /// The client disconnected and did not return in time, so the request was aborted.
         Abandoned = "abandoned",
-        /// The client disconnected while too many requests ran on without their clients, so the request
-        /// was aborted.
+        /// The client disconnected while too many requests continued without their clients, so the request was
+        /// aborted.
         AbsentLimit = "absent_limit",
         /// The client lacks the permission `resume`.
         NotAllowed = "not_allowed",
@@ -32,15 +30,15 @@ named_enum! {
         InvalidKey = "invalid_key",
         /// The response exceeds the memory that one response may take.
         RunMemory = "response_memory",
-        /// The responses of the tenant, or of the address, take all memory that one may take.
+        /// The responses of the tenant, or of the address, take all memory that one party may take.
         TenantMemory = "tenant_memory",
         /// The responses of all clients take all memory of `streams.resume.memory`.
         TotalMemory = "total_memory",
     }
 }
 
-/// The result so far of a request with an `Idempotency-Key`. Its record reads this result when the
-/// response has ended.
+/// The present result of a request with an `Idempotency-Key`. The record of the request reads it at the end of
+/// the response.
 #[derive(Debug, Default)]
 pub struct RunNote {
     outcome: AtomicU8,
@@ -82,15 +80,15 @@ impl RecordNote for Arc<RunNote> {
         self.get() == RunOutcome::Kept
     }
 
-    /// If its client returns, the request must be sent to a backend again.
+    /// Marks the run as failed, so that a returning client's request is sent to a backend again.
     fn on_failed(&self) {
         self.set_failed();
     }
 }
 
 impl RunNote {
-    /// The name, in metrics and reports, of the result of a request. `None`: the request has no
-    /// `Idempotency-Key`, or `streams.resume` is off.
+    /// The name of a request's result in metrics and reports. `None`: the request has no `Idempotency-Key`, or
+    /// `streams.resume` is off.
     pub fn outcome_of(record: &RequestRecord) -> Option<&'static str> {
         record
             .notes
@@ -98,7 +96,7 @@ impl RunNote {
             .map(|note| note.get().as_str())
     }
 
-    /// A result with this outcome, of a request that has not failed.
+    /// A result with this outcome, for a request that has not failed.
     pub fn new(outcome: RunOutcome) -> Self {
         let note = Self::default();
         note.set(outcome);
@@ -116,8 +114,8 @@ impl RunNote {
         RunOutcome::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Records that the request was not successful. If its client returns, the request must be sent to
-    /// a backend again.
+    /// Records that the request was not successful, so that a returning client's request is sent to a backend
+    /// again.
     pub fn set_failed(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }

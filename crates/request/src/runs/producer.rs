@@ -21,8 +21,7 @@ impl<H> Producer<H> {
         &self.run.note
     }
 
-    /// Whether the run must end, because no client can get its response. `waker` is woken when that
-    /// changes.
+    /// Whether the run must end because no client can get its response. A change wakes `waker`.
     pub fn poll_abandoned(&self, waker: &Waker) -> bool {
         let mut state = self.run.lock();
         state.producer = Some(waker.clone());
@@ -48,8 +47,8 @@ impl<H> Producer<H> {
         state.wake_readers();
     }
 
-    /// Writes bytes of the body. If a limit of memory is reached, the run goes on, but keeps no bytes
-    /// that its readers have read.
+    /// Writes bytes of the body. If a memory limit is reached, the run continues but drops the bytes that its
+    /// readers have read.
     pub fn write(&mut self, data: &[u8]) {
         loop {
             let mut state = self.run.lock();
@@ -69,8 +68,8 @@ impl<H> Producer<H> {
         }
     }
 
-    /// Ends the run. `is_kept`: a client that returns gets this response. If `false`, as after a
-    /// failure, the run is forgotten, and a repetition of the request is sent to a backend again.
+    /// Ends the run. `is_kept`: a returning client gets this response. If `false`, as after a failure, the run
+    /// is forgotten, and a repetition of the request is sent to a backend again.
     pub fn end(mut self, end: End, is_kept: bool) {
         self.finish(end, is_kept);
     }

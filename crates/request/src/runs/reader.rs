@@ -16,7 +16,7 @@ pub struct Reader<H> {
     pub(super) id: u64,
 }
 
-/// What [`Reader::poll_chunk`] returns: the next bytes of the body, or its end.
+/// The result of [`Reader::poll_chunk`]: the next bytes of the body, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
     /// Bytes of the body.
@@ -31,8 +31,8 @@ impl<H> Reader<H> {
         self.run.id
     }
 
-    /// The head of the response. `None`: the run ended without a head. If neither has happened yet, the
-    /// head or the end of the run wakes `waker`.
+    /// The head of the response. `None`: the run ended without a head. While the result is pending, the head or
+    /// the end of the run wakes `waker`.
     pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
         let mut state = self.run.lock();
         if state.head.is_some() || state.end.is_some() {
@@ -44,8 +44,8 @@ impl<H> Reader<H> {
         Poll::Pending
     }
 
-    /// The next bytes of the body, or its end. If neither is available yet, further bytes or the end of
-    /// the body wake `waker`.
+    /// The next bytes of the body, or its end. While the result is pending, further bytes or the end of the
+    /// body wake `waker`.
     pub fn poll_chunk(&mut self, waker: &Waker) -> Poll<Chunk> {
         let mut guard = self.run.lock();
         let state = &mut *guard;

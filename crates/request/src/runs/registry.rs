@@ -1,4 +1,4 @@
-//! The table of all runs that a client can return to.
+//! The table of all runs to which clients can return.
 
 use super::digest::RunKey;
 use super::note::RunOutcome;
@@ -12,7 +12,7 @@ use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::limits::{Party, client_network};
 use tokenweir_protocol::mutex::lock;
 
-/// All runs that a client can return to. `H` is the head of a response.
+/// All runs to which clients can return. `H` is the head of a response.
 #[derive(Debug)]
 pub struct Registry<H> {
     table: Mutex<Table<H>>,
@@ -37,7 +37,7 @@ pub(super) struct RunsOfParty {
     pub(super) used: Arc<AtomicUsize>,
     /// Number of open runs without a reader.
     pub(super) absent: Arc<AtomicUsize>,
-    /// The runs whose whole response a reader has got, the earliest first. They are evicted first,
+    /// The runs whose whole response a reader has got, the earliest first. They are evicted in this order,
     /// because their clients are the least likely to return.
     delivered: VecDeque<RunKey>,
 }
@@ -63,7 +63,7 @@ impl<H> Registry<H> {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Number of open runs without a reader whose clients have this address, or one of its IPv6 network.
+    /// Number of open runs without a reader whose clients have this address (IPv6: an address of its network).
     pub fn absent_of(&self, client: IpAddr) -> usize {
         if self.absent.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -77,7 +77,7 @@ impl<H> Registry<H> {
         self.lock().runs.contains_key(key)
     }
 
-    /// Forgets the runs whose window is over at `now`. A run that is still open is aborted.
+    /// Forgets the runs whose window is over at `now`. Open runs among them are aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
         if table.parties.is_empty() && table.networks.is_empty() {
@@ -110,7 +110,7 @@ impl<H> Registry<H> {
         networks.retain(|_, absent| Arc::strong_count(absent) > 1);
     }
 
-    /// Removes a run from the table: its key is free for another run.
+    /// Removes a run from the table, so that another run can use its key.
     pub(super) fn forget(&self, run: &Arc<Run<H>>) {
         let mut table = self.lock();
         if table
@@ -123,9 +123,8 @@ impl<H> Registry<H> {
         run.lock().stop_keeping();
     }
 
-    /// Removes one run of the party to make room for another run: of the runs whose whole response
-    /// a reader has got, the one for which this happened first. `false`: there is no such run, or
-    /// `limit` is the limit of one run.
+    /// Removes one run of the party to make room for another: the earliest of the runs whose whole response a
+    /// reader has got. `false`: no such run exists, or `limit` is the limit of one run.
     pub(super) fn evict_delivered(&self, party: Party, limit: ExceededLimit) -> bool {
         self.lock().evict_delivered(party, limit)
     }

@@ -13,10 +13,10 @@ use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 use tokenweir_protocol::mutex::lock;
 
-/// How long runs wait for their clients, and how much memory they take.
+/// How long runs wait for their clients, and how much memory runs take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSettings {
-    /// How long a run without a reader waits for its client to return. This includes a run that has ended.
+    /// How long a run without a reader, open or ended, waits for its client to return.
     pub window: Duration,
     /// Maximum memory of all runs together, in bytes.
     pub memory: usize,
@@ -27,8 +27,8 @@ const PARTY_DIVISOR: usize = 2;
 /// One run may use the total memory divided by this number.
 const RUN_DIVISOR: usize = 16;
 
-/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
-/// an earlier request.
+/// The arrival of a request with an `Idempotency-Key`. The request begins a run, or attaches to the run of an
+/// earlier request.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// The client and the `Idempotency-Key` of the request.
@@ -41,11 +41,11 @@ pub struct Arrival {
     pub client: IpAddr,
     /// The id of the run that the request begins.
     pub new_id: RunId,
-    /// The run of which the client has events. `None`: it has none.
+    /// The run of which the client has events. `None`: the client has no events.
     pub had_events_of: Option<RunId>,
     /// Whether the request may begin a run. A request may always attach to an existing run.
     pub may_begin: bool,
-    /// Number of requests that the gateway can have open.
+    /// Maximum number of open requests of the gateway.
     pub places: usize,
 }
 
@@ -54,8 +54,8 @@ pub struct Arrival {
 pub enum End {
     /// The response had its regular end.
     Whole,
-    /// The response had its regular end, but the request failed: an error status, an error event, or a stream
-    /// that ended too early.
+    /// The response had its regular end, but the request failed: with an error status, an error event, or a
+    /// stream that ended too early.
     Failed,
     /// The connection of the response broke, or the gateway ended the response.
     Broken,
@@ -81,16 +81,15 @@ pub(super) struct RunState<H> {
     /// The head of the response. `None`: the response has not begun.
     pub(super) head: Option<Arc<H>>,
     pub(super) buffer: Buffer,
-    /// The place that an open run takes while it has no reader.
+    /// The permit that an open run needs while it has no reader.
     absence: Absence,
     /// How the response ended. `None`: the run is open.
     pub(super) end: Option<End>,
     pub(super) readers: Vec<ReaderState>,
-    /// Time of the first sweep that found the run without a reader. `None`: the run has readers, or
-    /// no sweep has run since the last reader left.
+    /// Time of the first sweep that found the run without a reader. `None`: the run has readers, or no sweep
+    /// followed the departure of the last reader.
     pub(super) idle_since: Option<Instant>,
-    /// Whether the run keeps the bytes that its readers have read. The run is in the table as long
-    /// as this is true.
+    /// Whether the run keeps the bytes that its readers have read. While this is true, the run is in the table.
     pub(super) is_kept: bool,
     /// Whether the producer must end, because no client can get the response any more.
     pub(super) is_abandoned: bool,
@@ -108,8 +107,8 @@ pub(super) struct ReaderState {
     pub(super) waker: Option<Waker>,
 }
 
-/// Maximum number of readers of a run. A client that returns often can have several readers at
-/// once: each broken connection stays open until a write fails.
+/// Maximum number of readers of a run. A client that returns often can have several readers at once, because a
+/// broken connection stays open until a write fails.
 pub(super) const MAX_READERS: usize = 8;
 
 impl RunSettings {
@@ -180,8 +179,8 @@ impl<H> RunState<H> {
         Some(id)
     }
 
-    /// Removes a reader. The removal of the last reader abandons a run that keeps nothing. Returns whether
-    /// the run may go on: an open run without a reader needs a place.
+    /// Removes a reader. The removal of the last reader abandons a run that keeps nothing. Returns whether the
+    /// run may continue: an open run without a reader needs a permit.
     pub(super) fn detach(&mut self, id: u64) -> bool {
         self.readers.retain(|reader| reader.id != id);
         self.after_read();
@@ -189,7 +188,7 @@ impl<H> RunState<H> {
         !needs_place || self.absence.take().is_ok()
     }
 
-    /// Ends the run: nobody writes any more.
+    /// Ends the run, which gets no further bytes.
     pub(super) fn end(&mut self, end: End) {
         self.end = Some(end);
         self.absence.free();

@@ -1,6 +1,6 @@
-//! Simulates random histories of runs: clients disconnect and return, engines answer and fail, and
-//! time passes. Each history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7`
-//! repeats the history of seed 7.
+//! Simulates random histories of runs: clients disconnect and return, engines answer and fail, and time passes.
+//! The seed determines the history. `SEEDS=100000` runs more histories, and `SEED=7` repeats the history of
+//! seed 7.
 
 use super::note::RunOutcome;
 use super::*;
@@ -44,7 +44,7 @@ struct Facts {
     request: Digest,
     written: usize,
     end: Option<End>,
-    /// When the last reader left. `None`: there are readers.
+    /// When the last reader left. `None`: the run has readers.
     alone_since: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ struct World {
     random: fastrand::Rng,
     now: Instant,
     settings: RunSettings,
-    /// Number of requests that the gateway can have open.
+    /// Maximum number of open requests of the gateway.
     places: usize,
     registry: Arc<Registry<usize>>,
     engines: Vec<Engine>,
@@ -71,8 +71,8 @@ struct World {
     billed: usize,
 }
 
-/// Returns the bytes that the engine of a run writes from a position on. They differ by run and
-/// position, so the test detects lost bytes, repeated bytes and bytes of another run.
+/// Returns the bytes that the engine of a run writes from a position on. They depend on run and position, so
+/// the test detects lost bytes, repeated bytes and bytes of another run.
 fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     static RANDOM: OnceLock<Vec<u8>> = OnceLock::new();
     let random = RANDOM.get_or_init(|| {
@@ -247,7 +247,7 @@ impl World {
         self.billed += 1;
         let end = match self.random.u8(..4) {
             0 => {
-                // As after a panic of the task, the producer is dropped.
+                // The producer is dropped as after a panic of its task.
                 drop(producer);
                 End::Broken
             }
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// The open runs that go on without a client.
+    /// The open runs that continue without a client.
     fn absent_runs(&self) -> impl Iterator<Item = usize> {
         let has_client = |run: usize| self.clients.iter().any(|client| client.run == run);
         let is_absent = move |run: &usize| {
@@ -319,7 +319,7 @@ impl World {
         self.registry.sweep(self.now);
     }
 
-    /// Ends the runs whose response no client can get any more, as the tasks of these runs do.
+    /// Ends the runs whose response no client can get any more, as the runs' tasks do.
     fn end_abandoned(&mut self) {
         for index in (0..self.engines.len()).rev() {
             let engine = &mut self.engines[index];
@@ -366,7 +366,7 @@ impl World {
             assert_eq!(open, usize::from(is_open));
             assert!(!self.registry.is_known(key) || self.runs[*run].end != Some(End::Broken));
         }
-        // No task waits for something that has happened.
+        // No task may wait for an event that has already happened.
         if let Some(index) = pick(&mut self.random, self.clients.len()) {
             let client = &mut self.clients[index];
             if client.is_waiting && !client.flag.0.load(Ordering::Relaxed) {
@@ -413,7 +413,7 @@ impl Flag {
     }
 }
 
-/// Lets a client read once, and compares the bytes with those that the engine of its run wrote.
+/// Lets a client read once, and compares the bytes with the output of its run's engine.
 fn read(client: &mut Client, runs: &[Facts]) {
     let waker = client.flag.poll();
     let facts = &runs[client.run];

@@ -28,7 +28,7 @@ pub enum ObjectiveCondition {
 }
 
 named_enum! {
-    /// A time of a request that an objective can limit.
+    /// A time of a request for which an objective can set a limit.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum LatencyMeasure {
         /// Time to first token: [`RequestRecord::ttft`].
@@ -84,11 +84,8 @@ const MIN_NAME_SIMILARITY: f64 = 0.75;
 
 const SUCCESS_CONDITION: &str = "success";
 
-// === impl ObjectiveDefinition ===
-
 impl ObjectiveDefinition {
-    /// Whether a measure of the request exceeds its limit. A measure that the request does not have
-    /// exceeds no limit.
+    /// Whether a measure of the request exceeds its limit. A missing measure exceeds no limit.
     pub(super) fn is_violated_by(&self, record: &RequestRecord) -> bool {
         self.limits().any(|(measure, limit)| {
             measure
@@ -133,9 +130,9 @@ impl FromStr for ObjectiveDefinition {
     }
 }
 
-/// Parses a percentage such as `99.9 %` and returns it as a share, such as 0.999. The `%` is
-/// required, and the space before it is optional. The share must be above 0 and below 1. The result
-/// is the floating-point number that is nearest to the exact share.
+/// Parses a percentage such as `99.9 %` and returns it as a share, such as 0.999. The `%` is required, and the
+/// space before it is optional. The share must be above 0 and below 1. The result is the floating-point number
+/// nearest to the exact share.
 fn parse_target(text: &str) -> Result<f64, ObjectiveParseError> {
     let invalid = || ObjectiveParseError::InvalidTarget(text.to_owned());
     let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();
@@ -192,8 +189,6 @@ fn suggestion(name: &str) -> String {
     }
 }
 
-// === impl ObjectiveCondition ===
-
 impl ObjectiveCondition {
     const fn name(self) -> &'static str {
         match self {
@@ -238,12 +233,9 @@ impl fmt::Display for ObjectiveCondition {
     }
 }
 
-// === impl LatencyMeasure ===
-
 impl LatencyMeasure {
-    /// The value of the measure for a request, in seconds. `None`: the request has no such value. A
-    /// quantile comes from a histogram and is exact only relative to the bucket bounds, so each
-    /// limit should be a bucket bound.
+    /// The value of the measure for a request, in seconds. `None`: the request has no such value. A quantile
+    /// comes from a histogram, whose bucket bounds limit its accuracy. So each limit should be a bucket bound.
     pub fn observed_seconds(self, record: &RequestRecord) -> Option<f64> {
         let observed = &*record.observed;
         let gaps = if observed.inter_token_latency.count() > 0 {
@@ -273,9 +265,9 @@ impl LatencyMeasure {
     }
 }
 
-/// Time from the request head to the disconnect of the client. It replaces the TTFT and the time to the
-/// first answer of a stream without output. `None`: the client did not disconnect early, or did not request
-/// a stream.
+/// Time from the request head to the disconnect of the client. For a stream without output, it replaces the
+/// TTFT and the time to the first answer. `None`: the client did not disconnect early, or did not request a
+/// stream.
 fn client_wait_time(record: &RequestRecord) -> Option<Duration> {
     let has_disconnected = record.outcome == Outcome::Cancelled && record.options.stream;
     has_disconnected.then(|| record.duration())

@@ -1,7 +1,7 @@
 //! Service level objectives: their definition, and the evaluation of each request.
 //!
-//! Every record is evaluated on its own, so the counts are exact: no request is left out by
-//! sampling, and no count is estimated from histogram buckets.
+//! Every record is evaluated, so the counts are exact: there is no sampling, and no estimate from histogram
+//! buckets.
 
 mod definition;
 #[cfg(test)]
@@ -43,15 +43,13 @@ named_enum! {
         Good = "good",
         /// The request did not meet the objective.
         Bad = "bad",
-        /// The request does not count: another model or tier, no inference, or an error of the
-        /// client.
+        /// The request does not count: it has another model or tier, is no inference request, or had an error
+        /// of the client.
         Excluded = "excluded",
     }
 }
 
 const STATUS_TOO_MANY_REQUESTS: u16 = 429;
-
-// === impl Objective ===
 
 impl Objective {
     /// Evaluates a finished request.
@@ -86,8 +84,7 @@ impl Objective {
         }
     }
 
-    /// The limit of the TTFT of a request. `None`: the objective does not limit it, or does not apply
-    /// to the request.
+    /// The TTFT limit for a request. `None`: the objective has no such limit, or does not apply to the request.
     pub fn ttft_limit(&self, record: &RequestRecord) -> Option<Duration> {
         if !self.applies_to(record) {
             return None;
@@ -97,7 +94,7 @@ impl Objective {
         Some(limit)
     }
 
-    /// Whether the objective has requests for this model.
+    /// Whether the objective applies to requests for this model.
     fn is_for(&self, model: Option<&str>) -> bool {
         self.model.as_deref().is_none_or(|own| model == Some(own))
     }
@@ -115,8 +112,8 @@ impl Objective {
     }
 }
 
-/// The least limits of the TTFT and of the time per output token that objectives set for a model. A limit of a
-/// quantile of the inter-token latency counts as one of its mean, which is shorter.
+/// The lowest limits of the TTFT and of the time per output token that objectives set for a model. A limit for
+/// a quantile of the inter-token latency counts as a limit of the mean, which is shorter.
 pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyLimits {
     let mut limits = LatencyLimits::default();
     let own = objectives
@@ -137,14 +134,11 @@ pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyL
     limits
 }
 
-/// Whether a backend answered with 429. If the gateway answered with 429 itself, the outcome
-/// `ClientError` means that the client exceeded a limit. A lack of capacity in the gateway has
-/// another outcome.
+/// Whether a backend answered with 429. If the gateway itself answered with 429, the outcome `ClientError`
+/// means that the client exceeded a limit. A lack of capacity in the gateway has another outcome.
 fn is_backend_overloaded(record: &RequestRecord) -> bool {
     record.status == Some(STATUS_TOO_MANY_REQUESTS) && record.refusal.is_none()
 }
-
-// === impl ObjectiveResult ===
 
 impl ObjectiveResult {
     /// The results that the metrics count.

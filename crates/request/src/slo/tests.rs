@@ -19,16 +19,16 @@ fn objective(definition: &str) -> Objective {
     }
 }
 
-/// The result of the sample record after a change. The sample is a stream with its first token
-/// after 100 ms, 15 gaps of 20 ms and its end after 410 ms.
+/// The result of the sample record after a change. The sample is a stream with its first token after 100 ms,
+/// then 15 gaps of 20 ms, and its end after 410 ms.
 fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> ObjectiveResult {
     let mut record = streamed();
     change(&mut record);
     objective(definition).judge(&record)
 }
 
-/// Changes the record to that of a client that disconnected `millis` milliseconds after the request
-/// head was read, before any output.
+/// Changes the record: the client disconnected `millis` milliseconds after the request head was read, before
+/// any output.
 fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
     record.outcome = Outcome::Cancelled;
     record.end = Termination::ClientDisconnected;

@@ -1,5 +1,5 @@
-//! Rate of events per second in which the weight of an event decays exponentially with its age. The
-//! divisor grows with the time since the start. Otherwise the rate would be too low at first.
+//! Rate of events per second in which the weight of an event decays exponentially with its age. The divisor
+//! grows with the time since the start, because with a constant divisor the rate would be too low at first.
 //!
 //! ```text
 //! rate = Σ e^(−age ÷ τ) ÷ (τ · (1 − e^(−elapsed ÷ τ)))
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Rate of events whose weights decay with their ages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecayingRate {
-    /// Time from which on events are counted.
+    /// Time at which counting began.
     started_at: Instant,
     /// Time of the last event, or `started_at` without events.
     updated_at: Instant,
@@ -18,13 +18,13 @@ pub(super) struct DecayingRate {
     weight: f64,
 }
 
-/// τ: age in seconds at which the weight of an event is 37 % of its first weight.
+/// τ: age in seconds at which the weight of an event has fallen to 37 %.
 const TIME_CONSTANT_SECONDS: f64 = 10.0;
-/// Least time since the start over which a rate is computed.
+/// Minimum time since the start for the computation of a rate.
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
 
 impl DecayingRate {
-    /// A rate without events, which counts events from `now` on.
+    /// A rate without events. Counting begins at `now`.
     pub(super) fn begin(now: Instant) -> Self {
         Self {
             started_at: now,
@@ -33,13 +33,12 @@ impl DecayingRate {
         }
     }
 
-    /// Records an event.
     pub(super) fn add(&mut self, now: Instant) {
         self.weight = self.weight_at(now) + 1.0;
         self.updated_at = now;
     }
 
-    /// Events per second at `now`. If no event was recorded, one event at `now` is assumed.
+    /// Events per second at `now`. Without a recorded event, one event at `now` is assumed.
     pub(super) fn per_second(&self, now: Instant) -> f64 {
         let elapsed = now
             .saturating_duration_since(self.started_at)
@@ -53,7 +52,7 @@ impl DecayingRate {
         weight / (TIME_CONSTANT_SECONDS * -(-elapsed / TIME_CONSTANT_SECONDS).exp_m1())
     }
 
-    /// Events per second at `now`. `None`: no event was recorded.
+    /// Events per second at `now`. `None`: no recorded event.
     pub(super) fn measured_per_second(&self, now: Instant) -> Option<f64> {
         (self.weight > 0.0).then(|| self.per_second(now))
     }

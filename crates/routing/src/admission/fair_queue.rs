@@ -1,9 +1,9 @@
-//! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants,
-//! with tokens as the unit of service.
+//! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants, with tokens
+//! as the unit of service.
 //!
-//! The next request of a tenant starts at the virtual time at which the previous request of the
-//! tenant finished. A tenant that requests more than its share therefore delays only its own
-//! requests, and a tenant with few requests is served at once.
+//! The next request of a tenant starts at the virtual time at which the previous request of the tenant
+//! finished. A tenant that requests more than its share therefore delays only its own requests, and a tenant
+//! with few requests is served at once.
 //!
 //! ```text
 //! virtual start of a tenant   max(virtual time, last virtual start of the tenant + granted tokens)
@@ -16,10 +16,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// The queued requests of one class. The keys `K` order the requests of a tenant.
 #[derive(Debug)]
 pub(super) struct FairQueue<K> {
-    /// Greatest virtual start of the granted requests, in tokens.
+    /// Maximum virtual start of the granted requests, in tokens.
     virtual_time: u64,
-    /// Tenants by id. A tenant without requests stays stored while its virtual start is in the
-    /// future.
+    /// Tenants by id. A tenant without requests remains while its virtual start is in the future.
     tenants: BTreeMap<u64, TenantQueue<K>>,
     /// Tenants with requests, in service order: virtual start, key of the first request, tenant id.
     service_order: BTreeSet<(u64, K, u64)>,
@@ -33,7 +32,7 @@ struct TenantQueue<K> {
     keys: BTreeSet<K>,
 }
 
-/// Greatest number of tenants without requests whose virtual start is stored.
+/// Maximum number of tenants without requests whose virtual start is stored.
 const MAX_IDLE_TENANTS: usize = 1_024;
 
 impl<K> Default for FairQueue<K> {
@@ -47,8 +46,7 @@ impl<K> Default for FairQueue<K> {
 }
 
 impl<K: Ord + Copy> FairQueue<K> {
-    /// Keys of the requests: all requests of the first tenant in service order, then all requests of
-    /// the second, and so on.
+    /// Keys of the requests, tenant by tenant in service order.
     pub(super) fn keys_in_service_order(&self) -> impl Iterator<Item = K> + '_ {
         let service_order = self.service_order.iter();
         let tenants = service_order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
@@ -69,8 +67,8 @@ impl<K: Ord + Copy> FairQueue<K> {
             .map_or(0, |tenant| tenant.keys.len())
     }
 
-    /// Number of requests of the tenant with the most requests, and the key of the last one of these requests
-    /// in service order. `None`: no request is queued.
+    /// Number of requests of the tenant with the most requests, and the key of its last request in service
+    /// order. `None`: no request is queued.
     pub(super) fn largest_tenant(&self) -> Option<(usize, K)> {
         let count_and_last =
             |tenant: &TenantQueue<K>| Some((tenant.keys.len(), *tenant.keys.last()?));
@@ -120,11 +118,11 @@ impl<K: Ord + Copy> FairQueue<K> {
         }
     }
 
-    /// Removes tenants without waiting requests, so that memory stays bounded: `tenant` if its virtual
-    /// start has no effect any more, and the other tenants if there are too many.
+    /// Removes tenants without waiting requests, so that memory stays bounded: `tenant` if its virtual start no
+    /// longer has an effect, and others if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
-            // No request waits, so the virtual starts have no effect on the next request.
+            // Without waiting requests, the virtual starts do not affect the next request.
             *self = Self::default();
             return;
         }
@@ -177,7 +175,7 @@ mod tests {
         queue.push(2, 4);
         assert_eq!(queue.keys_in_service_order().next(), Some(4));
         queue.remove(2, 4, Some(100));
-        // The virtual start of tenant 2 is still stored, although the tenant had no request in between.
+        // The virtual start of tenant 2 is still stored, although the tenant has had no request in between.
         queue.push(2, 5);
         assert_eq!(queue.keys_in_service_order().next(), Some(5));
         queue.remove(2, 5, Some(1_000));

@@ -11,15 +11,14 @@
 //! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
 //! ```
 //!
-//! Requests that no backend can serve now wait in the same queue. They do not hold up requests for the
-//! same model that a backend can serve: requests wait in groups that the same backends can serve. A new request that a
-//! backend could serve displaces them from a full queue, unless their class is higher.
+//! Requests that no backend can serve now wait in the same queue. They do not delay other requests for the same
+//! model that a backend can serve, because requests wait in groups that the same backends can serve. If the
+//! queue is full, a new request that a backend could serve displaces them, unless their class is higher.
 //!
-//! Priority between classes is strict: a higher class is always served first, and a request does
-//! not change its class while it waits. If the class of a request rose with its wait, a flood of
-//! requests of the lowest class would overtake the highest class under overload, which is when
-//! classes matter. Requests of a low class do not wait forever: each wait ends at a deadline with a
-//! response.
+//! Priority between classes is strict: a higher class is always served first, and a request does not change its
+//! class while it waits. If the class rose with the wait, a flood of requests of the lowest class would
+//! overtake the highest class under overload, which is when classes matter. Requests of a low class do not wait
+//! forever, because each wait ends at a deadline with a response.
 
 mod decaying_rate;
 mod fair_queue;

@@ -1,5 +1,5 @@
-//! Priority classes of the admission queue, in the order in which their requests are served. A class has
-//! the requests of the tier with the same name.
+//! Priority classes of the admission queue, in the order of service. A class has the requests of the tier with
+//! the same name.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ pub struct PriorityClasses {
 }
 
 impl PriorityClasses {
-    /// Classes with these names, the highest first. [`DEFAULT_CLASS`] is appended if it is not
-    /// among them.
+    /// Classes with these names, the highest first. If [`DEFAULT_CLASS`] is missing, it is appended.
     pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> Self {
         let mut names: Vec<Arc<str>> = names.into_iter().collect();
         let default_index = names.iter().position(|name| &**name == DEFAULT_CLASS);
@@ -31,7 +30,7 @@ impl PriorityClasses {
         }
     }
 
-    /// The class of a tier, as an index: 0 is the highest class.
+    /// The index of the class of a tier. 0 is the highest class.
     pub fn class_of_tier(&self, tier: &str) -> usize {
         self.names
             .iter()

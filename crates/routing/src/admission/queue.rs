@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The queue in which requests wait while all backends that could serve them are full.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
-    /// Greatest number of queued requests.
+    /// Maximum number of queued requests.
     capacity: usize,
     next_id: u64,
     /// The queued requests by id.
@@ -23,8 +23,8 @@ pub struct AdmissionQueue<T> {
     groups: BTreeMap<CapacityGroup, GroupQueue>,
 }
 
-/// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and then the
-/// id of the request.
+/// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and for equal
+/// times the id of the request.
 type ServiceKey = (Instant, u64);
 
 #[derive(Debug)]
@@ -32,37 +32,37 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Sum of the past periods of the wait in which no backend could serve the request. A period that has
-    /// not ended is not included.
+    /// Sum of the periods of the wait in which no backend could serve the request. A present period is not
+    /// included.
     without_backend: Duration,
-    /// Number of later requests of the same tenant that were selected before this request.
+    /// Number of later requests of the tenant that were selected before this one.
     overtaken: u32,
 }
 
-/// Counts of the requests of one group. The value exists while requests of the group wait.
+/// Counts for the requests of one group, kept while requests of the group wait.
 #[derive(Debug)]
 struct GroupQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
     /// Rate at which requests of the group are granted.
     grant_rate: DecayingRate,
-    /// Time since which no backend can serve the group. `None`: a backend can serve it.
+    /// Time since which no backend can serve the group. `None`: a backend can serve the group.
     without_backend_since: Option<Instant>,
 }
 
-/// Least and greatest `retry_after` in seconds. A wait of more than a minute cannot be predicted,
-/// and the OpenAI SDKs do not wait for much longer.
+/// Minimum and maximum `retry_after` in seconds. Waits of more than a minute cannot be predicted, and the
+/// OpenAI SDKs do not wait much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
-/// Greatest number of requests among which [`AdmissionQueue::select`] selects one.
+/// Maximum number of requests that [`AdmissionQueue::select`] compares.
 const MAX_COMPARED_REQUESTS: usize = 16;
-/// Greatest number of later requests of the same tenant that are selected before a request.
+/// Maximum number of later requests of the same tenant that may be selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
-/// Number of lost tokens (see [`AdmissionQueue::select`]) up to which a request does not give way to a later
-/// one. Computing so few tokens takes a few milliseconds.
+/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) for which a request does not give way to a
+/// later one. Computing so few tokens takes a few milliseconds.
 const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {
-    /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
+    /// An empty queue for at most `capacity` requests in `classes` classes, at least 1.
     pub fn new(capacity: usize, classes: usize) -> Self {
         let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
         Self {
@@ -74,8 +74,8 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
-    /// request to its new class. Requests beyond the new capacity stay queued.
+    /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued request to
+    /// its new class. If the new capacity is lower, requests above it stay queued.
     pub fn change(&mut self, capacity: usize, classes: usize, new_class: impl Fn(usize) -> usize) {
         self.capacity = capacity;
         let classes = classes.max(1);
@@ -102,7 +102,7 @@ impl<T> AdmissionQueue<T> {
         self.requests.is_empty()
     }
 
-    /// Time at which the request that has waited longest entered the queue. `None`: no request waits.
+    /// Time at which the oldest waiting request entered the queue. `None`: no request waits.
     pub fn oldest(&self) -> Option<Instant> {
         self.requests
             .first_key_value()
@@ -138,8 +138,8 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Whether a new request of `group` must queue behind waiting requests, because one of them is of the
-    /// same group, or of another group that a backend can serve, and so may need the same capacity.
+    /// Whether a new request of `group` must queue behind waiting requests. True if a waiting request is of the
+    /// same group, or of another group that a backend can serve and that may need the same capacity.
     pub fn precedes(&self, group: &CapacityGroup) -> bool {
         self.groups
             .iter()
@@ -153,8 +153,7 @@ impl<T> AdmissionQueue<T> {
             .is_some_and(|queue| queue.without_backend_since.is_some())
     }
 
-    /// Records that no backend can serve `groups`, and that backends can serve all other groups of which
-    /// requests wait.
+    /// Records that no backend can serve `groups`, and that backends can serve all other waiting groups.
     pub fn set_without_backend(&mut self, groups: &[CapacityGroup], now: Instant) {
         let mut served = Vec::new();
         for (group, queue) in &mut self.groups {
@@ -172,7 +171,7 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Adds a request. A class that does not exist counts as the lowest class.
+    /// Adds a request. A class beyond the last counts as the lowest class.
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
         let request = QueuedRequest {
@@ -198,13 +197,13 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Removes a request without a grant, because its client has disconnected or its wait is over.
-    /// `None`: the request is not in the queue any more.
+    /// Removes a request without a grant, because its client has disconnected or its wait is over. `None`: the
+    /// request is no longer in the queue.
     pub fn leave(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
         self.remove(id, false, now)
     }
 
-    /// Rejects a queued request. `None`: the request is not in the queue any more.
+    /// Rejects a queued request. `None`: the request is no longer in the queue.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
         let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
         let position = self.count_ahead(*class, group);
@@ -220,18 +219,17 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// Selects the request that is granted next, and returns the value that `offer` returned for
-    /// the request. `None`: `offer` returned no value for any request. If `offer` returns `None`,
-    /// the group of the request is added to `exhausted`, and `offer` is not called for further
-    /// requests of that group. Requests after their deadline are skipped.
+    /// Selects the next request to grant, and returns the value that `offer` returned for it. `None`: `offer`
+    /// returned no value for any request. If `offer` returns `None`, the group of the request is added to
+    /// `exhausted`, and `offer` is not called again for that group. Requests after their deadline are skipped.
     ///
-    /// The first request in service order for which `offer` returns a value is selected, unless it
-    /// loses more than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered
-    /// backend must compute although another backend has them in its cache. If the first request loses
-    /// more than 128, the next requests of the same tenant, class and group are compared. The first one
-    /// that loses at most 128 is selected, or else the one that loses the fewest tokens. This is
-    /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
-    /// is overtaken at most 16 times, and never by another tenant.
+    /// The first request in service order for which `offer` returns a value is selected, unless it loses more
+    /// than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered backend must compute
+    /// although another backend has them in its cache. If the first request loses more than 128, it is compared
+    /// with the next requests of the same tenant, class and group. The first one that loses at most 128 is
+    /// selected, or else the one that loses the fewest tokens. This is delay scheduling (Zaharia et al. 2010),
+    /// except that capacity is never left unused. A request is overtaken at most 16 times, and never by another
+    /// tenant.
     pub fn select<R>(
         &mut self,
         now: Instant,
@@ -264,7 +262,7 @@ impl<T> AdmissionQueue<T> {
         Some((QueuedRequestId(id), offered))
     }
 
-    /// The first request in service order for which `offer` returns a value, and that value.
+    /// The first request in service order for which `offer` returns a value, with this value.
     fn first<R>(
         &self,
         now: Instant,
@@ -291,8 +289,8 @@ impl<T> AdmissionQueue<T> {
         None
     }
 
-    /// The requests of the same tenant, class and group that follow a request in service order,
-    /// without those after their deadline.
+    /// The requests after a request in service order that have its tenant, class and group. Requests after
+    /// their deadline are left out.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
         let QueueEntry {
             request: first,
@@ -304,8 +302,8 @@ impl<T> AdmissionQueue<T> {
         requests.filter(move |(_, other)| other.group == first.group && other.deadline > now)
     }
 
-    /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
-    /// is not in the queue any more.
+    /// Removes a granted request, and charges its tokens to its tenant. `None`: the request is no longer in the
+    /// queue.
     pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
         self.remove(id, true, now)
     }
@@ -318,7 +316,8 @@ impl<T> AdmissionQueue<T> {
         })
     }
 
-    /// `retry_after` of a request at this position, counted from 1, among the requests of a group.
+    /// The `retry_after` of a request at this position among the requests of its group. The first position is
+    /// 1.
     fn estimate_retry_after(&self, position: usize, group: &CapacityGroup, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
         let Some(queue) = self.groups.get(group) else {
@@ -328,10 +327,9 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the number of requests of its
-    /// group that are granted before it ÷ grants per second. At most as many requests of each other
-    /// tenant count as its own tenant has. `None`: no request of the group has been granted since
-    /// requests of it wait.
+    /// Expected wait of a new request for a backend: the number of requests of its group that are granted
+    /// before it ÷ grants per second. Of each other tenant, at most as many requests count as its own tenant
+    /// has. `None`: no request of the group has been granted since the group began to wait.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self
             .groups
@@ -366,12 +364,14 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// The request that `newcomer` may displace. If a backend can serve the group of `newcomer`, this is a
-    /// request of a group that no backend can serve, and of no higher class than `newcomer`: the newest
-    /// one of the lowest class. Otherwise, or if there is none, it is the last request of the tenant with
-    /// the most requests in the lowest class that has requests. `newcomer` may displace that request if
-    /// `newcomer` has a higher class, or if it has the same class and its tenant has fewer requests,
-    /// including `newcomer`. `None`: `newcomer` may not displace a request.
+    /// The request that `newcomer` may displace. `None`: it may displace none. The first rule that yields a
+    /// request decides:
+    ///
+    /// - If a backend can serve the group of `newcomer`: the newest request of the lowest class that no backend
+    ///   can serve, unless its class is higher.
+    /// - The last request of the tenant with the most requests in the lowest class that has requests.
+    ///   `newcomer` must have a higher class, or an equal class and a tenant with fewer requests, including
+    ///   `newcomer`.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         if !self.is_without_backend(&newcomer.group)
             && let Some(id) = self.last_without_backend(newcomer.class)
@@ -393,7 +393,8 @@ impl<T> AdmissionQueue<T> {
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
     }
 
-    /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class` are not searched.
+    /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class`
+    /// are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
         if self
             .groups
@@ -441,7 +442,6 @@ impl<T> AdmissionQueue<T> {
         QueuedRequestId(id)
     }
 
-    /// Removes a request.
     fn remove(
         &mut self,
         QueuedRequestId(id): QueuedRequestId,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The requests that the same backends can serve. They wait for the same capacity.
+/// A group of requests that the same backends can serve. They wait for the same capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CapacityGroup {
     /// Requested model. `None`: the clients named no model.
     pub model: Option<Arc<str>>,
-    /// Hash of the backends of the model that can serve the requests, for example because their context is
-    /// long enough. 0: all backends of the model.
+    /// Hash of the set of backends that can serve the requests, for example because their context is long
+    /// enough. 0: all backends of the model.
     pub backends: u64,
 }
 
@@ -20,23 +20,22 @@ pub struct QueuedRequest<T> {
     pub class: usize,
     /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
-    /// The requests that wait for the same capacity.
+    /// The group of the request.
     pub group: CapacityGroup,
-    /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
-    /// charged to the tenant.
+    /// Tokens that the request may occupy in a KV cache. A grant charges them to the tenant.
     pub tokens: u64,
     /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
     /// Whether the client already has a part of the response, from a backend that failed. Such a request is
-    /// queued in any case and first of its tenant, and is not displaced. It may not go to the backend that
-    /// failed, so it shows nothing about the capacity for other requests.
+    /// always queued, as the first of its tenant, and is never displaced. It must not go to the backend that
+    /// failed. So its failed search does not mean that other requests lack capacity.
     pub is_begun: bool,
-    /// Until this time, the request also waits for a gate, which lets requests in one after the other. It shows
-    /// nothing about the capacity for requests that do not. `None`: the request waits for capacity only.
+    /// Until this time, the request also waits for the admission gate. Meanwhile, its failed search does not
+    /// mean that ungated requests lack capacity. `None`: the request waits for capacity only.
     pub gated_until: Option<Instant>,
-    /// From this time on, the request is not granted.
+    /// After this time, the request is not granted.
     pub deadline: Instant,
-    /// Data that the code which fills the queue stores with the request.
+    /// Data of the code that fills the queue.
     pub payload: T,
 }
 
@@ -45,7 +44,7 @@ pub struct QueuedRequest<T> {
 pub struct DequeuedRequest<T> {
     /// The request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve it.
+    /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
 }
 
@@ -56,7 +55,7 @@ pub struct WaitingModel {
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Time since which they wait because no backend can serve them. `None`: a backend can serve them.
+    /// Time since which no backend can serve these requests. `None`: a backend can serve them.
     pub without_backend_since: Option<Instant>,
 }
 
@@ -71,7 +70,7 @@ pub enum EnqueueOutcome<T> {
     Waits(QueuedRequestId),
     /// The request is queued. It displaced another request, which is rejected.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
-    /// The request is rejected: the queue is full, and the request may not displace another one.
+    /// The request is rejected, because the queue is full and the request may not displace another one.
     Full(RejectedRequest<T>),
 }
 
@@ -80,7 +79,7 @@ pub enum EnqueueOutcome<T> {
 pub struct RejectedRequest<T> {
     /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve it.
+    /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
     /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
     /// from 1 to 60.
@@ -92,51 +91,50 @@ pub struct RejectedRequest<T> {
 #[derive(Debug, Default)]
 pub struct ExhaustedGroups {
     groups: Vec<CapacityGroup>,
-    /// Groups in which no backend has capacity for a request that has begun.
+    /// Groups without capacity for requests that have begun.
     for_begun: Vec<CapacityGroup>,
-    /// Groups in which the gate lets no further request in, or no backend has capacity for one.
+    /// Groups from which the gate admits no further request, or without capacity for one.
     for_gated: Vec<CapacityGroup>,
 }
 
-/// Time by which a request gives way to later requests for each token of its work. A request with 1,000
-/// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
-/// for an unbounded number of smaller requests.
+/// Time by which a request gives way to later requests for each token of its work. A request with 1,000 tokens
+/// more than later requests goes after those that arrive within 2 s. So no request waits for an unbounded
+/// number of smaller ones.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
-/// Time before its arrival that counts as the arrival of a request that has begun.
+/// A request that has begun is ordered as if it had arrived this much earlier.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
 /// Factor by which the TTFT of a request may exceed its prediction.
 const TTFT_FACTOR: f64 = 2.0;
 
-/// The longest wait in the queue after which a request probably meets the limit of its TTFT. `predicted_ttft`:
-/// its TTFT in seconds without the wait. It shortens the wait by at most half, so that requests with long
-/// prompts wait, too.
+/// The longest wait after which a request probably still meets its TTFT limit. `predicted_ttft`: its TTFT in
+/// seconds without the wait. It shortens the wait by at most half, so that requests with long prompts wait too.
 pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
     let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
     limit.saturating_sub(expected.min(limit / 2))
 }
 
-/// Whole seconds, from 1 to 60, after which the client of a request should retry that would wait for this
-/// time too long.
+/// Whole seconds, from 1 to 60, after which a client should retry if the wait of its request would be too long
+/// by `excess`.
 pub fn retry_seconds(excess: Duration) -> u32 {
     excess.as_secs().saturating_add(1).min(60) as u32
 }
 
 impl<T> QueuedRequest<T> {
-    /// Whether the request waits for a gate, too.
+    /// Whether the request also waits for the gate.
     pub fn is_gated(&self, now: Instant) -> bool {
         self.gated_until.is_some_and(|until| now < until)
     }
 
-    /// Time after the arrival of this request in which later requests with less work can go before it. It
-    /// is at most half of the time that this request may wait.
+    /// Time after the arrival of this request in which later requests with less work can go first. It is at
+    /// most half of this request's maximum wait.
     pub(super) fn precedence_given(&self, now: Instant) -> Duration {
         let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
         let longest = self.deadline.saturating_duration_since(now) / 2;
         TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
     }
 
-    /// The time by which the request is ordered among those of its tenant.
+    /// The time that orders the request among the requests of its tenant.
     pub(super) fn service_time(&self, now: Instant) -> Instant {
         if self.is_begun {
             return now.checked_sub(BEGUN_PRECEDENCE).unwrap_or(now);
@@ -151,14 +149,14 @@ impl ExhaustedGroups {
         self.groups.contains(group)
     }
 
-    /// Whether no backend has capacity for this request, or the gate lets no request like this in.
+    /// Whether no backend has capacity for this request, or the gate does not admit such a request.
     pub fn has_for<T>(&self, request: &QueuedRequest<T>, now: Instant) -> bool {
         self.has(&request.group)
             || request.is_begun && self.for_begun.contains(&request.group)
             || request.is_gated(now) && self.for_gated.contains(&request.group)
     }
 
-    /// Adds the group of a request for which no backend has capacity, or that the gate does not let in.
+    /// Adds the group of a request for which no backend has capacity, or that the gate does not admit.
     pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>, now: Instant) {
         let groups = if request.is_begun {
             &mut self.for_begun

@@ -1,5 +1,5 @@
-//! Tests of which request the admission queue selects: by the work of the request, by the caches
-//! that have its prompt, and by whether a backend can serve its model.
+//! Tests of the selection of requests in the admission queue: by the work of a request, by the caches that have
+//! its prompt, and by whether a backend can serve its model.
 
 use super::tests::{displaced_by, enter_all, grant, group, request};
 use super::{
@@ -8,9 +8,8 @@ use super::{
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 
-/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: number of
-/// prompt tokens of a request, by its payload, that the granted backend must compute although
-/// another backend has them cached.
+/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: by payload, the number of
+/// prompt tokens of a request that the granted backend must compute although another backend has cached them.
 fn grant_by_lost_tokens(
     queue: &mut AdmissionQueue<usize>,
     now: Instant,
@@ -97,7 +96,7 @@ fn less_work_goes_first_unless_much_later() {
     enter(1, 1_000, 0);
     enter(2, 1_000, 3);
     enter(3, 1_000, 5);
-    // Request 4 gives way to later requests for at most half of its longest wait, which is 1,000 s.
+    // Request 4 gives way to later requests for at most half of its maximum wait of 1,000 s.
     enter(4, u64::MAX, 0);
     enter(5, 1_000, 499);
     let now = begin + Duration::from_secs(500);
@@ -305,7 +304,7 @@ fn a_begun_request_holds_up_no_other() {
     queue.enter(request(3, 0, 1, now), now);
     let mut exhausted = ExhaustedGroups::default();
     let mut offered = Vec::new();
-    // The only backend with capacity is the one that failed the requests that have begun.
+    // Only the backend that failed the begun requests has capacity.
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);
         (!request.is_begun).then_some(())

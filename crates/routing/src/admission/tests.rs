@@ -27,7 +27,7 @@ enum QueueStep {
     },
     /// Cancels the waiting request with this index, counted from the oldest.
     Leave(usize),
-    /// Grants a request for a model whose entry is `true`: one entry for each of [`MODELS`].
+    /// Grants a request for a model whose entry is `true`. Each of [`MODELS`] has an entry.
     Grant([bool; 2]),
     /// Advances the time by this number of seconds.
     Wait(u64),
@@ -46,7 +46,7 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
     ]
 }
 
-/// The group of the requests that all backends of a model can serve.
+/// The group of requests that all backends of a model can serve.
 pub(super) fn group(index: usize) -> CapacityGroup {
     CapacityGroup {
         model: Some(MODELS[index].into()),
@@ -110,7 +110,7 @@ pub(super) fn displaced_by(
     }
 }
 
-/// An admission queue, with the content that the test expects in it.
+/// An admission queue, with the content that the test expects.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,

@@ -1,5 +1,5 @@
-//! How much of a prompt a backend has in its prefix cache: by its KV events where they decide, and
-//! otherwise by the prompts that are known to have been sent to the backend.
+//! The cached part of a prompt at a backend. It follows from KV events where they are decisive, and elsewhere
+//! from the prompts that were sent to the backend.
 
 use super::limits::at_most;
 use tokenweir_protocol::named_enum;
@@ -11,24 +11,23 @@ named_enum! {
         /// The prompts that are known to have been sent to the backend.
         #[default]
         Approximate = "approximate",
-        /// The KV events of the backend. They decide how much of the prompt is cached.
+        /// The KV events of the backend, which decide how much of the prompt is cached.
         Exact = "exact",
     }
 }
 
-/// How much of a prompt the KV events of a backend show in its prefix cache.
+/// The cached part of a prompt, as the KV events of a backend show it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KnownPrefix {
     /// Cached prompt tokens.
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
     pub blocks: u32,
-    /// Whether the events show all cached tokens of the prompt. Otherwise the backend may have more in its
-    /// cache.
+    /// Whether the events show all cached tokens of the prompt. If false, the cache may contain more.
     pub is_decided: bool,
 }
 
-/// The length of a prompt, and how much of it one backend probably has in its cache.
+/// The length of a prompt, and its part that is probably in the cache of one backend.
 pub(super) struct CachedTokens {
     /// Tokens of the prompt.
     pub(super) prompt: f64,
@@ -37,8 +36,8 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
-/// Greatest plausible number of cached prompt tokens. A greater number is ignored: it is computed
-/// from the block size that the engine reports, which may be wrong.
+/// Maximum plausible number of cached prompt tokens. A greater number is ignored, because it depends on the
+/// block size that the engine reports, which may be wrong.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
 
 impl KnownPrefix {
@@ -48,10 +47,10 @@ impl KnownPrefix {
 }
 
 impl CachedTokens {
-    /// The cached part of a prompt of about `prompt` tokens whose events [decide](KnownPrefix). The prompt
-    /// has blocks of `block_tokens` tokens. `pending`: number of its leading blocks that were sent since the
-    /// oldest request without output was sent. The engine computes these before this prompt, and its events
-    /// do not show them yet.
+    /// The cached part of a prompt of about `prompt` tokens whose events [decide](KnownPrefix). The prompt has
+    /// blocks of `block_tokens` tokens. `pending`: number of its leading blocks that were sent since the oldest
+    /// request without output. The engine computes these blocks before this prompt, but its events do not show
+    /// them yet.
     pub(super) fn by_events(
         prompt: f64,
         block_tokens: f64,
@@ -72,8 +71,8 @@ impl CachedTokens {
         }
     }
 
-    /// The cached part of a prompt of about `prompt` tokens. The prompt has blocks of `block_tokens` tokens.
-    /// `matched`: number of its leading blocks that were sent to the backend and are probably still cached.
+    /// The cached part of a prompt of about `prompt` tokens with blocks of `block_tokens` tokens. `matched`:
+    /// number of its leading blocks that were sent to the backend and are probably still cached.
     pub(super) fn by_sent_prompts(
         prompt: f64,
         block_tokens: f64,

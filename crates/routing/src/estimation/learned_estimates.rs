@@ -1,5 +1,5 @@
-//! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
-//! output length, response time, and how long its prefix cache retains what was sent.
+//! Estimates learned from the responses of one backend: prefill cost, tokens per byte, output length, response
+//! time, and how long its prefix cache keeps sent blocks.
 
 use super::length_refusals::LengthRefusals;
 use super::linear_cost::{LinearFit, PrefillCost};
@@ -11,8 +11,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
-/// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
-/// no observation yet.
+/// Estimates learned from the responses of one backend. Reading takes no lock. NaN in a field: no observation.
 #[derive(Debug)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LearnedEstimates {
@@ -26,8 +25,8 @@ pub struct LearnedEstimates {
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
     response_seconds: AtomicF64,
-    /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so
-    /// the tokens that a chat template adds to each prompt hardly count in it.
+    /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so the
+    /// tokens that a chat template adds to each prompt hardly influence it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
     length_refusals: LengthRefusals,
@@ -42,16 +41,15 @@ const TEXT_RETENTION: f64 = 0.95;
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
-/// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
+/// Maximum difference between reported and predicted cached tokens, as a share of the prompt, for which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the cache retention if the prediction of the cached tokens was wrong by the
-/// whole prompt.
+/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt.
 const RETENTION_STEP: f64 = 0.02;
 /// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
 const RETENTION_RECOVERY: f64 = 0.01;
-/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
-/// blocks that this gateway sent.
+/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh blocks that
+/// this gateway sent.
 const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
 /// Sums over the recent prompts of a backend.
@@ -86,7 +84,6 @@ impl Default for LearnedEstimates {
 }
 
 impl LearnedEstimates {
-    /// Forgets all observations.
     pub(super) fn forget(&self) {
         let initial = Self::default();
         for (value, initial) in self.values().into_iter().zip(initial.values()) {
@@ -96,7 +93,6 @@ impl LearnedEstimates {
         *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    /// Returns all numbers.
     fn values(&self) -> [&AtomicF64; 12] {
         [
             &self.prefill_base,
@@ -114,7 +110,7 @@ impl LearnedEstimates {
         ]
     }
 
-    /// Cost of prefill at the backend. Before the first output: the default.
+    /// Cost of prefill at the backend. Before the first output, the default.
     pub fn prefill(&self) -> PrefillCost {
         PrefillCost {
             base: self.prefill_base.get(),
@@ -122,8 +118,8 @@ impl LearnedEstimates {
         }
     }
 
-    /// Mean tokens to compute for the requests from which the prefill cost was learned, including the
-    /// backlog before each request.
+    /// Mean number of tokens from which the prefill cost was learned, including the backlog before each
+    /// request.
     pub(super) fn prefill_tokens(&self) -> f64 {
         self.prefill_tokens.get()
     }
@@ -149,8 +145,8 @@ impl LearnedEstimates {
         non_nan_value(&self.tokens_per_byte).is_some()
     }
 
-    /// Sums of the bytes and of the tokens of recent prompts, with less weight on older prompts. Zeros: the
-    /// tokens of no prompt are known yet.
+    /// Sums of the bytes and the tokens of recent prompts, with less weight for older ones. Zeros: no tokens
+    /// are known yet.
     pub fn text(&self) -> LearnedText {
         LearnedText {
             bytes: self.text_bytes.get(),
@@ -158,11 +154,10 @@ impl LearnedEstimates {
         }
     }
 
-    /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
-    /// changes the estimated tokens per byte only if the estimate is lower. `tokens` is a lower
-    /// bound: without any other observation it has little weight, so that the first reported usage
-    /// replaces it. For prompts of this length or longer it stays the [least number of
-    /// tokens](Self::least_tokens).
+    /// Records that the engine refused a prompt because it has at least `tokens` tokens. This only raises the
+    /// estimated tokens per byte. `tokens` is a lower bound, so without other observations it gets little
+    /// weight, and the first reported usage replaces it. For prompts of this length or longer it remains the
+    /// [minimum number of tokens](Self::least_tokens).
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
         self.length_refusals
@@ -177,14 +172,14 @@ impl LearnedEstimates {
         }
     }
 
-    /// Least number of tokens of a prompt of text, because the engine refused a prompt that was not longer.
-    /// 0: the engine refused none in the last 10 minutes.
+    /// Minimum number of tokens of a text prompt, according to refused prompts that were not longer. 0: the
+    /// engine refused none in the last 10 minutes.
     pub fn least_tokens(&self, bytes: u64, now: Instant) -> f64 {
         self.length_refusals.least_tokens(bytes, now)
     }
 
-    /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine
-    /// repeat any number in an error message.
+    /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine repeat
+    /// any number in an error message.
     fn add_text(&self, bytes: f64, tokens: f64) {
         let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
         for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
@@ -207,8 +202,8 @@ impl LearnedEstimates {
         non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Number of the blocks that were sent last and that are probably still cached, as a multiple of the
-    /// number of blocks of the KV cache. From 1/64 to 1.5, at first 1.
+    /// Number of last sent blocks that are probably still cached, as a multiple of the number of blocks of the
+    /// KV cache. From 1/64 to 1.5, initially 1.
     pub fn retention(&self) -> f64 {
         self.cache_retention.get()
     }
@@ -224,9 +219,9 @@ impl LearnedEstimates {
         self.response_seconds.average_in(seconds, EMA_WEIGHT);
     }
 
-    /// Records that the first output of a request came after `seconds`. The time of a request that
-    /// waited for a slot does not show the time of its prefill. If the request may have waited,
-    /// only a time that prefill alone can explain counts.
+    /// Records that the first output of a request came after `seconds`. This time includes a wait for a
+    /// sequence slot, if there was one. So if the request may have waited, the time counts only if prefill
+    /// alone can explain it.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);
@@ -260,8 +255,8 @@ impl LearnedEstimates {
             self.add_text(text_bytes as f64, prompt as f64);
             self.length_refusals.on_usage(text_bytes, prompt);
         }
-        // If another backend computed the prompt, the engine may count the blocks that it read from that
-        // backend as cached, or not.
+        // If another backend computed the prompt, the engine may or may not count the transferred blocks as
+        // cached.
         let cached = if request.remote.is_some() {
             None
         } else {
@@ -276,9 +271,8 @@ impl LearnedEstimates {
     }
 
     /// Compares the cached tokens of a prompt with the prediction, and corrects the learned
-    /// [`retention`](Self::retention) by at most 2 % in either direction. A fast correction would
-    /// follow single evictions, and the prefix table would then forget blocks that the engine still
-    /// has.
+    /// [`retention`](Self::retention) by at most 2 % in either direction. A faster correction would follow
+    /// single evictions, and the prefix table would then forget blocks that the engine still has.
     fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
         let excess = (cached - predicted_cached) / prompt;
         if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
@@ -298,7 +292,7 @@ impl LearnedEstimates {
     }
 }
 
-/// Returns the value of a learned mean. `None`: the value is NaN, so there was no observation yet.
+/// Returns the value of a learned mean. `None`: the value is NaN, which means no observation.
 fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
     Some(mean.get()).filter(|mean| !mean.is_nan())
 }

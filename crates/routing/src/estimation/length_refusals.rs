@@ -1,4 +1,4 @@
-//! What an engine has shown about prompts that are too long for it.
+//! Prompts that were too long for an engine.
 
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::{AtomicF64, AtomicInstant};
@@ -8,14 +8,14 @@ use tokenweir_protocol::atomic::{AtomicF64, AtomicInstant};
 pub(super) struct LengthRefusals {
     /// Bytes of the shortest refused prompt. Infinity: no prompt was refused.
     bytes: AtomicF64,
-    /// Least number of tokens per byte of the refused prompts.
+    /// Minimum number of tokens per byte of the refused prompts.
     tokens_per_byte: AtomicF64,
     /// Time of the last refusal. `None`: no prompt was refused.
     refused_at: AtomicInstant,
 }
 
-/// Time after which the gateway tries prompts again that the engine refused: one client with an unusual
-/// text must not keep the prompts of all others away for ever.
+/// Time after which the gateway again tries prompts of a refused length. Without this limit, one client with an
+/// unusual text would keep the prompts of all others away.
 const MEMORY: Duration = Duration::from_mins(10);
 
 impl Default for LengthRefusals {
@@ -46,7 +46,7 @@ impl LengthRefusals {
         self.refused_at.set(Some(now));
     }
 
-    /// Records that the engine served a prompt. Forgets the refusals if they do not agree with it.
+    /// Records that the engine served a prompt. Forgets the refusals if they contradict it.
     pub(super) fn on_usage(&self, bytes: u64, tokens: u64) {
         let bytes = bytes as f64;
         if bytes >= self.bytes.get() && (tokens as f64) < bytes * self.tokens_per_byte.get() {
@@ -54,8 +54,8 @@ impl LengthRefusals {
         }
     }
 
-    /// Least number of tokens of a prompt, according to the refusals of prompts of at most its length.
-    /// 0: there were none in the last 10 minutes.
+    /// Minimum number of tokens of a prompt, according to refusals of prompts of at most its length. 0: none in
+    /// the last 10 minutes.
     pub(super) fn least_tokens(&self, bytes: u64, now: Instant) -> f64 {
         let bytes = bytes as f64;
         if bytes < self.bytes.get() {

@@ -20,8 +20,8 @@ pub struct PrefillCost {
     pub per_token: f64,
 }
 
-/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x),
-/// and the line that was last fitted.
+/// Weighted sums of a least-squares fit of the seconds to first output (y) over the tokens to compute (x), and
+/// the last fitted line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearFit {
     line: PrefillCost,
@@ -30,8 +30,8 @@ pub(super) struct LinearFit {
     y: f64,
     x_squared: f64,
     x_y: f64,
-    /// Idle seconds after which the fitted line is old. If an observation confirms an old line, the
-    /// time doubles. If an observation contradicts an old line, the time becomes the minimum again.
+    /// Idle seconds after which the fitted line is old. If an observation confirms an old line, the time
+    /// doubles. If an observation contradicts the line, the time returns to the minimum.
     pub(super) patience: f64,
 }
 
@@ -46,12 +46,12 @@ impl Default for PrefillCost {
 }
 
 impl PrefillCost {
-    /// Predicted seconds to a first output if `tokens` have to be computed.
+    /// Predicted seconds to a first output with `tokens` tokens to compute.
     pub fn seconds(&self, tokens: f64) -> f64 {
         self.base + tokens * self.per_token
     }
 
-    /// The cost of a backend that takes `factor` times as long.
+    /// The cost of a backend that is slower by `factor`.
     pub(crate) fn scaled(&self, factor: f64) -> Self {
         Self {
             base: self.base * factor,
@@ -59,7 +59,7 @@ impl PrefillCost {
         }
     }
 
-    /// The weighted mean of this cost, with the weight `own`, and of `other`, with the weight 1 − `own`.
+    /// The weighted mean of this cost, with the weight `own`, and `other`, with the weight 1 − `own`.
     pub(crate) fn between(&self, other: &Self, own: f64) -> Self {
         let mean = |value: f64, other: f64| other + own * (value - other);
         Self {
@@ -77,9 +77,9 @@ impl PrefillCost {
         }
     }
 
-    /// This line, lowered so that it passes through the point (`tokens`, `seconds`) below the line. The base
-    /// is lowered first: a wait that was mistaken for prefill is in the base, because the wait does not grow
-    /// with the tokens.
+    /// This line, lowered so that it passes through the point (`tokens`, `seconds`) below the line. The base is
+    /// lowered first. It contains waits that were mistaken for prefill, because waits do not grow with the
+    /// tokens.
     fn lowered_through(&self, tokens: f64, seconds: f64) -> Self {
         let per_token = limit_slope(self.per_token.min(seconds / tokens));
         Self {
@@ -89,31 +89,29 @@ impl PrefillCost {
     }
 }
 
-/// Factor by which each new observation reduces the weight of the earlier ones. About the last 50
-/// observations count.
+/// Factor by which each new observation reduces the weight of earlier ones. About the last 50 observations
+/// count.
 const DECAY_FACTOR: f64 = 0.98;
-/// An observation counts as at most this multiple of its prediction, so that one outlier does not
-/// exclude a backend from traffic. A sustained slowdown is still learned: the next observations are
-/// limited relative to the new prediction.
+/// Maximum of an observation, as a multiple of its prediction, so that one outlier does not exclude a backend
+/// from traffic. A sustained slowdown is still learned, because the next observations are limited relative to
+/// the new prediction.
 const MAX_OUTLIER_FACTOR: f64 = 4.0;
-/// An observation counts as at most this many tokens, so that its square is finite.
+/// Maximum number of tokens of an observation, so that its square is finite.
 const MAX_OBSERVED_TOKENS: f64 = 1e12;
-/// Ratio of an observation to its prediction from which on it contradicts the line: predictions of
-/// single requests are often wrong by a factor of two.
+/// An observation contradicts the line if it differs from its prediction by more than this factor. Predictions
+/// of single requests are often wrong by a factor of two.
 const CONTRADICTION_FACTOR: f64 = 2.0;
-/// Freshness below which a line is old. An observation below an old line replaces the line. A line
-/// that is not old learns from observations above and below it alike, because otherwise it would
-/// become too low, and requests would seem overdue.
+/// Freshness below which a line is old. An observation below an old line replaces the line. A fresh line learns
+/// alike from observations above and below it. If it followed the lower ones only, it would become too low, and
+/// requests would seem overdue.
 const OLD: f64 = 0.5;
 /// Bounds of [`LinearFit::patience`] in seconds.
 const PATIENCE_RANGE: (f64, f64) = (10.0, 80.0);
-/// Each fit includes two points of the previous line: at 0 tokens and at this number of tokens. Without these
-/// points, observations with equally many tokens would leave the slope undefined.
+/// Each fit includes two points of the previous line: at 0 tokens and at this number of tokens. They define the
+/// slope even if all observations have equally many tokens.
 const ANCHOR_TOKENS: f64 = 20_000.0;
 /// Bounds of the learned seconds per token.
 const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
-
-// === impl LinearFit ===
 
 impl Default for LinearFit {
     /// A fit without observations.
@@ -138,7 +136,7 @@ fn limit_slope(seconds_per_token: f64) -> f64 {
 }
 
 impl LinearFit {
-    /// Mean `x` of the observations. 0: there are no observations.
+    /// Mean `x` of the observations. 0: no observations.
     pub(super) fn mean_x(&self) -> f64 {
         if self.weight > 0.0 {
             self.x / self.weight
@@ -152,9 +150,8 @@ impl LinearFit {
         y > CONTRADICTION_FACTOR * self.line.seconds(x)
     }
 
-    /// Adds an observation and returns the new line. `freshness`: weight of the present line, 0 to 1.
-    /// An observation below an old line replaces the line. An observation above an old line confirms
-    /// it.
+    /// Adds an observation and returns the new line. `freshness`: weight of the present line, 0 to 1. An
+    /// observation below an old line replaces it, and one above an old line confirms it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
     pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> PrefillCost {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);

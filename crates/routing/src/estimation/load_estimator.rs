@@ -1,10 +1,10 @@
-//! Estimates the present load of one backend from its last report and from the requests of this
-//! gateway. [`LoadEstimator::candidate`] reads a few dozen atomics and takes no lock.
+//! Estimates the present load of one backend from its last report and from the requests of this gateway.
+//! [`LoadEstimator::candidate`] reads a few dozen atomics and takes no lock.
 //!
-//! A report is valid for the time of its scrape. The requests that this gateway sent since are
-//! added, those that ended since are subtracted. With the age of the report, the estimate moves
-//! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
-//! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
+//! A report describes the time of its scrape. The estimate adds the requests that this gateway has sent since,
+//! and subtracts its requests that have ended since. With the age of the report, the estimate moves gradually
+//! from the report to local load and the mean of external load: `certainty = horizon ÷ (horizon + age)`. There
+//! is no threshold on the age, so choices do not change abruptly.
 
 mod cached_prompt;
 mod delays;
@@ -45,8 +45,8 @@ pub struct LoadEstimator {
     pending_output_count: AtomicU32,
     /// Streams in flight with output.
     decoding_streams: AtomicU32,
-    /// Greatest value of `decoding_streams`, and of the running requests in reports: the engine has at
-    /// least as many slots.
+    /// Maximum of `decoding_streams` and of the running requests in reports. The engine has at least as many
+    /// slots.
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
@@ -59,8 +59,8 @@ pub struct LoadEstimator {
     last_sent_at: AtomicF64,
     /// Time at which a pending stream last had output or ended, or at which the backlog began.
     prefill_progress_at: AtomicF64,
-    /// Time at which the prompts of the non-streaming requests will probably be computed. Their
-    /// first outputs cannot be observed.
+    /// Time at which the prompts of the non-streaming requests will probably be computed. Their first outputs
+    /// cannot be observed.
     unobserved_prefill_until: AtomicF64,
     /// Time at which a request last had its first output.
     last_output_at: AtomicF64,
@@ -68,19 +68,18 @@ pub struct LoadEstimator {
     stalled_since: AtomicF64,
     pending_outputs: PendingOutputs,
     last_report: LastReport,
-    /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
+    /// The prompts that were sent to the backend by this gateway and, as far as known, by others. The first
     /// prompt creates the table.
     prefix_table: OnceLock<PrefixTable>,
     other_backlogs: OtherBacklogs,
     reported_queues: ReportedQueues,
     token_gaps: TokenGaps,
     remote_prompts: RemotePrompts,
-    /// The last field of the struct, because routing decisions do not read the last fields of
-    /// `LearnedEstimates`.
+    /// Must be the last field, because routing decisions do not read the end of `LearnedEstimates`.
     learned_estimates: LearnedEstimates,
 }
 
-/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would count for nothing.
+/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would have no weight.
 const MIN_HORIZON_SECONDS: f64 = 0.001;
 
 impl LoadEstimator {
@@ -118,16 +117,15 @@ impl LoadEstimator {
         self.prefix_table.get().map_or(0, PrefixTable::bytes)
     }
 
-    /// The estimated state of the backend for a prompt. The caller sets `position`, `part`,
-    /// `weight`, `has_adapter` and `key`.
+    /// The estimated state of the backend for a prompt. The caller must set `position`, `part`, `weight`,
+    /// `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
 
-    /// The estimated state of the backend for a prompt. `known`: the cached part of the prompt
-    /// that KV events show. `expected_blocks`: the number of cached blocks of the previous
-    /// candidate, as a first guess for this one. `now`: see [`clock::nanos`], which a decision
-    /// among many backends calls once.
+    /// The estimated state of the backend for a prompt. `known`: the cached part of the prompt that KV events
+    /// show. `expected_blocks`: a first guess at the number of cached blocks, which is that of the previous
+    /// candidate. `now`: see [`clock::nanos`], which a decision among many backends calls once.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
@@ -169,7 +167,8 @@ impl LoadEstimator {
             certainty,
             overdue: self.overdue(&local_load, now),
             token_gap: self.token_gaps.slowed_mean(),
-            // Values that are only copied come last: registers cannot hold them during the calculations.
+            // Values that are only copied come last, because registers cannot hold them during the
+            // calculations.
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             is_calibrated: self.learned_estimates.ttft().is_some(),
@@ -179,8 +178,8 @@ impl LoadEstimator {
         }
     }
 
-    /// Adds a request that is sent to the backend. The first output of a non-streaming request
-    /// cannot be observed: its prompt is assumed to be computed at the learned speed.
+    /// Adds a request that is sent to the backend. The first output of a non-streaming request cannot be
+    /// observed, so its prompt is assumed to be computed at the learned speed.
     pub fn reserve(
         &self,
         candidate: &Candidate,
@@ -226,8 +225,8 @@ impl LoadEstimator {
         self.credit.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`.
-    /// The number replaces the previous one, so a lost report has an effect only until the next one.
+    /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`. The
+    /// number replaces the previous one, so the effect of a lost report ends with the next one.
     pub fn set_other_backlog(&self, peer: usize, tokens: u64, now: Instant) {
         self.other_backlogs.set(peer, tokens, self.seconds(now));
     }
@@ -260,10 +259,10 @@ impl LoadEstimator {
         }
     }
 
-    /// Records the token usage that a response reported, and learns from it.
+    /// Learns from the token usage that a response reported.
     pub fn answered(&self, reservation: &mut Reservation, usage: &Usage) {
-        // A response without output is no evidence about the engine: the API server of the backend
-        // creates errors itself.
+        // A response without output shows nothing about the engine, because the API server of the backend
+        // itself creates errors.
         if reservation.began.is_none() && usage.output.is_some_and(|output| output > 0) {
             reservation.began = Some(reservation.sent);
             if let Some(id) = reservation.ticket.take() {
@@ -306,8 +305,8 @@ impl LoadEstimator {
         self.stalled_streams.load(Ordering::Relaxed)
     }
 
-    /// Forgets the reports of the backend and all that was learned from its responses, because the
-    /// estimates cannot be used. The requests in flight stay counted.
+    /// Forgets the reports of the backend and everything learned from its responses, because the estimates are
+    /// unusable. The requests in flight stay counted.
     pub fn forget_observations(&self) {
         self.on_restart();
         self.last_report.forget();
@@ -347,8 +346,8 @@ impl LoadEstimator {
         was_pending
     }
 
-    /// Adds a request to the pending outputs, with its predicted time. `None`: the request was not
-    /// added, because it is no stream and the mean response time is not known yet.
+    /// Adds a request to the pending outputs, with its predicted time. `None`: a non-streaming request was not
+    /// added, because the mean response time is not known yet.
     fn expect_output(
         &self,
         candidate: &Candidate,
@@ -356,7 +355,7 @@ impl LoadEstimator {
         now: f64,
     ) -> Option<PendingOutputId> {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
-        // The mean TTFT of the backend contains waits that the prediction does not contain.
+        // The backend's mean TTFT contains waits that the prediction lacks.
         let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
         let response_seconds = if is_stream {
             None
@@ -370,8 +369,8 @@ impl LoadEstimator {
         )
     }
 
-    /// Whether the engine is not known to run more requests at once than it has now. An idle engine has a
-    /// free slot.
+    /// Whether the engine may have no free slot: it is not idle, and has never been seen to run more requests
+    /// at once than it has now.
     fn may_lack_slot(&self, candidate: &Candidate) -> bool {
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
         candidate.running + candidate.waiting >= had_slots.max(1.0)

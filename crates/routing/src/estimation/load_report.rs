@@ -1,7 +1,7 @@
 //! The last load report of a backend, and estimates that combine it with local load.
 //!
-//! Each value is one atomic. A reader may see some values of one report and some of the next; each
-//! value is valid by itself.
+//! Each value is one atomic. A reader may see some values of one report and others of the next, but each value
+//! is valid by itself.
 
 use super::limits::{at_least_0, at_most};
 use super::reservation::LocalLoad;
@@ -37,21 +37,20 @@ pub struct TokenGapSum {
     pub count: f64,
 }
 
-/// Load of a backend in its last report, and the change of this gateway's own requests there since
-/// the report.
+/// Load of a backend in its last report, and the change of this gateway's own requests since then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ReportedLoad {
     /// Requests that waited in the engine.
     pub waiting: f64,
     /// Requests that ran in the engine.
     pub running: f64,
-    /// Requests that this gateway sent since the report, less its requests that ended since.
+    /// Requests that this gateway has sent since the report, minus its requests that have ended since.
     pub sent_since: f64,
 }
 
 /// The estimated load of an engine.
 pub(super) struct EstimatedLoad {
-    /// Number of requests at the engine that this gateway did not send.
+    /// Number of requests of others at the engine.
     pub(super) external: f64,
     /// Requests that wait in the engine.
     pub(super) waiting: f64,
@@ -81,24 +80,21 @@ pub(super) struct LastReport {
     local_pending_output_count: AtomicF64,
     /// The value of [`LocalLoad::tokens`] at the time `reported_at`.
     local_kv_tokens: AtomicF64,
-    /// Moving average of the requests at the backend that this gateway did not send.
+    /// Moving average of the requests of others at the backend.
     external_requests_mean: AtomicF64,
 }
 
-/// Greatest plausible number of running requests, or of waiting requests. A metrics page with a
-/// greater number does not change the load that routing uses.
+/// Maximum plausible number of running or waiting requests. Routing ignores a metrics page with a greater
+/// number.
 const MAX_REQUESTS: f64 = 1e6;
 /// Assumed number of blocks of a cache whose capacity is not reported.
 const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
-/// Weight of one report in the moving average of the requests at the backend that this gateway did
-/// not send.
+/// Weight of one report in the moving average of the requests of others.
 const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
 
-// === impl LoadReport ===
-
 impl LoadReport {
-    /// The part of the scraped load that routing uses. `None`: the number of running or of waiting
-    /// requests is missing, or is more than `MAX_REQUESTS`.
+    /// The part of the scraped load that routing uses. `None`: the number of running or waiting requests is
+    /// missing, or exceeds `MAX_REQUESTS`.
     pub fn of(load: &dialect::EngineLoad) -> Option<Self> {
         let requests = |count: Option<f64>| count.filter(|count| *count <= MAX_REQUESTS);
         Some(Self {
@@ -116,8 +112,6 @@ impl LoadReport {
         })
     }
 }
-
-// === impl LastReport ===
 
 impl Default for LastReport {
     /// The state before the first report.
@@ -139,9 +133,9 @@ impl Default for LastReport {
 }
 
 impl LastReport {
-    /// Stores a report. `at` is the time at which the gateway began to scrape the metrics of the
-    /// backend, in seconds since the start of the estimator. `local_load` is the local load at that
-    /// time. Returns whether the engine has computed or generated tokens since the previous report.
+    /// Stores a report. `at`: the start of the scrape, in seconds since the start of the estimator.
+    /// `local_load`: the local load at that time. Returns whether the engine has computed or generated tokens
+    /// since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
         self.external_requests_mean
@@ -234,7 +228,7 @@ impl LastReport {
         }
         let sent_since = tokens - self.local_kv_tokens.get();
         let by_report = at_least_0(reported + sent_since * usage_per_token);
-        // Requests may share blocks, so the sum may exceed the capacity.
+        // Requests may share blocks, so the sum can exceed the capacity.
         let by_local_load = at_most(tokens * usage_per_token, 1.0);
         Some(blend(by_report, by_local_load))
     }

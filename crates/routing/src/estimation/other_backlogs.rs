@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_protocol::atomic::AtomicF64;
 
-/// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
-/// gateway, the number is 0 and takes no memory.
+/// Prompt tokens that one backend still has to compute for other gateways. Memory for a gateway is allocated
+/// with its first report.
 #[derive(Debug, Default)]
 pub(super) struct OtherBacklogs {
     backlogs: OnceLock<Box<[OtherBacklog; MAX_PEERS]>>,
@@ -22,17 +22,17 @@ struct OtherBacklog {
     at: AtomicF64,
 }
 
-/// Greatest number of other gateways whose reports are stored.
+/// Maximum number of other gateways whose reports are stored.
 pub const MAX_PEERS: usize = 32;
-/// A reported backlog counts as at most this many tokens.
+/// Maximum number of tokens of a reported backlog.
 const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
-/// Age in seconds from which a report is ignored: a gateway that has ended sends no further report, which
-/// would replace its last one.
+/// Age in seconds above which a report is ignored, because a gateway that has ended does not replace its last
+/// report.
 const MAX_AGE_SECONDS: f64 = 30.0;
 
 impl OtherBacklogs {
-    /// Records that the backend still has to compute `tokens` prompt tokens for the gateway with the number
-    /// `peer`. A `peer` of [`MAX_PEERS`] or above is ignored.
+    /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`. A `peer`
+    /// of [`MAX_PEERS`] or above is ignored.
     pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
         let backlogs = self.backlogs.get_or_init(Box::default);
         if let Some(backlog) = backlogs.get(peer) {
@@ -42,9 +42,9 @@ impl OtherBacklogs {
         }
     }
 
-    /// Prompt tokens that the backend still has to compute for the other gateways, if it computes
-    /// one token in `per_token` seconds (0: not known). The number falls with time, so a lost report
-    /// about a first output has no lasting effect. `now`: see `OtherBacklog::at`.
+    /// Prompt tokens that the backend still has to compute for the other gateways, at `per_token` seconds per
+    /// token (0: not known). The number falls with time, so a lost report about a first output has no lasting
+    /// effect. `now`: see `OtherBacklog::at`.
     pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
         let Some(backlogs) = self.backlogs.get() else {
             return 0.0;

@@ -1,17 +1,14 @@
-//! Tracks the requests at one backend that have had no output yet, and for how long the oldest one
-//! is overdue.
+//! Tracks the requests at one backend that have had no output yet, and for how long the oldest one is overdue.
 //!
-//! A request that has waited longer than predicted is evidence against the backend: its engine may
-//! be at a standstill although `/health` answers. Engines serve in order of arrival, so the delay of the
-//! request at the head of the queue predicts the delay of the next request (the head-of-line
-//! estimator of Ibrahim and Whitt 2009: *Real-time delay estimation based on delay history*). The
-//! delay is measured against the prediction of the request itself, so a long prompt is not overdue
-//! while it is computed.
+//! A request that has waited longer than predicted is evidence against the backend: its engine may be at a
+//! standstill although `/health` answers. Engines serve in order of arrival, so the delay of the request at the
+//! head of the queue predicts the delay of the next request (the head-of-line estimator of Ibrahim and Whitt
+//! 2009: *Real-time delay estimation based on delay history*). The delay is measured against the request's own
+//! prediction, so a long prompt is not overdue while it is computed.
 //!
-//! When a request has output, all requests that were sent before it are removed: they were served
-//! out of order, and their delay does not predict the delay of the next request. A non-streaming
-//! request shows no output before its end. It counts only until the metrics of the engine show
-//! that the engine generates tokens.
+//! When a request has output, all requests sent before it are removed. They were served out of order, so their
+//! delay does not predict the delay of the next request. A non-streaming request shows no output before its
+//! end. It counts only until the metrics of the engine show that the engine generates tokens.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -26,11 +23,11 @@ use tokenweir_protocol::mutex::lock;
 #[derive(Debug)]
 #[repr(C)] // routing decisions read only the fields before the queues
 pub(super) struct PendingOutputs {
-    /// Time from which on the oldest request is overdue. Infinity: there is no request.
+    /// Time at which the oldest request becomes overdue. Infinity: no request.
     overdue_from: AtomicF64,
-    /// Time at which the output of that request was expected.
+    /// Time at which the output of the oldest request was expected.
     expected_at: AtomicF64,
-    /// Age of the prefix table when the oldest stream was sent. [`NO_STREAM`]: there is no stream.
+    /// Age of the prefix table when the oldest stream was sent. [`NO_STREAM`]: no stream.
     oldest_table_age: AtomicU64,
     queues: Mutex<PendingQueues>,
 }
@@ -54,14 +51,15 @@ struct PendingOutput {
     table_age: u32,
 }
 
-/// Identifies a request in the queues of its backend. Later requests have greater ids.
+/// Identifies a request in the queues of its backend. Ids increase with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingOutputId(u64);
 
 /// A request is overdue after this multiple of its predicted time to first output, plus
-/// [`OVERDUE_SLACK_SECONDS`]. Predictions of single requests are often wrong by a factor of two.
+/// [`OVERDUE_SLACK_SECONDS`]. The factor is 2 because predictions of single requests are often wrong by that
+/// much.
 const OVERDUE_FACTOR: f64 = 2.0;
-/// Time added to the predicted time to first output before a request is overdue.
+/// Time that is added to the predicted time to first output before a request is overdue.
 const OVERDUE_SLACK_SECONDS: f64 = 0.25;
 /// Multiple of the mean response time after which a non-streaming request is overdue. It is greater
 /// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
@@ -69,8 +67,6 @@ const RESPONSE_TIME_FACTOR: f64 = 4.0;
 
 /// Value of `oldest_table_age` if no stream waits for output: greater than every possible age.
 const NO_STREAM: u64 = u64::MAX;
-
-// === impl PendingOutputs ===
 
 impl Default for PendingOutputs {
     fn default() -> Self {
@@ -84,25 +80,24 @@ impl Default for PendingOutputs {
 }
 
 impl PendingOutputs {
-    /// Seconds since the output of the oldest request was expected, if that request is overdue.
-    /// 0: it is not overdue, or there is no request.
+    /// Seconds since the output of the oldest request was expected, if that request is overdue. 0: no request
+    /// is overdue.
     pub(super) fn overdue(&self, now: f64) -> f64 {
         if now <= self.overdue_from.get() {
             return 0.0;
         }
-        // The two values are not read atomically: this may be the time of the next request.
+        // The two values are not read atomically, so this may be the time of the next request.
         (now - self.expected_at.get()).max(0.0)
     }
 
-    /// Age of the prefix table when the oldest stream without output was sent. `None`: there is no
-    /// such stream.
+    /// Age of the prefix table when the oldest stream without output was sent. `None`: no such stream.
     pub(super) fn oldest_table_age(&self) -> Option<u32> {
         u32::try_from(self.oldest_table_age.load(Ordering::Relaxed)).ok()
     }
 
-    /// Adds a request. Its first token is expected after `expected_seconds`. A non-streaming response is
-    /// expected `response_seconds` later. `None`: the request is a stream. `table_age`: the age of the
-    /// prefix table before the prompt is added to it.
+    /// Adds a request. Its first token is expected after `expected_seconds`, and a non-streaming response
+    /// `response_seconds` later. `None`: the request is a stream. `table_age`: the age of the prefix table
+    /// before the prompt is added.
     pub(super) fn add(
         &self,
         expected_seconds: f64,
@@ -156,8 +151,8 @@ impl PendingOutputs {
         self.publish_oldest(&queues);
     }
 
-    /// Removes a request that ended without output. The earlier requests stay, because the end of this
-    /// request is no evidence that the engine serves them.
+    /// Removes a request that ended without output. Earlier requests stay, because this end does not show that
+    /// the engine serves them.
     pub(super) fn remove(&self, id: PendingOutputId) {
         let mut queues = lock(&self.queues);
         let PendingQueues {
@@ -173,16 +168,15 @@ impl PendingOutputs {
         self.publish_oldest(&queues);
     }
 
-    /// Removes all non-streaming requests: the engine generates tokens, which may belong to these
-    /// requests.
+    /// Removes all non-streaming requests, because the engine generates tokens, which may belong to them.
     pub(super) fn on_progress(&self) {
         let mut queues = lock(&self.queues);
         queues.non_streaming.clear();
         self.publish_oldest(&queues);
     }
 
-    /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever
-    /// becomes overdue first, for reads without a lock.
+    /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever becomes overdue
+    /// first. Readers then need no lock.
     fn publish_oldest(&self, queues: &PendingQueues) {
         let fronts = [queues.streams.front(), queues.non_streaming.front()]
             .into_iter()

@@ -18,7 +18,7 @@ pub struct LocalLoad {
 }
 
 impl LocalLoad {
-    /// Requests in flight that have had output. A non-streaming request counts as one from its beginning.
+    /// Requests in flight that have had output. A non-streaming request counts from its start.
     pub fn answering(&self) -> u32 {
         self.in_flight.saturating_sub(self.pending)
     }
@@ -36,19 +36,19 @@ pub struct Reservation {
     pub(super) remote: Option<u64>,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
-    /// Prompt tokens that the engine computes up to the first output: `uncached`, plus the backlog before the
+    /// Prompt tokens that the engine computes before the first output: `uncached` plus the backlog before the
     /// request.
     pub(super) work: f64,
     /// Length of a prompt without media in bytes. 0: the prompt has media.
     pub(super) text_bytes: u64,
     pub(super) sent: Instant,
-    /// Start of the output. For a non-streaming request, whose first output is not observed: the
-    /// time at which it was sent. `None`: no output is known yet.
+    /// Start of the output. For a non-streaming request, whose first output is not observed, the time of
+    /// sending. `None`: no output is known yet.
     pub(super) began: Option<Instant>,
-    /// Identifies the request among those without output. `None`: the request is not among them.
+    /// Identifies the request in the list of requests without output. `None`: the list does not contain it.
     pub(super) ticket: Option<PendingOutputId>,
-    /// Whether the request may wait for a sequence slot of the engine: when it was sent, the engine was not
-    /// known to run more requests at once than it had.
+    /// Whether the request may wait for a sequence slot. When it was sent, the engine had never been seen to
+    /// run more requests at once than it then had.
     pub(super) may_lack_slot: bool,
     /// Weight of the learned prefill cost when the request was sent, from 0 to 1.
     pub(super) freshness: f64,

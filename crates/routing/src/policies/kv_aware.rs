@@ -21,10 +21,10 @@
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
 //!   gets fewer requests. While no output confirms it, an estimate moves towards the estimates of the
 //!   other candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
-//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly,
-//!   and a prefill there delays more outputs. `crowding` counts waiting requests as well: requests of a
-//!   burst that have just been sent slow down the next steps. It is relative to the fleet, so prefill does
-//!   not outweigh the queue where all backends have many requests.
+//! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly, and
+//!   a prefill there delays more outputs. `crowding` also counts waiting requests, because the requests of a
+//!   burst that have just been sent slow down the next steps. It is relative to the mean of all candidates, so
+//!   prefill does not outweigh the queue where all backends have many requests.
 //! - `waiting` (2.0, 9.3 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
 //! - `k` (eviction 0.3, 8.4 s): a prompt that is computed evicts other blocks, the more the fuller the cache
 //!   is. Without this term, small and empty caches stay overloaded (`overload_tests.rs` in `lab`).
@@ -67,12 +67,12 @@ impl Default for KvAwareSettings {
     }
 }
 
-/// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill:
-/// the evicted blocks are computed again, and then evict other blocks.
+/// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill. The evicted
+/// blocks are computed again, and then evict other blocks.
 const EVICTION: f64 = 4.0;
-/// KV cache usage up to which the engine rarely preempts requests.
+/// Maximum KV cache usage at which the engine rarely preempts requests.
 const FREE_USAGE: f64 = 0.9;
-/// Waiting requests per backend above which the cost of prefill does not grow.
+/// Number of waiting requests per backend above which the cost of prefill does not grow.
 const MAX_WAITING: f64 = 8.0;
 /// Seconds that a backend takes to load a LoRA adapter.
 const ADAPTER_SECONDS: f64 = 1.0;
@@ -101,12 +101,12 @@ pub struct CostTerms {
     pub pressure: f64,
     /// Time to load the LoRA adapter of the request. 0: the backend has loaded it.
     pub adapter: f64,
-    /// Predicted TTFT. It is no part of the cost.
+    /// Predicted TTFT. Not a part of the cost.
     #[serde(skip)]
     pub ttft: f64,
 }
 
-/// The choice of the candidate with the least cost, and its reason.
+/// The choice of the candidate with the lowest cost, and its reason.
 pub(crate) fn pick(
     settings: &KvAwareSettings,
     candidates: &[Candidate],
@@ -163,7 +163,7 @@ pub fn terms(
     )
 }
 
-/// The terms of the cost of a candidate that has `cached` tokens of the prompt in its cache.
+/// The terms of the cost of a candidate with `cached` cached prompt tokens.
 #[inline]
 pub(super) fn terms_with(
     settings: &KvAwareSettings,
@@ -212,7 +212,7 @@ pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candid
     .ttft
 }
 
-/// Tokens of the prompt that probably need not be computed.
+/// Tokens of the prompt that probably need no computation.
 pub(super) fn cached(
     settings: &KvAwareSettings,
     candidate: &Candidate,
@@ -224,8 +224,6 @@ pub(super) fn cached(
     }
     cached
 }
-
-// === impl FleetLoad ===
 
 impl FleetLoad {
     /// The mean load of these candidates.
@@ -245,8 +243,6 @@ impl FleetLoad {
         }
     }
 }
-
-// === impl CostTerms ===
 
 impl CostTerms {
     /// The cost that the policy compares, in seconds.
@@ -277,15 +273,12 @@ pub(super) struct Decision<'a> {
     pub(super) parts: Vec<Parts>,
 }
 
-/// The cost of a candidate, the terms of the cost that a routing reason can name, and the predicted
-/// TTFT.
+/// The cost of a candidate, the cost terms that a routing reason can name, and the predicted TTFT.
 pub(super) struct Parts {
     pub(super) cost: f64,
     pub(super) pressure: f64,
     pub(super) ttft: f64,
 }
-
-// === impl Decision ===
 
 impl Decision<'_> {
     /// Cost of each candidate.
@@ -293,8 +286,8 @@ impl Decision<'_> {
         self.parts.iter().map(|parts| parts.cost)
     }
 
-    /// Returns the index of the candidate with the least cost. Candidates that tie take turns,
-    /// except that a session stays at its backend, `home`.
+    /// Returns the index of the candidate with the lowest cost. Candidates that tie take turns, but a session
+    /// stays at its backend, `home`.
     pub(super) fn choose(
         &self,
         costs: impl Iterator<Item = f64> + Clone,
@@ -363,7 +356,7 @@ mod tests {
         assert!((75..=85).contains(&counts[0]), "{counts:?}");
     }
 
-    /// Returns the cost of a candidate that is the only one of the decision.
+    /// Returns the cost of the only candidate of a decision.
     fn cost(candidate: Candidate) -> f64 {
         let settings = KvAwareSettings::default();
         terms(&settings, &candidate, false, &FleetLoad::default()).cost()

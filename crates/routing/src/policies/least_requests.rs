@@ -1,7 +1,7 @@
-//! Policy `least_requests`: the fewest requests of this gateway in flight. Half of
-//! the load is the number of requests. The other half grows with their prompt and expected output tokens.
+//! Policy `least_requests`: the fewest requests of this gateway in flight. Half of the load is the number of
+//! requests. The other half grows with their prompt and expected output tokens.
 //!
-//! The policy needs no metrics of the backends. An overdue candidate comes after all others.
+//! The policy needs no metrics of the backends. Overdue candidates come last.
 
 use super::selection::{lowest, mean_tokens, request_load};
 use crate::{Candidate, PolicyChoice, RoutingRequest};

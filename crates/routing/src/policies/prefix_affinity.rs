@@ -1,14 +1,13 @@
-//! Policy `prefix_affinity`: the backend that has the longest cached prefix of the prompt.
+//! Policy `prefix_affinity`: the backend with the longest cached prefix of the prompt.
 //!
-//! If no backend has at least [`MIN_CACHED_SHARE`] of the prompt, or all backends with the longest
-//! prefix are loaded above the bound, the policy falls back to `least_requests`.
+//! The policy falls back to `least_requests` in two cases: no backend has at least [`MIN_CACHED_SHARE`] of the
+//! prompt, or all backends with the longest prefix are loaded above the bound.
 
 use super::least_requests;
 use super::selection::{load, lowest};
 use crate::{Candidate, PolicyChoice, RoutingRequest};
 
-/// Least share of a prompt, from 0 to 1, that a backend must have in its cache to be preferred for the
-/// prompt.
+/// Minimum share of a prompt, from 0 to 1, that a preferred backend must have in its cache.
 const MIN_CACHED_SHARE: f64 = 0.1;
 /// The factor of the mean load in the `bound` above which a backend is too busy (Mirrokni, Thorup and
 /// Zadimoghaddam 2018: consistent hashing with bounded loads).

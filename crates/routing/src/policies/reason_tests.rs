@@ -1,4 +1,4 @@
-//! Tests that the reasons of `kv_aware` hold: the reasons of 4,000 random decisions are checked against a
+//! Tests that the reasons of `kv_aware` are true. They check the reasons of 4,000 random decisions against a
 //! second definition of each reason.
 
 use super::kv_aware::{self, FleetLoad, KvAwareSettings};
@@ -98,8 +98,8 @@ impl Decision {
         self.candidates.iter().enumerate().map(cost).collect()
     }
 
-    /// Returns the indices of the candidates whose cost ties with the least cost, within the
-    /// tolerance of predictions.
+    /// Returns the indexes of the candidates whose cost ties with the lowest cost, within the tolerance of
+    /// predictions.
     fn ties(costs: &[f64]) -> Vec<usize> {
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         (0..costs.len())
@@ -107,8 +107,8 @@ impl Decision {
             .collect()
     }
 
-    /// Of the candidates whose costs are tied for the least: the session's candidate if it is among
-    /// them, else the one that has been idle for longest.
+    /// Among the candidates that tie for the lowest cost, returns the session's candidate or, if it is not
+    /// among them, the one that has been idle longest.
     fn best(&self, costs: &[f64], home: Option<usize>) -> usize {
         let ties = Self::ties(costs);
         let idle = |index: &&usize| (self.candidates[**index].idle_seconds * 1e9) as u64;

@@ -1,8 +1,7 @@
-//! The reasons that `kv_aware` gives for its choices. `docs/concepts/routing.md#reasons` lists them
-//! for users.
+//! The reasons that `kv_aware` gives for its choices. `docs/concepts/routing.md#reasons` lists them for users.
 //!
-//! A reason is a cause if the policy would have chosen another candidate without it. The causes are
-//! tried in a fixed order. A choice without a cause gets a reason that states a fact about the choice.
+//! A reason is a cause if the policy would have chosen another candidate without it. Causes are tried in a
+//! fixed order. A choice without a cause gets a reason that states a fact about it.
 
 use super::kv_aware::{Decision, Parts, cached, terms_with};
 use super::selection::{least, tie_limit};
@@ -32,9 +31,8 @@ impl Decision<'_> {
         (self.choose_without_pressure() != chosen).then_some("kv_pressure")
     }
 
-    /// Returns the reason if another candidate has more of the prompt in its cache, or is the
-    /// backend of the session, and was not chosen because of its load. `None`: there is no such
-    /// candidate.
+    /// Returns the reason if another candidate was not chosen because of its load, although it has more of the
+    /// prompt in its cache or is the backend of the session. `None`: no such candidate.
     fn refused(&self, chosen: usize) -> Option<&'static str> {
         let own_blocks = self.candidates[chosen].cached_blocks;
         if self
@@ -49,8 +47,7 @@ impl Decision<'_> {
             .then_some("session_too_busy")
     }
 
-    /// Returns a reason that states how the cost and the predicted TTFT of the choice compare with
-    /// those of the other candidates.
+    /// Returns a reason that compares the choice with the other candidates by cost and predicted TTFT.
     fn fact(&self, chosen: usize) -> &'static str {
         if ties(self.costs()) > 1 {
             return "tie";
@@ -84,14 +81,15 @@ impl Decision<'_> {
         self.choose(self.parts.iter().map(without), self.home)
     }
 
-    /// Whether these costs do not lead to the chosen candidate: several candidates tie, or another one wins.
+    /// Whether these costs do not lead to the chosen candidate, because several candidates tie or another one
+    /// wins.
     fn is_undecided(&self, costs: &[f64], home: Option<usize>, chosen: usize) -> bool {
         let costs = costs.iter().copied();
         ties(costs.clone()) > 1 || self.choose(costs, home) != chosen
     }
 }
 
-/// Number of costs that are a tie with the lowest cost, including the lowest cost itself.
+/// Number of costs that tie with the lowest cost, which counts too.
 fn ties(costs: impl Iterator<Item = f64> + Clone) -> usize {
     let limit = tie_limit(least(costs.clone()));
     costs.filter(|cost| *cost <= limit).count()

@@ -2,11 +2,11 @@
 
 use crate::Candidate;
 
-/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties:
-/// predictions are not more accurate.
+/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties, because predictions
+/// are not more accurate.
 const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
 
-/// The greatest cost that is a tie with the lowest cost `least`.
+/// The greatest cost that ties with the lowest cost `least`.
 pub fn tie_limit(least: f64) -> f64 {
     least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
 }
@@ -19,7 +19,7 @@ pub(super) fn least(costs: impl Iterator<Item = f64>) -> f64 {
     )
 }
 
-/// Index of a candidate with the lowest cost. Among several such candidates, [`longest_idle`] decides.
+/// Index of a candidate with the lowest cost. If several tie, [`longest_idle`] decides.
 pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
     let costs = costs.iter().copied();
     longest_idle(candidates, costs.clone(), least(costs), turn)
@@ -27,9 +27,9 @@ pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usiz
 
 /// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
 ///
-/// Among the candidates with such a cost, the one that has been idle longest wins: idle backends then
-/// share the requests evenly, and every pooled connection is used now and then. Candidates that have
-/// been idle equally long take turns by `turn`.
+/// Among such candidates, the one that has been idle longest wins. So idle backends share the requests evenly,
+/// and every pooled connection is used from time to time. Candidates that have been idle equally long take
+/// turns by `turn`.
 pub(super) fn longest_idle(
     candidates: &[Candidate],
     costs: impl Iterator<Item = f64> + Clone,
@@ -73,9 +73,9 @@ pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
     tokens / f64::from(requests.max(1))
 }
 
-/// Load in requests, including the request to be routed. The share [`TOKEN_SHARE`] of
-/// the load is the number of tokens in flight ÷ `mean_tokens`, the rest is the number of requests in
-/// flight. An overdue candidate has a higher load than all others.
+/// Load in requests, including the request to be routed. The share [`TOKEN_SHARE`] of the load is the number of
+/// tokens in flight ÷ `mean_tokens`, and the rest is the number of requests in flight. An overdue candidate has
+/// a higher load than all others.
 pub(super) fn request_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
     let requests = f64::from(candidate.in_flight);
     let by_tokens = if mean_tokens > 0.0 {
@@ -92,14 +92,13 @@ pub(super) fn request_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
     load + overdue
 }
 
-/// Share of the load that counts tokens. Tokens alone would ignore the cost of a request that does not
-/// depend on its tokens.
+/// Share of the load that counts tokens. A share of 1 would ignore the fixed cost of a request.
 const TOKEN_SHARE: f64 = 0.5;
 /// Load added to an overdue candidate: more requests than any backend has in flight.
 const OVERDUE_PENALTY: f64 = 1e9;
 
-/// Index of the candidate that covers `position` when the weights are laid end to end. `position`
-/// is taken modulo the sum of the weights.
+/// Index of the candidate at `position` if the weights are laid end to end. `position` is taken modulo the sum
+/// of the weights.
 pub(super) fn index_at_weight(candidates: &[Candidate], position: u64) -> usize {
     let total: u64 = candidates
         .iter()

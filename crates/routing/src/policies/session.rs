@@ -1,9 +1,8 @@
 //! Policy `session`: the same backend for all requests of a session.
 //!
-//! It uses [weighted rendezvous hashing](crate::rendezvous_score): a backend that is added or removed moves only
-//! its own sessions. A backend whose load is above the
-//! [bound](super::prefix_affinity) is passed over for the one with the next highest score. Requests
-//! without a session are routed by `least_requests`.
+//! The policy uses [weighted rendezvous hashing](crate::rendezvous_score), so a backend that is added or
+//! removed moves only its own sessions. If the load of a backend is above the [bound](super::prefix_affinity),
+//! the one with the next highest score is chosen. Requests without a session are routed by `least_requests`.
 
 use super::least_requests;
 use super::prefix_affinity::bound;

@@ -1,6 +1,5 @@
-//! Prompt prefixes: the hashes of the blocks of a prompt, and tables of the blocks that were sent
-//! to each backend. A block has 512 bytes of the prompt. Its hash covers the block and all bytes
-//! before it.
+//! Prompt prefixes: the hashes of the blocks of a prompt, and tables of the blocks that were sent to each
+//! backend. A block is 512 bytes of the prompt. Its hash covers the block and all bytes before it.
 
 mod prefix_hints;
 pub mod prefix_table;

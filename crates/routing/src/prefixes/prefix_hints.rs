@@ -1,13 +1,12 @@
 //! One index for a whole pool: from prompt blocks to the backends that received them lately.
 //!
-//! A large pool has too many backends to query the [`PrefixTable`] of each one for each request.
-//! In such a pool, the index returns some backends that probably have a prefix of the prompt, and only
-//! the tables of these backends are queried. The index may be wrong; the tables decide.
+//! In a large pool, querying the [`PrefixTable`] of each backend for each request would be too slow. The index
+//! returns some backends that probably have a prefix of the prompt, and only the tables of these backends are
+//! queried. The index may be wrong, because the tables decide.
 //!
-//! The index is one array of atomic words in sets of eight. In a set, the newest entry is first. A
-//! word holds the upper 48 bits of the block hash, and the position of a backend in the pool (16
-//! bits). To save space, only some blocks of a prompt are indexed: the first, second and fourth
-//! block and every eighth block.
+//! The index is one array of atomic words in sets of eight, with the newest entry first. A word holds the upper
+//! 48 bits of the block hash, and the position of a backend in the pool (16 bits). To save space, only some
+//! blocks of a prompt are indexed: the first, second and fourth block and every eighth block.
 //!
 //! [`PrefixTable`]: super::prefix_table::PrefixTable
 
@@ -21,11 +20,11 @@ pub(crate) struct PrefixHints {
 
 /// Slots per set: 64 bytes, one line of the CPU cache.
 const WAYS: usize = 8;
-/// Number of slots of the index: 1 MiB, enough for prompts of about a hundred million tokens.
+/// Number of slots of the index: 1 MiB, sufficient for prompts of about a hundred million tokens.
 const SLOT_COUNT: usize = 1 << 17;
 /// Maximum number of backends that the index stores for one block.
 const MAX_HOLDERS_PER_BLOCK: usize = 4;
-/// The first, second and fourth block of a prompt are indexed, and then one in this number of blocks.
+/// After the first, second and fourth block, one block in this number is indexed.
 const BLOCK_STRIDE: usize = 8;
 /// Number of bits of a slot that hold the position of a backend.
 const POSITION_BITS: u32 = 16;
@@ -46,7 +45,6 @@ impl PrefixHints {
         Self { slots }
     }
 
-    /// Size of the index in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<AtomicU64>()
     }
@@ -64,8 +62,8 @@ impl PrefixHints {
     /// hashes, the longest prefix first.
     pub(crate) fn lookup(&self, blocks: &[u64]) -> Vec<usize> {
         let indexed: Vec<usize> = indexed_blocks(blocks.len()).collect();
-        // The hash of a block covers all bytes before the block, so the blocks that were sent
-        // before are the first ones of the prompt.
+        // The hash of a block covers all bytes before it, so the blocks that were sent earlier come first in
+        // the prompt.
         let sent = indexed.partition_point(|index| self.holders(blocks[*index]).next().is_some());
         let mut positions = Vec::new();
         for index in indexed[..sent].iter().rev() {
@@ -81,10 +79,9 @@ impl PrefixHints {
         positions
     }
 
-    /// Inserts an entry at the front of its set and moves the other entries by one slot. The moves end
-    /// at the first slot that can be overwritten: an empty slot, the old copy of the entry, or the entry
-    /// of this block that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Without such a slot, the last entry of
-    /// the set is lost.
+    /// Inserts an entry at the front of its set and moves the others by one slot. The moves end at the first
+    /// slot that can be overwritten: an empty slot, the old copy of the entry, or the entry of this block that
+    /// would exceed [`MAX_HOLDERS_PER_BLOCK`]. Without such a slot, the last entry of the set is lost.
     fn put(&self, block: u64, position: u64) {
         let mut next = tag(block) | position;
         let mut holder_count = 1;
@@ -124,7 +121,7 @@ fn indexed_blocks(blocks: usize) -> impl Iterator<Item = usize> {
     first.chain((BLOCK_STRIDE - 1..blocks).step_by(BLOCK_STRIDE))
 }
 
-/// The upper 48 bits of a block hash, by which a slot identifies the block.
+/// The upper 48 bits of a block hash, which identify the block in a slot.
 fn tag(block: u64) -> u64 {
     block & !POSITION_MASK
 }
@@ -158,7 +155,7 @@ mod tests {
         let hints = PrefixHints::new();
         let system = blocks(1, 1);
         let random = blocks(2, 1);
-        // A block in the same set as the system prompt.
+        // This block belongs to the same set as the system prompt.
         let other_block = [random[0] >> 32 << 32 | system[0] & 0xffff_ffff];
         hints.add(&other_block, 900);
         (0..500).for_each(|position| hints.add(&system, position));

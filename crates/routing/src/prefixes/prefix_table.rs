@@ -1,16 +1,15 @@
-//! Estimates which prompt blocks a backend has in its prefix cache. The estimate is that a block
-//! which was sent to the backend stays in the cache until newer blocks fill the cache.
+//! Estimates which prompt blocks a backend has in its prefix cache. The estimate assumes that a block stays in
+//! the cache until newer blocks fill the cache.
 //!
-//! The table is an array of atomic words in sets of eight, like a set-associative CPU cache. It
-//! needs no lock and never grows. Each word holds the upper 40 bits of the block hash, and the age
-//! of the table when the block was last used (24 bits). The age of the table is the number of new
-//! blocks inserted so far. A block counts as cached until, since its last use, the backend has
-//! received as many new blocks as its cache holds. This approximates the LRU eviction of the
-//! engine.
+//! The table is an array of atomic words in sets of eight, like a set-associative CPU cache. It needs no lock
+//! and never grows. Each word holds the upper 40 bits of the block hash, and the age of the table at the last
+//! use of the block (24 bits). The age of the table is the number of new blocks inserted so far. A block counts
+//! as cached until, since its last use, the backend has received as many new blocks as its cache holds. This
+//! approximates the LRU eviction of the engine.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Prompt blocks that were sent to one backend, to estimate which of them its prefix cache has.
+/// Prompt blocks that were sent to one backend. They serve to estimate the contents of its prefix cache.
 #[derive(Debug)]
 pub struct PrefixTable {
     /// The sets of slots. Their number is a power of two.
@@ -21,19 +20,18 @@ pub struct PrefixTable {
 
 /// Slots per set: 64 bytes, one line of the CPU cache.
 const WAYS: usize = 8;
-/// Number of bits of a slot that hold the age. A table has far fewer slots than there are ages, so
-/// a slot is overwritten before its age wraps around.
+/// Number of bits of a slot that hold the age. A table has far fewer slots than possible ages, so a slot is
+/// overwritten before its age wraps around.
 const AGE_BITS: u32 = 24;
 const AGE_MASK: u32 = (1 << AGE_BITS) - 1;
 /// Value of an empty slot.
 const EMPTY: u64 = 0;
-/// Least and greatest number of slots: 2 KiB to 1 MiB per table.
+/// Minimum and maximum number of slots: 2 KiB to 1 MiB per table.
 const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;
 
 impl PrefixTable {
-    /// An empty table for a cache of about `blocks` blocks. The table has at least a quarter more
-    /// slots than the cache has blocks (8 bytes each, 256 to 131,072 slots), because sets do not
-    /// fill evenly.
+    /// An empty table for a cache of about `blocks` blocks. Sets do not fill evenly, so the table has at least
+    /// a quarter more slots than the cache has blocks (8 bytes each, 256 to 131,072 slots).
     pub fn new(blocks: usize) -> Self {
         let slots = (blocks.saturating_add(blocks / 4))
             .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());
@@ -52,14 +50,12 @@ impl PrefixTable {
         size_of_val(&*self.sets)
     }
 
-    /// Number of leading blocks of a prompt that are probably cached, if the cache holds `capacity`
-    /// blocks. `expected`: a guess at the result, such as the result for another backend. The
-    /// search tries it first.
+    /// Number of leading blocks of a prompt that are probably cached, if the cache holds `capacity` blocks.
+    /// `expected`: a guess at the result, such as the result for another backend, which the search tries first.
     ///
-    /// The hash of a block covers all bytes before the block, so the cached blocks are the first
-    /// ones of the prompt, and a binary search finds the last cached block. An earlier block can be
-    /// missing, because another block has overwritten it in this table. The search may end at the
-    /// missing block, or may not notice that it is missing.
+    /// The hash of a block covers all bytes before it, so the cached blocks are the first ones of the prompt,
+    /// and a binary search finds the last cached block. If another block has overwritten an earlier block in
+    /// this table, the search may end there, or may not notice the gap.
     pub fn matched(&self, blocks: &[u64], capacity: usize, expected: usize) -> usize {
         let lifetime = u32::try_from(capacity).unwrap_or(u32::MAX).min(AGE_MASK);
         let age = self.age.load(Ordering::Relaxed);
@@ -70,8 +66,8 @@ impl PrefixTable {
         } else {
             0
         };
-        // Most backends have only a short prefix of the prompt. So the search looks ahead in steps that
-        // double, until a block is missing.
+        // Most backends have only a short prefix of the prompt, so the search looks ahead in steps that double
+        // until a block is missing.
         let mut step = 1;
         while blocks.get(start + step - 1).is_some_and(has) {
             start += step;
@@ -115,9 +111,8 @@ impl PrefixTable {
         })
     }
 
-    /// Inserts a block, or updates the age of its slot if the table has the block. A new block
-    /// overwrites the slot of its set that was unused for longest. Returns whether the block is
-    /// new.
+    /// Inserts a block, or updates its age if it is in the table. A new block overwrites the least recently
+    /// used slot of its set. Returns whether the block is new.
     fn insert(&self, block: u64) -> bool {
         let tag = tag(block);
         let age = self.age.load(Ordering::Relaxed);
@@ -149,13 +144,12 @@ impl PrefixTable {
     }
 }
 
-/// Number of new blocks in the table since the slot with the value `word` was written.
+/// Number of new blocks in the table since `word` was written into its slot.
 fn since(word: u64, age: u32) -> u32 {
     age.wrapping_sub(word as u32) & AGE_MASK
 }
 
-/// The upper 40 bits of a block hash, by which a slot identifies the block. Never 0, because an
-/// empty slot has 0.
+/// The upper 40 bits of a block hash, which identify the block in a slot. Never 0, the value of an empty slot.
 fn tag(block: u64) -> u64 {
     (block >> AGE_BITS).max(1)
 }

@@ -26,13 +26,13 @@ const BLOCK_BYTES: u32 = 512;
 const MAX_BLOCKS: usize = 8_192;
 
 impl PromptFingerprint {
-    /// The fingerprint of a prompt that consists of `pieces`, in the order in which the model reads
-    /// them. Where a part is divided into pieces has no effect.
+    /// The fingerprint of a prompt that consists of `pieces`, in the order in which the model reads them. The
+    /// division of a part into pieces has no effect.
     ///
-    /// A part is one value of the request body, such as the tools or the messages. Prompts with
-    /// different seeds have no hashes in common. No block extends over two parts, so two prompts
-    /// with equal tools and different messages have the blocks of the tools in common. The end of a
-    /// part that does not fill a block changes the hashes of all blocks after it.
+    /// A part is one value of the request body, such as the tools or the messages. Prompts with different seeds
+    /// share no hashes. No block extends over two parts, so two prompts with equal tools and different messages
+    /// share the blocks of the tools. The end of a part that does not fill a block changes the hashes of all
+    /// later blocks.
     pub fn new<'a, P>(seed: u64, pieces: impl Iterator<Item = P>) -> Self
     where
         P: Into<PromptPiece<'a>>,
@@ -65,7 +65,7 @@ impl PromptFingerprint {
         }
     }
 
-    /// The estimated number of tokens of the prompt. `tokens_per_byte`: number of tokens per byte of text.
+    /// The estimated number of tokens of the prompt. `tokens_per_byte`: for text.
     pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
         if self.media == 0 {
             return self.bytes as f64 * tokens_per_byte;
@@ -74,7 +74,7 @@ impl PromptFingerprint {
         text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
     }
 
-    /// The estimated mean number of tokens of a block. `tokens_per_byte`: number of tokens per byte of text.
+    /// The estimated mean number of tokens of a block. `tokens_per_byte`: for text.
     pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
         let of_prompt = if self.media == 0 {
             tokens_per_byte
@@ -127,7 +127,7 @@ impl BlockHasher {
         }
     }
 
-    /// Moves the bytes that the begun block lacks from `text` to the block. Returns the other bytes.
+    /// Moves bytes from `text` to the begun block until it is full. Returns the rest.
     #[cold]
     fn continue_block<'a>(&mut self, text: &'a [u8]) -> &'a [u8] {
         let missing = (BLOCK_BYTES as usize - self.begun.len()).min(text.len());

@@ -1,26 +1,26 @@
-//! Whether a backend may be sent new requests.
+//! Whether a backend may get new requests.
 
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// Whether a backend may be sent new requests, and if not, why.
+    /// Whether a backend may get new requests, and if not, why.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Availability {
-        /// The backend gets new requests. A full backend is available too: requests wait for
-        /// it in the queue.
+        /// The backend gets new requests. A full backend is available too, and requests wait for it in the
+        /// queue.
         Available = "available",
         /// The circuit breaker has ejected the backend, because it failed requests.
         Ejected = "ejected",
-        /// The engine reports that it sleeps: its weights are not on the GPU.
+        /// The engine reports that it sleeps. Its weights are not on the GPU.
         Asleep = "asleep",
-        /// The engine reports that an operator paused it: it refuses or holds requests.
+        /// The engine reports that an operator paused it. It refuses or holds requests.
         Paused = "paused",
-        /// The backend accepts connections again after it refused them, and is not healthy yet.
+        /// The backend accepts connections again after it refused them, but is not healthy yet.
         Starting = "starting",
         /// The engine serves nothing while its number of data-parallel ranks changes.
         Scaling = "scaling",
-        /// The engine was taken out of its group of data-parallel ranks. It serves nothing any more.
+        /// The engine was removed from its group of data-parallel ranks and serves nothing any more.
         Retired = "retired",
         /// The configured weight is 0.
         ZeroWeight = "zero_weight",

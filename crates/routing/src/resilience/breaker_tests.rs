@@ -35,8 +35,8 @@ fn consecutive_failures_eject_and_a_success_resets() {
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
-/// Sends requests at a constant rate for ten minutes, of which this share fails. Returns the seconds
-/// until the ejection. `None`: the backend was not ejected.
+/// Sends requests at a constant rate for ten minutes, a share of which fails. Returns the seconds until the
+/// ejection. `None`: the backend was not ejected.
 fn seconds_until_ejection(per_second: f64, failing_share: f64, seed: u64) -> Option<u64> {
     let (breaker, start) = breaker();
     let mut random = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,4 @@
-//! Circuit breaker of one backend: ejects it after failures and re-admits it.
+//! Circuit breaker of one backend: ejects the backend after failures and re-admits it.
 //!
 //! ```text
 //!       consecutive failures or failure ratio             ejection time over
@@ -9,9 +9,9 @@
 //!    └── resting: overloaded or paused, for one second or for the time that it stated
 //! ```
 //!
-//! A half-open backend gets one request at a time. Failures that clients can cause at will
-//! (disconnects, requests that all backends refuse) are not reported to the breaker. A routing decision
-//! reads two atomics and takes no lock, except during slow start.
+//! A half-open backend gets one request at a time. Failures that clients can cause at will (disconnects,
+//! requests that all backends refuse) are not reported to the breaker. A routing decision reads two atomics and
+//! takes no lock, except during slow start.
 
 use super::recent_outcomes::RecentOutcomes;
 use schemars::JsonSchema;
@@ -52,9 +52,9 @@ pub struct CircuitBreakerSettings {
 /// Circuit breaker of one backend.
 #[derive(Debug)]
 pub struct CircuitBreaker {
-    /// Time until which the backend gets no requests. None: the breaker is closed.
+    /// Time until which the backend gets no requests. `None`: the breaker is closed.
     open_until: AtomicInstant,
-    /// Start of the slow start. None: no slow start is in progress.
+    /// Start of the slow start. `None`: no slow start is in progress.
     recovered_at: AtomicInstant,
     /// Boxed, so that writes to this state do not invalidate the cache line of the atomics.
     inner: Box<Mutex<BreakerInner>>,
@@ -66,8 +66,7 @@ struct BreakerInner {
     state: BreakerState,
     /// Number of failed requests since the last success.
     consecutive_failures: u32,
-    /// Number of successive ejections without a healthy period between them. This number determines the
-    /// ejection time.
+    /// Number of successive ejections without a healthy period between them. It determines the ejection time.
     ejections: u32,
     /// Number of all ejections.
     total_ejections: u64,
@@ -85,7 +84,7 @@ named_enum! {
     pub enum BreakerState {
         /// The backend gets requests.
         Closed = "closed",
-        /// The backend gets no requests for a moment, because it reported that it is overloaded or paused.
+        /// The backend gets no requests for a moment, because it reported overload or a pause.
         Resting = "resting",
         /// The backend gets no requests, because it failed or is shutting down.
         Open = "open",
@@ -94,27 +93,26 @@ named_enum! {
     }
 }
 
-/// Longest ejection.
+/// Maximum duration of an ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
-/// Time for which a backend that is overloaded or paused gets no requests, unless it states another time.
+/// Time for which an overloaded or paused backend gets no requests, unless the backend states another time.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
-/// Longest time for which a backend that is overloaded or paused can keep requests away, whatever time it
-/// states.
+/// Maximum time for which an overloaded or paused backend can keep requests away, even if it states a longer
+/// time.
 const MAX_REST: Duration = Duration::from_mins(1);
-/// Time after a success for which a backend counts as [serving](CircuitBreaker::is_serving).
+/// Time for which a backend counts as [serving](CircuitBreaker::is_serving) after a success.
 const SERVING_TIME: Duration = Duration::from_secs(5);
 /// Time for which a backend that is shutting down gets no requests. Within this time, vLLM either exits or
 /// continues to serve.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// Time after which a half-open backend gets another request, if the outcome of the first is still
-/// unknown.
+/// Time after which a half-open backend gets another request if the outcome of the first is still unknown.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Share of its traffic that a backend gets at the beginning of slow start.
 const MIN_TRAFFIC_SHARE: f64 = 0.1;
 
 impl Default for CircuitBreakerSettings {
-    /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of
-    /// 30 s, panic mode below half of the backends, stuck after 2 min without tokens.
+    /// The default: ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of
+    /// 30 s, panic mode below half of the backends, and stuck after 2 min without tokens.
     fn default() -> Self {
         Self {
             consecutive_failures: 5,
@@ -126,8 +124,6 @@ impl Default for CircuitBreakerSettings {
         }
     }
 }
-
-// === impl CircuitBreaker ===
 
 impl CircuitBreaker {
     /// A closed breaker.
@@ -156,8 +152,8 @@ impl CircuitBreaker {
             .is_some_and(|open_until| now < open_until)
     }
 
-    /// Whether the backend gets no requests now because it failed or is shutting down. False for a
-    /// backend that is only overloaded or paused.
+    /// Whether the backend gets no requests now because it failed or is shutting down. `false` if it is only
+    /// overloaded or paused.
     pub fn is_ejected(&self, now: Instant) -> bool {
         self.is_shut(now) && self.state() != BreakerState::Resting
     }
@@ -169,9 +165,8 @@ impl CircuitBreaker {
         recovered_at.is_some_and(|at| random >= self.slow_start_share(at, now))
     }
 
-    /// Records that the backend was picked for a request. The first request after the ejection time
-    /// makes the breaker half-open. A request that the backend gets while the breaker is open
-    /// (panic mode) has no effect.
+    /// Records that the backend was picked for a request. The first request after the ejection time makes the
+    /// breaker half-open. A request while the breaker is open (panic mode) has no effect.
     pub fn on_pick(&self, now: Instant) {
         if self
             .open_until
@@ -191,8 +186,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records that a request succeeded: its response has begun. Returns whether the success closed
-    /// the breaker.
+    /// Records that a request succeeded, which means that its response has begun. Returns whether the success
+    /// closed the breaker.
     pub fn on_answer(&self, now: Instant) -> bool {
         let mut inner = lock(&self.inner);
         inner.outcomes.record(false, now);
@@ -230,8 +225,8 @@ impl CircuitBreaker {
         should_eject
     }
 
-    /// Records that the engine crashed, and ejects the backend at once. Returns whether the breaker
-    /// was not open before.
+    /// Records that the engine crashed, and ejects the backend at once. Returns whether the breaker was not
+    /// open before.
     pub fn on_death(&self, now: Instant) -> bool {
         let mut inner = lock(&self.inner);
         let was_not_open = inner.state != BreakerState::Open;
@@ -241,14 +236,14 @@ impl CircuitBreaker {
         was_not_open
     }
 
-    /// Whether a request succeeded in the last seconds.
+    /// Whether a request succeeded within the last seconds.
     pub fn is_serving(&self, now: Instant) -> bool {
         let succeeded_at = lock(&self.inner).succeeded_at;
         succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
     }
 
-    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for
-    /// which the backend accepts no requests, as it stated. `None`: the backend stated no time.
+    /// Records that the backend reported overload or a pause. `rest`: the time for which the backend accepts no
+    /// requests, as it stated. `None`: no time stated.
     pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
@@ -275,7 +270,7 @@ impl CircuitBreaker {
         self.recover(lock(&self.inner), now);
     }
 
-    /// As [`Self::on_recovery`]. The caller has held the lock since it read the state, so that no other
+    /// Like [`Self::on_recovery`]. The caller has held the lock since it read the state, so that no other
     /// request changes the state in between.
     fn recover(&self, mut inner: MutexGuard<'_, BreakerInner>, now: Instant) {
         inner.consecutive_failures = 0;
@@ -307,7 +302,7 @@ impl CircuitBreaker {
     }
 
     fn eject(&self, inner: &mut BreakerInner, now: Instant) {
-        // A healthy period that is longer than the last ejection resets the ejection time.
+        // A healthy period that exceeds the last ejection resets the ejection time.
         let healthy_time = inner.closed_at.map(|at| now.saturating_duration_since(at));
         let is_half_open = inner.state == BreakerState::HalfOpen;
         if !is_half_open && healthy_time.is_some_and(|time| time > inner.ejection_time()) {
@@ -339,8 +334,6 @@ impl CircuitBreaker {
     }
 }
 
-// === impl BreakerInner ===
-
 impl BreakerInner {
     const fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
@@ -355,8 +348,8 @@ impl BreakerInner {
         }
     }
 
-    /// Duration of the latest ejection: the base time, doubled for each earlier ejection that
-    /// `ejections` counts, up to [`MAX_EJECTION_TIME`].
+    /// Duration of the latest ejection: the base time, doubled for each earlier ejection in `ejections`, up to
+    /// [`MAX_EJECTION_TIME`].
     fn ejection_time(&self) -> Duration {
         let doublings = self.ejections.saturating_sub(1).min(16);
         self.settings

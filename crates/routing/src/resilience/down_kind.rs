@@ -1,17 +1,17 @@
-//! Why a backend cannot be reached or is not healthy, with the remedy, from the text of the error.
+//! Determines from an error text why a backend cannot be reached or is not healthy, and the remedy.
 
-/// A kind of error that shows why a backend cannot be reached or is not healthy, with the remedy.
+/// A kind of error with which a backend cannot be reached or is not healthy, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownKind {
-    /// Parts of error texts that show this kind.
+    /// Parts of error texts that identify this kind.
     texts: &'static [&'static str],
-    /// The cause as a clause about the backend, without values that change.
+    /// The cause as a clause about the backend, without variable values.
     pub cause: &'static str,
-    /// What an operator can do against the error, in sentences.
+    /// The remedy for an operator, in sentences.
     pub remedy: &'static str,
 }
 
-/// All kinds. If an error text contains parts of several kinds, the first of these kinds applies.
+/// All kinds. If an error text matches several kinds, the first counts.
 const KINDS: [DownKind; 14] = [
     // The host name of the backend has no address.
     DownKind {
@@ -71,6 +71,7 @@ const KINDS: [DownKind; 14] = [
             "unreachable",
             "No route to host",
             "not respond to connections",
+            "timeout: no answer",
         ],
         cause: "it does not respond to connections: its machine cannot be reached, or its process \
             is stopped",
@@ -138,7 +139,13 @@ const KINDS: [DownKind; 14] = [
 ];
 
 impl DownKind {
-    /// The kind that an error text of a health check or of a connection shows. `None`: no known kind.
+    /// Whether what is between the gateway and the backend can be the cause.
+    pub fn may_be_between(&self) -> bool {
+        let mut texts = self.texts.iter();
+        texts.any(|text| ["unreachable", "Closed"].contains(text))
+    }
+
+    /// The kind that matches an error text of a health check or a connection. `None`: no known kind.
     pub fn of_reason(reason: &str) -> Option<Self> {
         let is_shown = |kind: &DownKind| kind.texts.iter().any(|text| reason.contains(text));
         KINDS.into_iter().find(is_shown)

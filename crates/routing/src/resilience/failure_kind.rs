@@ -4,7 +4,7 @@
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// How an attempt failed.
+    /// The kind of a failed attempt.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum FailureKind {
         /// No connection to the backend could be opened.
@@ -66,8 +66,7 @@ pub enum FailoverPolicy {
     Always,
     /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
-    /// The request must not fail over: its time limit has passed, or another backend could not be
-    /// reached either.
+    /// The request must not fail over. Its time limit has passed, or no other backend could be reached either.
     Never,
 }
 
@@ -80,21 +79,21 @@ pub enum BreakerAction {
     MarkDown,
     /// The circuit breaker counts a failure.
     CountFailure,
-    /// The circuit breaker counts a failure, unless the backend answered another request with
-    /// success in the last seconds: then the cause may be this request.
+    /// The circuit breaker counts a failure, unless the backend answered another request successfully in the
+    /// last seconds. In that case this request may be the cause.
     CountUnlessServing,
-    /// The backend gets no requests for one second or for the time that it states in `Retry-After`,
-    /// because it is overloaded, not defective.
+    /// The backend gets no requests for one second, or for the time in `Retry-After`, because it is overloaded
+    /// but not defective.
     BackOff,
     /// The circuit breaker ejects the backend at once.
     Eject,
-    /// The backend gets no new requests for ten seconds. Then one request probes it.
+    /// The backend gets no new requests for ten seconds. After that, one request probes it.
     Drain,
 }
 
 impl FailureKind {
-    /// The failure kind of a response whose status is not 2xx. 529 means overload in Anthropic's API and
-    /// in servers with this API.
+    /// The failure kind of a response whose status is not 2xx. The status 529 means overload in Anthropic's API
+    /// and in compatible servers.
     pub const fn of_status(status: u16) -> Self {
         match status {
             503 | 529 => Self::Busy,
@@ -113,8 +112,8 @@ impl FailureKind {
         }
     }
 
-    /// Whether the response leaves open whether the client or the backend is the cause. The attempt is a
-    /// failure of the backend if another backend answers the same request with success.
+    /// Whether either the client or the backend may be the cause of the response. If another backend answers
+    /// the same request successfully, the attempt is a failure of this backend.
     pub const fn is_judged_by_peers(self) -> bool {
         matches!(
             self,
@@ -126,8 +125,8 @@ impl FailureKind {
         )
     }
 
-    /// Whether the response shows that the backend executed no part of the request, so that even a
-    /// request with side effects may be sent again.
+    /// Whether the response shows that the backend executed no part of the request, so that even a request with
+    /// side effects may be sent again.
     pub const fn precludes_effects(self) -> bool {
         matches!(
             self,
@@ -139,8 +138,8 @@ impl FailureKind {
         )
     }
 
-    /// Whether the failed attempt counts as a failure of its backend. Otherwise the client or the
-    /// gateway is the cause, or the backend lacks what this request needs, such as the path.
+    /// Whether the failed attempt counts as a failure of its backend. If not, the client or the gateway is the
+    /// cause, or the backend lacks something that this request needs, such as the path.
     pub const fn is_of_backend(self) -> bool {
         !matches!(
             self,
@@ -165,8 +164,8 @@ impl FailureKind {
         self.failover_and_effect().1
     }
 
-    /// Whether the request may fail over, and the effect on the backend. Failures that a client can cause
-    /// at will have no effect, so a client cannot eject a backend.
+    /// Whether the request may fail over, and the effect on the backend. Failures that a client can cause at
+    /// will have no effect, so that no client can eject a backend.
     #[expect(clippy::match_same_arms, reason = "a table with one row for each kind")]
     const fn failover_and_effect(self) -> (FailoverPolicy, BreakerAction) {
         use BreakerAction as Effect;

@@ -1,5 +1,5 @@
-//! Failure handling: failover of requests, availability and circuit breaking of backends. Nothing here reads a
-//! clock: times are arguments.
+//! Failure handling: failover of requests, availability and circuit breaking of backends. This module reads no
+//! clock. Times are arguments.
 
 mod availability;
 mod circuit_breaker;

@@ -1,5 +1,5 @@
-//! The prompts whose streams a backend has just cut. A client repeats its request then, and the cache of
-//! prefixes would lead it to the same backend again.
+//! The prompts whose streams a backend has just cut. A client repeats such a request, and prefix affinity would
+//! lead it to the same backend again.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use tokenweir_protocol::mutex::lock;
 /// The prompts of the streams that one backend cut in the last minute.
 #[derive(Debug, Default)]
 pub struct RecentCuts {
-    /// Whether `cuts` may have an entry. Routing reads it without a lock.
+    /// Whether `cuts` may have an entry. Routing reads this flag without a lock.
     has_any: AtomicFlag,
     /// Boxed, so that the fields that routing reads of each backend stay adjacent.
     cuts: Box<Mutex<Cuts>>,
@@ -18,7 +18,7 @@ pub struct RecentCuts {
 
 #[derive(Debug, Default)]
 struct Cuts {
-    /// When the backend last cut a stream, by the hash of its prompt.
+    /// When the backend last cut a stream, by prompt hash.
     at: HashMap<u64, Instant>,
     /// When the backend last cut any stream.
     last: Option<Instant>,
@@ -26,11 +26,11 @@ struct Cuts {
 
 /// Time for which an equal request avoids the backend.
 const RETENTION: Duration = Duration::from_mins(1);
-/// Greatest number of prompts.
+/// Maximum number of stored prompts.
 const MAX_PROMPTS: usize = 1_024;
 
 impl RecentCuts {
-    /// Records that the backend cut a stream with this prompt, given as its hash. 0: not known.
+    /// Records that the backend cut a stream. `prompt`: the hash of its prompt. 0: not known.
     pub fn add(&self, prompt: u64, now: Instant) {
         if prompt == 0 {
             return;

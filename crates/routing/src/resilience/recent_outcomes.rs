@@ -21,16 +21,16 @@ struct OutcomeWindow {
 
 /// Length of one time window in which the outcomes of requests are counted.
 pub(super) const WINDOW_LENGTH: Duration = Duration::from_secs(5);
-/// Number of windows, which together are the longest time over which the failure ratio is taken. In a
-/// shorter time, a backend with few requests would never have enough requests.
+/// Number of windows for the failure ratio. It is large because a backend with few requests needs a long time
+/// to get enough of them.
 pub(super) const WINDOW_COUNT: usize = 12;
-/// Least number of windows over which the failure ratio is taken.
+/// Minimum number of windows for the failure ratio.
 const MIN_WINDOWS: usize = 2;
-/// Once the windows that count have this number of requests, no older window counts in the failure ratio.
+/// Number of requests in the newest windows from which older windows no longer count.
 const ENOUGH_REQUESTS: u32 = 20;
-/// With fewer requests than this number in the windows that count, the failure ratio is 0.
+/// Minimum number of requests in the counted windows. Below it, the failure ratio is 0.
 const MIN_REQUESTS: u32 = 10;
-/// With fewer failures than this number in the windows that count, the failure ratio is 0.
+/// Minimum number of failures in the counted windows. Below it, the failure ratio is 0.
 const MIN_FAILURES: u32 = 5;
 impl RecentOutcomes {
     pub(super) const fn new(now: Instant) -> Self {
@@ -44,7 +44,6 @@ impl RecentOutcomes {
         }
     }
 
-    /// Counts the outcome of a request.
     pub(super) fn record(&mut self, is_failure: bool, now: Instant) {
         let age = now.saturating_duration_since(self.began);
         if age >= WINDOW_LENGTH {
@@ -59,13 +58,12 @@ impl RecentOutcomes {
         self.windows[0].successes += u32::from(!is_failure);
     }
 
-    /// Forgets all outcomes.
     pub(super) fn clear(&mut self) {
         self.windows = [OutcomeWindow::default(); WINDOW_COUNT];
     }
 
-    /// Share of failures in the newest windows that together have [`ENOUGH_REQUESTS`]. 0 if these windows
-    /// have too few requests or failures.
+    /// Share of failures in the newest windows that together have [`ENOUGH_REQUESTS`]. 0: these windows have
+    /// too few requests or failures.
     pub(super) fn failure_ratio(&self) -> f64 {
         let mut requests = 0_u32;
         let mut failures = 0_u32;

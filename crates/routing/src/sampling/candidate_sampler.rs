@@ -1,11 +1,9 @@
-//! Samples the candidates of a large pool, so that a decision does not have to build a
-//! [`Candidate`] for every backend.
+//! Samples the candidates of a large pool, so that a decision need not build a [`Candidate`] for every backend.
 //!
-//! The sample has the backends that received the longest prefixes of the prompt, and the best of
-//! some random backends by their [load hints](super::load_hint). Because backends are drawn at
-//! random, concurrent decisions do not all pick the same one. Comparing dozens of hints costs fewer
-//! CPU cache misses than building one candidate, so a decision costs about the same in a pool of
-//! 1,000 backends as in a pool of 100.
+//! The sample has the backends that received the longest prefixes of the prompt, and the best of some random
+//! backends by their [load hints](super::load_hint). Because of the randomness, concurrent decisions do not all
+//! pick the same backend. Comparing dozens of hints costs fewer CPU cache misses than building one candidate,
+//! so a decision costs about the same in a pool of 1,000 backends as in a pool of 100.
 
 use super::load_hint::{LoadHint, LoadHintTable};
 use crate::prefixes::PrefixHints;
@@ -15,7 +13,7 @@ use std::slice::Iter;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The state for samples of one pool. The state is kept when backends join or leave the pool.
+/// The sampling state of one pool. It survives when backends join or leave the pool.
 #[derive(Debug)]
 pub struct CandidateSampler {
     epoch: Instant,
@@ -30,14 +28,13 @@ struct SamplerTables {
     load_hints: LoadHintTable,
 }
 
-/// Maximum number of backends of a model that are all candidates. Of more backends, a sample is
-/// taken.
+/// Maximum number of backends of a model without sampling.
 const MAX_UNSAMPLED_BACKENDS: usize = 64;
 /// Number of backends that are drawn for a session, or for a policy that draws at random itself.
 const RANDOM_SAMPLE_SIZE: usize = 8;
 /// Number of backends that are chosen by their load hints for a request without a session.
 const HINTED_SAMPLE_SIZE: usize = 4;
-/// Number of load hints that are compared for each backend that is chosen by its hint.
+/// Number of load hints that are compared for each backend chosen by its hint.
 const HINTS_PER_SAMPLE: usize = 16;
 
 impl CandidateSampler {
@@ -51,7 +48,7 @@ impl CandidateSampler {
         sampler
     }
 
-    /// Whether a model has so many backends that a policy gets only a sample of them as candidates.
+    /// Whether a model has so many backends that a policy gets only a sample of them.
     pub fn is_large(backend_count: usize) -> bool {
         backend_count > MAX_UNSAMPLED_BACKENDS
     }
@@ -77,9 +74,8 @@ impl CandidateSampler {
         }
     }
 
-    /// Updates the load hint of the backend at `position`. `candidate` returns the estimate of the
-    /// backend for an empty prompt. `None`: the backend must not get requests. In a small pool,
-    /// `candidate` is not called.
+    /// Updates the load hint of the backend at `position`. `candidate` returns the backend's estimate for an
+    /// empty prompt. `None`: the backend must not get requests. In a small pool, `candidate` is not called.
     pub fn show(
         &self,
         position: usize,
@@ -97,9 +93,9 @@ impl CandidateSampler {
         tables.load_hints.set(position, hint);
     }
 
-    /// Samples the positions among which a policy chooses. `positions` must be in ascending order.
-    /// `None`: all positions are candidates, because they are few or because the policy needs all.
-    /// The random part of the sample is the same for all requests of a session.
+    /// Samples the positions among which a policy chooses. `positions` must be in ascending order. `None`: all
+    /// positions are candidates, because they are few or because the policy needs all. For all requests of a
+    /// session, the random part of the sample is the same.
     pub fn sample(
         &self,
         policy: PolicyKind,
@@ -140,7 +136,7 @@ impl SamplerTables {
         }
     }
 
-    /// For each of several random subsets of the positions, the position with the least load hint.
+    /// The position with the lowest load hint in each of several random subsets.
     fn best(&self, positions: &[usize], seed: u64) -> impl Iterator<Item = usize> {
         let best = |part: FleetPartition<'_>| {
             part.take(HINTS_PER_SAMPLE)
@@ -150,11 +146,10 @@ impl SamplerTables {
     }
 }
 
-/// The backends of one partition of the pool, by position, rotated so that they begin at a random
-/// position.
+/// The backends of one partition of the pool, by position. The order begins at a random position.
 type FleetPartition<'a> = Copied<Chain<Iter<'a, usize>, Iter<'a, usize>>>;
 
-/// Splits the pool into `parts` equal partitions. Each is rotated so that it begins at a random position.
+/// Splits the pool into `parts` equal partitions. The order of each begins at a random position.
 fn random_partitions(
     positions: &[usize],
     parts: usize,
@@ -267,7 +262,7 @@ mod tests {
                 *counts.entry(position).or_default() += 1;
             }
         }
-        // Each position is sampled about 400 times: the partitions have 12 or 13 positions.
+        // The partitions have 12 or 13 positions, so each position is sampled about 400 times.
         assert_eq!(counts.len(), 100);
         assert!(
             counts.values().all(|count| (300..500).contains(count)),

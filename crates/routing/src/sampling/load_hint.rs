@@ -1,23 +1,21 @@
 //! One word per backend that orders the backends of a large pool by predicted TTFT.
 //!
-//! The words lie in one array, so comparing dozens of them costs about as much as building one
-//! [`Candidate`].
+//! All words are in one array, so comparing dozens of them costs about as much as building one [`Candidate`].
 //!
 //! ```text
 //! upper 16 bits   predicted seconds to the first output of a reference prompt, as by kv_aware
 //! lower 48 bits   microseconds from the epoch to the last request sent to the backend
 //! ```
 //!
-//! A word is updated when its backend gets a request, produces output, ends a response or is
-//! scraped. A word is only a hint and may be out of date: the policy decides by the full
-//! [`Candidate`].
+//! A word is updated when its backend gets a request, produces output, ends a response or is scraped. A word is
+//! only a hint and may be out of date: the policy decides by the full [`Candidate`].
 
 use crate::{Candidate, PrefillCost, kv_aware};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Predicted TTFT and idle time of one backend. The least hint is that of the backend with the shortest
-/// predicted TTFT. Among equal predictions, it is that of the backend that has been idle longest.
+/// Predicted TTFT and idle time of one backend. The backend with the shortest predicted TTFT has the lowest
+/// hint. Among equal predictions, the backend that has been idle longest has the lowest hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LoadHint(u64);
 
@@ -30,24 +28,21 @@ pub(super) struct LoadHintTable(Box<[AtomicU64]>);
 const MAX_POSITIONS: usize = 1 << 16;
 /// Number of bits of a hint that hold the time of the last request.
 const LAST_SENT_BITS: u32 = 48;
-/// Number of tokens of the reference prompt, for which hints are computed. The reference prompt has
-/// no cached tokens and no output, because both depend on the request.
+/// Number of tokens of the reference prompt for hints. It has no cached tokens and no output, because both
+/// depend on the request.
 const HINT_PROMPT_TOKENS: f64 = 1_000.0;
-/// Prefill cost, in seconds per token, of a backend without an observed output. The low value lets
-/// such a backend be sampled before other idle backends, but not while it has a long backlog.
+/// Prefill cost, in seconds per token, of a backend without observed output. The low value lets such a backend
+/// be sampled before other idle backends, but not while it has a long backlog.
 const UNCALIBRATED_SECONDS_PER_TOKEN: f64 = 1e-5;
-/// Seconds added to each prediction. The 16-bit value has a relative precision; with this addend,
-/// short predictions are compared in steps of about a millisecond.
+/// Seconds added to each prediction. The precision of the 16-bit value is relative. With this addend, short
+/// predictions are compared in steps of about a millisecond.
 const ADDED_SECONDS: f64 = 0.1;
-
-// === impl LoadHint ===
 
 impl LoadHint {
     /// Hint of a backend that must not get requests.
     pub(super) const UNAVAILABLE: Self = Self(u64::MAX);
 
-    /// The hint of a backend with this estimate. `last_sent` is the time from the epoch to the last
-    /// request.
+    /// The hint of a backend with this estimate. `last_sent`: the time from the epoch to the last request.
     pub(super) fn new(candidate: &Candidate, last_sent: Duration) -> Self {
         let reference = Candidate {
             prompt: HINT_PROMPT_TOKENS,
@@ -65,19 +60,19 @@ impl LoadHint {
                 &kv_aware::FleetLoad::default(),
             )
             .cost();
-        // The upper half of a positive f32 orders like the number, in steps of less than 1 %. The upper
-        // half of NaN is greater than that of any number.
+        // The upper half of a positive f32 has the order of the number, in steps of less than 1 %. The upper
+        // half of NaN exceeds that of any number.
         let cost_bits = u64::from((seconds as f32).to_bits() >> 16);
         let micros = u64::try_from(last_sent.as_micros()).unwrap_or(u64::MAX);
         Self(cost_bits << LAST_SENT_BITS | micros & ((1 << LAST_SENT_BITS) - 1))
     }
 }
 
-/// The prefill cost for hints: the geometric mean of the learned and the default seconds per token,
-/// and the default base.
+/// The prefill cost for hints: the geometric mean of the learned and the default seconds per token, and the
+/// default base.
 ///
-/// Learned costs have random errors. With undamped costs, the backend with the most favourable
-/// error among dozens would have the least hint again and again, whatever the request.
+/// Learned costs have random errors. Without damping, the backend with the most favourable error among dozens
+/// would have the lowest hint again and again, whatever the request.
 fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
     let default = PrefillCost::default();
     let learned = candidate.prefill.per_token;
@@ -92,8 +87,6 @@ fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
     }
 }
 
-// === impl LoadHintTable ===
-
 impl LoadHintTable {
     /// A table in which all backends seem idle.
     pub(super) fn new() -> Self {
@@ -104,7 +97,6 @@ impl LoadHintTable {
         )
     }
 
-    /// Size of the table in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }

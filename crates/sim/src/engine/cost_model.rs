@@ -1,6 +1,6 @@
-//! Effects on the time of a batch that a linear model lacks.
+//! Effects on the time of a batch that a linear model does not have.
 //!
-//! A routing policy that was developed on linear engines must also work on engines with these
+//! They show whether a routing policy that was developed on linear engines also works on engines with these
 //! effects.
 
 use std::time::Duration;
@@ -8,38 +8,37 @@ use std::time::Duration;
 /// Effects on the time of an engine step beyond the linear terms of [`EngineSpec`](super::EngineSpec).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
-    /// Whether the time of a step is the longer of its compute time (prefill) and its memory time
-    /// (weights and KV cache), as in the roofline model. Otherwise it is their sum.
+    /// Whether a step takes the longer of its compute time (prefill) and its memory time (weights and KV
+    /// cache), as in the roofline model. `false`: it takes their sum.
     pub is_roofline: bool,
-    /// Seconds for each pair of a computed prompt token and a token of its context: the quadratic
-    /// part of attention.
+    /// Seconds for each pair of a computed prompt token and a token of its context. The number of pairs is the
+    /// quadratic part of attention.
     pub attention_pair_seconds: f64,
-    /// Standard deviation of the natural logarithm of the factor by which a step takes longer. The
+    /// Standard deviation of the natural logarithm of a random factor that lengthens or shortens each step. The
     /// median factor is 1.
     pub jitter: f64,
-    /// Share of steps that take ten times as long, from 0 to 1: garbage collection, page faults and
-    /// other pauses of the process.
+    /// Share of steps that take ten times as long, from 0 to 1. Such pauses come from garbage collection or
+    /// page faults, for example.
     pub pause_share: f64,
-    /// Whether a decode step takes as long as for the next larger captured CUDA graph, because the
-    /// batch is padded to the size of that graph.
+    /// Whether the batch of a decode step is padded to the size of the next larger captured CUDA graph, and
+    /// takes as long as that size.
     pub has_batch_buckets: bool,
-    /// Mean number of draft tokens that speculative decoding accepts per sequence and step. 0: no
+    /// Mean number of draft tokens that speculative decoding accepts per sequence and step. 0: there is no
     /// speculative decoding.
     pub accepted_drafts: f64,
-    /// Seconds per request for which the API server is busy before the engine gets the request. The
-    /// engine ignores this value and `tokenize_seconds`. The code that drives the engine applies
-    /// them.
+    /// Seconds for which the API server is busy with a request before the engine gets it. Not the engine, but
+    /// the code that drives it, applies this value and `tokenize_seconds`.
     pub front_end_seconds: f64,
     /// Seconds per prompt token for which the API server is busy with tokenization.
     pub tokenize_seconds: f64,
 }
 
-/// The work of one batch.
+/// The work of one batch, from which its time is computed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BatchWork {
     pub(super) prefill_tokens: u32,
     pub(super) decoded_sequences: u32,
-    /// Number of computed tokens of all sequences of the batch.
+    /// Total number of computed tokens of the sequences in the batch, which attention reads.
     pub(super) context: u32,
     /// Pairs of a computed prompt token and a token of its context.
     pub(super) attention_pairs: f64,
@@ -74,8 +73,8 @@ impl CostModel {
         tokenize_seconds: 0.0,
     };
 
-    /// Number of sequences that determines the time of a decode step: the size of the CUDA graph
-    /// with batch buckets, otherwise the number of decoding sequences.
+    /// Number of sequences that determines the time of a decode step: with batch buckets the size of the CUDA
+    /// graph, and without them the number of decoding sequences.
     pub(super) fn padded(&self, sequences: u32) -> u32 {
         if self.has_batch_buckets {
             graph_size(sequences)
@@ -84,12 +83,12 @@ impl CostModel {
         }
     }
 
-    /// Time of attention over the context of prompt tokens.
+    /// Time of attention between the computed prompt tokens and their context.
     pub(super) fn attention(&self, work: &BatchWork) -> Duration {
         Duration::from_secs_f64(self.attention_pair_seconds * work.attention_pairs)
     }
 
-    /// Time of a step with a compute time and a memory time, including random effects.
+    /// Time of a step from its compute time and its memory time, with random effects.
     pub(super) fn combine(
         &self,
         compute: Duration,
@@ -109,8 +108,8 @@ impl CostModel {
         if self.accepted_drafts <= 0.0 {
             return 0;
         }
-        // With this probability per draft, the mean number of drafts before the first rejected
-        // draft is `accepted_drafts`.
+        // If each draft is accepted with this probability, `accepted_drafts` is the mean number of drafts
+        // before the first rejected one.
         let acceptance = self.accepted_drafts / (1.0 + self.accepted_drafts);
         (0..DRAFT_LENGTH_MAX)
             .take_while(|_| random.f64() < acceptance)

@@ -3,7 +3,7 @@
 use super::cost_model::{BatchWork, CostModel};
 use std::time::Duration;
 
-/// Size and speed of an engine. A size of zero counts as one.
+/// Size and speed of an engine. A size of 0 counts as 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSpec {
     /// Tokens in one KV block.
@@ -14,7 +14,7 @@ pub struct EngineSpec {
     pub max_num_seqs: u32,
     /// Maximum number of tokens computed in one step, prefill and decode together.
     pub max_num_batched_tokens: u32,
-    /// Fixed time of a step, to which the times of its tokens are added.
+    /// Fixed time of a step. The times of its tokens are added.
     pub step_base: Duration,
     /// Time added by each prompt token that is not in the cache.
     pub prefill_token: Duration,
@@ -24,7 +24,7 @@ pub struct EngineSpec {
     pub kv_token: Duration,
     /// Greatest number of LoRA adapters in a batch: vLLM's `--max-loras`.
     pub max_loras: u32,
-    /// Time to load an adapter that is in no slot. The batch waits for it.
+    /// Time to load an adapter that is in no slot. The whole batch waits for it.
     pub adapter_load: Duration,
     /// Effects beyond the linear terms above.
     pub cost_model: CostModel,

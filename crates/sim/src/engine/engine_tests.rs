@@ -22,7 +22,7 @@ fn engine(blocks: u32, batched: u32) -> Engine {
     })
 }
 
-/// A prompt of `tokens` tokens. Prompts of the same `family` have the same content.
+/// A prompt of `tokens` tokens. Prompts with one `family` have one content.
 fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
     let block_hashes = (0..u64::from(tokens / 4))
         .map(|block| family * 1000 + block)
@@ -96,7 +96,7 @@ fn long_prompts_are_computed_beside_decoding() {
     let chunks: Vec<_> = steps
         .map(|step| (step.duration, step.tokens.len()))
         .collect();
-    // A step takes 10 ms, 2 ms for the sequence that decodes and 1 ms for each prompt token.
+    // A step takes 10 ms, plus 2 ms for each decoding sequence, plus 1 ms for each prompt token.
     let expected = [(7, 1), (7, 1), (2, 2)];
     assert_eq!(
         chunks,

@@ -1,5 +1,6 @@
-//! The slots of an engine for LoRA adapters. As in vLLM's scheduler, the sequences of a batch have at most
-//! `max_loras` adapters, and a sequence with another one waits until a slot is free, while later ones pass.
+//! The slots of an engine for LoRA adapters. As in vLLM's scheduler, the sequences of a batch use at most
+//! `max_loras` adapters. A sequence with another adapter waits until a slot is free, and later sequences may
+//! pass it.
 
 use super::super::sequence::Sequence;
 use super::engine_spec::EngineSpec;
@@ -10,7 +11,7 @@ use std::time::Duration;
 pub(super) struct LoraSlots(Vec<u32>);
 
 impl LoraSlots {
-    /// Whether a sequence has no adapter, or one for which the batch has a slot.
+    /// Whether a sequence can join the batch: it uses no adapter, or the batch has a slot for its adapter.
     pub(super) fn admit(spec: &EngineSpec, running: &[Sequence], sequence: &Sequence) -> bool {
         let Some(adapter) = sequence.adapter() else {
             return true;
@@ -21,7 +22,7 @@ impl LoraSlots {
         used.contains(&adapter) || used.len() < spec.max_loras as usize
     }
 
-    /// Loads the adapters of a batch that are not in a slot. Returns the time that this takes.
+    /// Loads the adapters of a batch that are not in a slot. Returns the time of loading.
     pub(super) fn load(&mut self, spec: &EngineSpec, running: &[Sequence]) -> Duration {
         let mut loaded = 0;
         for adapter in running.iter().filter_map(Sequence::adapter) {

@@ -1,9 +1,9 @@
-//! A model of vLLM's V1 scheduler: continuous batching over a paged KV cache with prefix reuse,
-//! chunked prefill and preemption by recomputation. The model uses no socket and no clock. Each
-//! [`Engine::step`] computes one batch and returns the time that a GPU would need for it. The
-//! driver of the engine waits for this time, real or virtual, and then publishes the tokens.
+//! A model of vLLM's V1 scheduler: continuous batching over a paged KV cache with prefix reuse, chunked
+//! prefill, and preemption by recomputation. The model uses no socket and no clock. Each [`Engine::step`]
+//! computes one batch and returns the time that a GPU would need. The driver of the engine waits for this time,
+//! real or virtual, and then publishes the tokens.
 //!
-//! vLLM reserves one block as its null block; here all blocks can be used.
+//! Unlike vLLM, which reserves one block as its null block, the model can use all blocks.
 
 pub mod cost_model;
 mod engine_spec;
@@ -20,12 +20,12 @@ use cost_model::BatchWork;
 pub use engine_spec::EngineSpec;
 use lora_slots::LoraSlots;
 
-/// The result of one batch. The tokens exist `duration` after the start of the step.
+/// The result of one batch. Its tokens exist `duration` after the start of the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineStep {
     /// Time for which the batch occupies the GPU.
     pub duration: Duration,
-    /// The produced tokens, in batch order. A sequence can have several, by speculative decoding.
+    /// The produced tokens, in batch order. With speculative decoding, a sequence can have several.
     pub tokens: Vec<GeneratedToken>,
     /// The sequences that produced their last token in this step.
     pub finished: Vec<FinishedSequence>,
@@ -52,7 +52,7 @@ pub struct SimulatedEngineLoad {
     pub generation_tokens: u64,
 }
 
-/// The sequence is longer than the KV cache.
+/// The error for a sequence that is longer than the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{tokens} tokens do not fit into a KV cache of {capacity} tokens")]
 pub struct SequenceTooLong {
@@ -67,12 +67,12 @@ pub struct SequenceTooLong {
 pub struct Engine {
     spec: EngineSpec,
     pool: BlockPool,
-    /// The batch, in order of admission. The last sequence is preempted first.
+    /// The batch, in order of admission. Preemption takes the last sequence first.
     running: Vec<Sequence>,
     /// The queue. A preempted sequence is at the front.
     waiting: VecDeque<Sequence>,
     loras: LoraSlots,
-    /// The counters. The gauges are not set here; [`Engine::load`] adds them.
+    /// The counters. [`Engine::load`] adds the gauges, which are not set here.
     totals: SimulatedEngineLoad,
     /// Random numbers for the jitter, the pauses and the accepted drafts of the cost model.
     random: fastrand::Rng,
@@ -84,8 +84,7 @@ impl Engine {
         Self::with_seed(spec, 0)
     }
 
-    /// Creates an idle engine with an empty cache. `seed` determines the random effects of the cost
-    /// model.
+    /// Creates an idle engine with an empty cache. `seed` determines the random effects of the cost model.
     pub fn with_seed(spec: EngineSpec, seed: u64) -> Self {
         let spec = EngineSpec {
             block_size: spec.block_size.max(1),
@@ -106,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Adds a sequence to the queue. Returns an error if the sequence is longer than
-    /// [`EngineSpec::capacity`], because it would be preempted without end.
+    /// Adds a sequence to the queue. Fails if the sequence is longer than [`EngineSpec::capacity`], because the
+    /// engine would preempt it again and again.
     pub fn submit(
         &mut self,
         id: SequenceId,
@@ -124,7 +123,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Number of prompt tokens of a request that are in the prefix cache now and can be reused.
+    /// Number of prompt tokens of a request that the prefix cache contains now and the request can reuse.
     pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
         let hashes = request.reusable_block_hashes(request.prompt_tokens, self.spec.block_size);
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
@@ -155,14 +154,14 @@ impl Engine {
         self.pool.reset()
     }
 
-    /// Takes the fixed time of a step and the time per prompt token from `spec`, from the next step on.
+    /// From the next step on, takes the fixed time of a step and the time per prompt token from `spec`.
     pub fn change_speed(&mut self, spec: &EngineSpec) {
         self.spec.step_base = spec.step_base;
         self.spec.prefill_token = spec.prefill_token;
     }
 
-    /// Removes a sequence and frees its blocks at once. Returns false if the sequence is neither in
-    /// the queue nor in the batch, for example because it has finished.
+    /// Removes a sequence and frees its blocks at once. Returns false if the sequence is neither in the queue
+    /// nor in the batch, for example because it has finished.
     pub fn abort(&mut self, id: SequenceId) -> bool {
         if let Some(at) = self.running.iter().position(|sequence| sequence.id == id) {
             self.pool.release(&mut self.running.remove(at).blocks);
@@ -172,12 +171,12 @@ impl Engine {
         position.is_some_and(|at| self.waiting.remove(at).is_some())
     }
 
-    /// Computes the next batch, which begins at `now`. Returns `None` if the engine is idle.
+    /// Computes the next batch, which begins at `now`. `None`: the engine is idle.
     pub fn step(&mut self, now: Duration) -> Option<EngineStep> {
         if self.running.is_empty() && self.waiting.is_empty() {
             return None;
         }
-        // New sequences are at the end of the queue.
+        // New sequences are at the end of the queue, so the search begins there.
         for sequence in self
             .waiting
             .iter_mut()
@@ -204,9 +203,9 @@ impl Engine {
         }
     }
 
-    /// Schedules the next tokens of every running sequence, in order of admission. `budget` is the
-    /// number of tokens that the step can still compute. Returns true if a sequence was preempted.
-    /// In this case, the step admits no sequence.
+    /// Schedules the next tokens of every running sequence, in order of admission. `budget`: the number of
+    /// tokens that the step can still compute. Returns true if a sequence was preempted. The step then admits
+    /// no sequence.
     fn schedule_running(&mut self, budget: &mut u32) -> bool {
         let before = self.totals.preemptions;
         let mut next = 0;
@@ -256,7 +255,8 @@ impl Engine {
                 self.totals.prefix_queries += u64::from(sequence.len());
                 self.totals.prefix_hits += u64::from(cached);
             }
-            // Enough blocks are free, because the sequence was admitted for all its tokens.
+            // The sequence was admitted only because the free blocks suffice for all its tokens, so this
+            // succeeds.
             sequence.schedule(budget, block_size, &mut self.pool);
             self.running.push(sequence);
         }
@@ -265,7 +265,6 @@ impl Engine {
         }
     }
 
-    /// The work of the batch.
     fn batch_work(&self) -> BatchWork {
         let mut work = BatchWork::default();
         for sequence in &self.running {

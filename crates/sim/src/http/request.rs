@@ -1,5 +1,5 @@
-//! Parses request bodies into prompts and planned outputs: the text that counts as the prompt, the
-//! length of each output, and the errors that vLLM returns before the request reaches the engine.
+//! Parses request bodies into prompts and planned outputs: the text of the prompt, the length of each output,
+//! and the errors that vLLM returns before a request reaches the engine.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -12,7 +12,7 @@ use crate::wire::{GenerationApi, VllmError};
 /// vLLM's default limit of choices per prompt.
 const MAX_CHOICES: i64 = 16384;
 
-/// The relevant members of the requests of all endpoints. Other members are ignored, as in vLLM.
+/// The members of requests that the simulator uses, for all endpoints. It ignores other members, as vLLM does.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct InferenceRequestBody {
     model: Option<String>,
@@ -61,7 +61,7 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// The JSON types of a prompt that the request does not give as `messages`.
+/// The JSON types of a prompt outside `messages`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PromptSource {
@@ -78,20 +78,20 @@ enum BatchEntry {
     Tokens(Vec<u32>),
 }
 
-/// The sequences that a request causes in the engine, and the usage that it requests.
+/// The sequences that a request causes in the engine, and the form of usage that the request asks for.
 #[derive(Debug, Default)]
 pub(super) struct GenerationWork {
     /// The prompts. Only completions and embeddings accept several.
     pub(super) prompts: Vec<SimulatedPrompt>,
-    /// `n` outputs for each prompt: first all outputs of the first prompt.
+    /// The outputs, `n` for each prompt. All outputs of the first prompt come first.
     pub(super) outputs: Vec<SimulatedOutput>,
     /// Maximum number of output tokens per choice.
     pub(super) max_output_tokens: u32,
-    /// Whether a usage chunk is written at the end of a stream.
+    /// Whether a stream ends with a usage chunk.
     pub(super) include_usage: bool,
-    /// Whether usage is written in every chunk of a stream.
+    /// Whether every chunk of a stream contains usage.
     pub(super) continuous_usage: bool,
-    /// The session id in the body, which vLLM prefers to that in the header. `None`: the body has none.
+    /// The session id in the body, which vLLM prefers to the header. `None`: the body has no session id.
     pub(super) session_id: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl GenerationWork {
 }
 
 impl InferenceRequestBody {
-    /// Parses a body. The content type must be JSON.
+    /// Parses a body, whose content type must be JSON.
     pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, VllmError> {
         let media_type = content_type
             .and_then(|value| value.split(';').next())
@@ -117,7 +117,7 @@ impl InferenceRequestBody {
         serde_json::from_slice(bytes).map_err(|error| VllmError::unreadable(&error))
     }
 
-    /// Checks that the model is served. A request without a model name uses the first model.
+    /// Checks that the model is served. A request without a model name uses the first served model.
     pub(super) fn check_model(&self, limits: ModelLimits<'_>) -> Result<(), VllmError> {
         match &self.model {
             Some(model) if !model.is_empty() && !limits.models.contains(model) => {
@@ -171,8 +171,8 @@ impl InferenceRequestBody {
         })
     }
 
-    /// Number of choices per prompt: the field `n`, or 1 without it. Returns vLLM's error if the
-    /// field is below 1 or above [`MAX_CHOICES`].
+    /// Number of choices per prompt: the field `n`, or 1 if it is absent. Fails with vLLM's error if the field
+    /// is below 1 or above [`MAX_CHOICES`].
     fn choice_count(&self) -> Result<i64, VllmError> {
         let n = self.n.unwrap_or(1);
         if n < 1 {
@@ -246,7 +246,7 @@ impl InferenceRequestBody {
         Ok(())
     }
 
-    /// The maximum number of output tokens that the request names. `None`: the request names none.
+    /// The maximum number of output tokens in the request. `None`: the request states no maximum.
     fn requested_output_tokens(&self, limits: ModelLimits<'_>) -> Result<Option<u32>, VllmError> {
         let limit_fields = [
             ("max_completion_tokens", self.max_completion_tokens),
@@ -307,8 +307,8 @@ fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> Simulat
     prompt
 }
 
-/// Plans an output. If the request has a maximum length, the output has that length. `remaining` is the
-/// number of tokens that the context has left after the prompt.
+/// Plans an output. If the request has a maximum length, the output has this length. `remaining`: the number of
+/// tokens that fit into the context after the prompt.
 fn plan_output(seed: u64, max_tokens: Option<u32>, remaining: u32) -> SimulatedOutput {
     match max_tokens {
         Some(max_tokens) => SimulatedOutput {

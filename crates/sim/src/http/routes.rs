@@ -31,7 +31,7 @@ const EVENT_STREAM_CONTENT_TYPE: HeaderValue =
 const METRICS_CONTENT_TYPE: HeaderValue =
     HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
 
-/// The handler of a path.
+/// The kind of a path, with its handler.
 enum Endpoint {
     /// An action of `POST`, without a request body.
     Action(fn(&SimulatedBackend) -> Response<ResponseBody>),
@@ -48,7 +48,7 @@ enum Endpoint {
 /// The handler of a path. `None`: the path does not exist.
 fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
     Some(match path {
-        // vLLM has this path in its developer mode only.
+        // vLLM has this path only in its developer mode.
         "/reset_prefix_cache" if backend.kv_events.is_some() => Endpoint::Action(|backend| {
             json(format!(r#"{{"success":{}}}"#, backend.reset_prefix_cache()))
         }),
@@ -187,8 +187,8 @@ async fn generate(
     Ok(json(reply.render_body(cached_tokens)))
 }
 
-/// Computes embeddings. A pooling model has no output. Each prompt has one output token here, so
-/// that the engine computes the prompt once.
+/// Computes embeddings. A pooling model generates nothing. In the simulator, each prompt has one output token,
+/// so that the engine computes the prompt once.
 async fn embed(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
@@ -224,7 +224,6 @@ async fn embed(
     )))
 }
 
-/// The span data of a request.
 fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> RequestSpan {
     let parent = headers
         .get(TRACE_PARENT_HEADER)
@@ -280,7 +279,7 @@ async fn read_request(
     request: Request<Incoming>,
 ) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
     let (parts, body) = request.into_parts();
-    // A body that breaks off ends the connection, so the client never sees this response.
+    // If the body breaks off, the connection ends too, so the client never sees this response.
     let bytes = body
         .collect()
         .await
@@ -294,8 +293,8 @@ async fn read_request(
     (parts.headers, body)
 }
 
-/// The id of a response: the prefix of the API, then the request id of the client. The Responses API,
-/// and a request without a request id, have a random id after the prefix.
+/// The id of a response: the prefix of the API, and then the request id of the client. In the Responses API,
+/// and without a request id, a random id follows the prefix.
 fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
     let client_id = headers
         .get(REQUEST_ID_HEADER)

@@ -1,6 +1,6 @@
-//! The HTTP server of a backend. Nagle's algorithm is off. Idle connections are closed after
-//! `keep_alive`, as uvicorn does. A client that closes its half of the connection counts as
-//! disconnected. One detail differs from vLLM: the sizes of HTTP chunks are written in upper case.
+//! The HTTP server of a backend. Nagle's algorithm is off. As in uvicorn, idle connections are closed after
+//! `keep_alive`. A client that closes its half of the connection counts as disconnected. Unlike vLLM, the
+//! server writes the sizes of HTTP chunks in upper case.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>)
 }
 
 async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
-    // If this fails, the client has disconnected and the next read returns an error.
+    // This fails only if the client has disconnected. The next read then returns an error.
     let _ = stream.set_nodelay(true);
     let idle_timeout = backend.settings.keep_alive;
     let service = service_fn(move |request| {
@@ -40,7 +40,7 @@ async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(*idle_timeout);
-    // An error means that the client disconnected or violated the protocol. It needs no handling,
-    // because dropping the response aborts its sequences.
+    // The client disconnected or violated the protocol. Dropping the response aborts its sequences, so the
+    // error needs no other handling.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }

@@ -1,5 +1,5 @@
-//! vLLM's own request metrics: histograms and finish reasons, computed from the steps of the
-//! engine. As in vLLM, aborted requests are not counted.
+//! vLLM's own request metrics: histograms and finish reasons, computed from the steps of the engine. As in
+//! vLLM, aborted requests do not count.
 
 use crate::engine::{EngineStep, FinishedSequence};
 use crate::text::SimulatedFinishReason;
@@ -34,7 +34,7 @@ pub type EngineHistogram = FixedBucketHistogram<EnginePhase>;
 pub struct EngineTelemetry {
     /// Time from the submission of a sequence to its first token.
     pub time_to_first_token: EngineHistogram,
-    /// Time between two consecutive steps of a sequence that produced tokens.
+    /// Time between two consecutive steps that produced tokens of a sequence.
     pub inter_token_latency: EngineHistogram,
     /// Time from the submission of a sequence to its last token.
     pub e2e_request_latency: EngineHistogram,
@@ -75,8 +75,7 @@ impl EngineTelemetry {
         for token in &step.tokens {
             match token.nth {
                 1 => observe(&mut self.time_to_first_token, token.gap),
-                // vLLM observes one time for a sequence and a step, even if the step accepted several
-                // draft tokens.
+                // vLLM observes one time per sequence and step, even if the step accepted several draft tokens.
                 _ if token.gap.is_zero() => {}
                 _ => observe(&mut self.inter_token_latency, token.gap),
             }
@@ -120,7 +119,6 @@ impl EngineTelemetry {
     }
 }
 
-/// Adds a time to a histogram.
 fn observe(histogram: &mut EngineHistogram, time: Duration) {
     histogram.record_n(time.as_secs_f64(), 1);
 }

@@ -1,4 +1,4 @@
-//! KV events: publishes the changes of the prefix cache of one engine as vLLM does, after each step.
+//! KV events: after each step, publishes the changes of the prefix cache of one engine as vLLM does.
 
 use std::convert::Infallible;
 use std::time::UNIX_EPOCH;
@@ -28,12 +28,12 @@ pub struct KvEventPorts {
     pub replay: u16,
 }
 
-/// What KV events state about the request of a sequence.
+/// The data about the request of a sequence that KV events contain.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceOrigin {
-    /// The session id that the request names. `None`: the request names none.
+    /// The session id in the request. `None`: the request has no session id.
     pub(crate) session_id: Option<String>,
-    /// The token ids of the prompt, followed by those of the output. Empty if the simulated engine publishes no KV
+    /// The token ids of the prompt, and then of the output. Empty if the simulated engine publishes no KV
     /// events.
     pub(crate) token_ids: Vec<u32>,
 }
@@ -70,8 +70,8 @@ impl KvEventPublisher {
         self.publisher.serve(live, replay).await
     }
 
-    /// Publishes the changes that a step made to the prefix cache. `origin` returns the data about the
-    /// request of a sequence, or `None` if the sequence has ended.
+    /// Publishes the changes that a step made to the prefix cache. `origin` returns the data about the request
+    /// of a sequence, or `None` if the sequence has ended.
     pub(crate) fn publish<'a>(
         &self,
         changes: &[CacheChange],
@@ -109,7 +109,7 @@ impl KvEventPublisher {
         let start = first.index * self.block_size as usize;
         let count = changes.len() * self.block_size as usize;
         let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
-        // Unknown tokens become 0: those of an aborted sequence, and the stop token, which has no text.
+        // The tokens of an aborted sequence, and the stop token, which has no text, are unknown. They become 0.
         token_ids.resize(count, 0);
         PublishedEvent::Stored(StoredBlocks {
             hashes: changes
@@ -132,7 +132,7 @@ fn stored(change: &CacheChange) -> Option<&StoredBlock> {
     }
 }
 
-/// Whether `next` stores the block after the one that `change` stores.
+/// Whether one event can contain both changes: `next` stores the block that follows the block of `change`.
 fn is_one_event(change: &CacheChange, next: &CacheChange) -> bool {
     stored(change)
         .zip(stored(next))

@@ -1,6 +1,6 @@
-//! The `/metrics` page in the Prometheus text format of vLLM 0.32: the `vllm:` families about load,
-//! with their names, help texts and labels. There are no `_created` series and no process series,
-//! as in vLLM with several API servers.
+//! The `/metrics` page in the Prometheus text format of vLLM 0.32: the `vllm:` metrics about load, with their
+//! names, help texts and labels. As in vLLM with several API servers, there are no `_created` series and no
+//! process series.
 
 use std::fmt::Write;
 
@@ -110,7 +110,7 @@ const FAMILIES: &[VllmMetricFamily] = &[
     ),
 ];
 
-/// Name, measured quantity (for the help text), and the function that reads the histogram.
+/// Name, measured quantity (for the help text), and the function that returns the histogram.
 type HistogramFamily = (
     &'static str,
     &'static str,

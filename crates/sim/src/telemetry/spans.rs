@@ -1,7 +1,7 @@
-//! Exports one span per request to an OTLP collector, as vLLM does: `llm_request`, a child of the
-//! span in the request's `traceparent`. A request whose client disconnected has no span. The start
-//! and the end of a span are in real time. The attributes are in simulated seconds, like the
-//! metrics, so that they differ from the duration of the span if the time scale is not 1.
+//! Exports one span per request to an OTLP collector, as vLLM does: `llm_request`, a child of the span in the
+//! request's `traceparent`. A request whose client disconnected has no span. The start and the end of a span
+//! are in real time. Its attributes are in simulated seconds, like the metrics, so they differ from the
+//! duration of the span if the time scale is not 1.
 
 use crate::engine::FinishedSequence;
 use opentelemetry::trace::{
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::trace_context::TraceParent;
 
-/// The span exporter. If its queue is full, it drops spans and does not block.
+/// The span exporter. If its queue is full, it drops spans instead of blocking.
 #[derive(Debug)]
 pub(crate) struct RequestSpanExporter {
     processor: BatchSpanProcessor,
@@ -27,8 +27,8 @@ pub(crate) struct RequestSpanExporter {
 /// Span data of a request, without its times.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestSpan {
-    /// The span of the client, from the `traceparent` header. `None`: the span of this request
-    /// begins a new trace.
+    /// The span of the client, from the `traceparent` header. `None`: the span of this request begins a new
+    /// trace.
     pub(crate) parent: Option<TraceParent>,
     pub(crate) request_id: String,
     pub(crate) prompt_tokens: u32,
@@ -52,9 +52,9 @@ impl RequestSpanExporter {
         Ok(Self { processor, scope })
     }
 
-    /// Exports the span of a request that has just finished, unless the client did not sample the
-    /// trace. `scale` is the number of simulated seconds per real second. `ids` are a trace id and
-    /// a span id. The trace id is used only if the client sent none.
+    /// Exports the span of a request that has just finished, unless the client decided not to sample the trace.
+    /// `scale`: simulated seconds per real second. `ids`: a trace id and a span id. The trace id is used only
+    /// if the client sent none.
     pub(crate) fn export(
         &self,
         span_data: &RequestSpan,

@@ -12,7 +12,7 @@ pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
 /// The response to an unsupported method, as from FastAPI.
 pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
 
-/// The body of `GET /v1/models`. The first model is the root. The others are aliases of it.
+/// The body of `GET /v1/models`. The first model is the root, and the others are its aliases.
 pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
     let root = quoted(models.first().map_or("", String::as_str));
     let entries: Vec<String> = models
@@ -50,8 +50,7 @@ pub fn count_tokens(tokens: u32) -> String {
     )
 }
 
-/// The body of `POST /v1/embeddings`: a unit vector of 64 numbers for each prompt, as an array or
-/// in base64.
+/// The body of `POST /v1/embeddings`: a unit vector of 64 numbers for each prompt, as an array or in base64.
 pub fn embeddings(
     id: &str,
     created: u64,
@@ -82,7 +81,7 @@ pub fn embeddings(
     )
 }
 
-/// A unit vector, determined by the seed.
+/// A unit vector that the seed determines.
 fn embedding(seed: u64) -> [f32; 64] {
     let raw: [f32; 64] = std::array::from_fn(|index| {
         (mix(seed, index as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0

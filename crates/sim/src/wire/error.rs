@@ -1,4 +1,4 @@
-//! The errors of vLLM for rejected requests, and the JSON bodies in which vLLM reports them.
+//! The errors of vLLM for rejected requests, and the JSON bodies with which vLLM reports them.
 
 use super::simulated_response::GenerationApi;
 use super::template::quoted;
@@ -6,7 +6,7 @@ use super::template::quoted;
 /// A rejected request: the HTTP status and the content of the error body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VllmError {
-    /// The HTTP status.
+    /// The HTTP status of the response.
     pub status: u16,
     error_type: &'static str,
     message: String,

@@ -6,14 +6,14 @@ use super::wire_format::{ChoiceChunk, EventContext};
 use crate::generation_progress::GenerationProgress;
 use bytes::BytesMut;
 
-/// The result of [`EventWriter::next`].
+/// What [`EventWriter::next`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextEvent {
     /// One event was written.
     Event,
-    /// No event was written. The next event needs more tokens from the engine.
+    /// No event was written, because the next event needs more tokens from the engine.
     Wait,
-    /// No event was written. The stream has ended.
+    /// No event was written, because the stream has ended.
     End,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct EventWriter {
     sequence_number: u32,
     /// Number of tokens written for each choice.
     sent: Vec<u32>,
-    /// The choice that is written next if it has new tokens. The choices take turns.
+    /// The choice that is written next if it has new tokens. The writer takes the choices in turn.
     next_choice: usize,
     /// Buffer for the text of a chunk.
     text: String,
@@ -91,7 +91,7 @@ impl EventWriter {
         }
     }
 
-    /// Enters a stage. Always returns false, which means that no event was written.
+    /// Enters a stage. Always returns false, because it writes no event.
     fn enter_stage(&mut self, stage: StreamStage) -> bool {
         self.stage = stage;
         self.stage_index = 0;
@@ -108,7 +108,7 @@ impl EventWriter {
         }
     }
 
-    /// Returns the first choice with unwritten tokens, beginning with `next_choice`. `None`: all
+    /// Returns the first choice with unwritten tokens. The search begins with `next_choice`. `None`: all
     /// produced tokens were written.
     fn choice_with_new_tokens(&self, progress: &GenerationProgress) -> Option<usize> {
         let choices = self.sent.len();

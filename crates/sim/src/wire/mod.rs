@@ -1,8 +1,7 @@
-//! vLLM's response formats, byte for byte as the Python front end of 0.32 writes them. The formats
-//! are templates that resemble the recordings, with `$name` placeholders for variable values.
-//! `EventWriter` writes the next event of a stream from the number of tokens that an engine has
-//! produced, and does no I/O. A client that reads slowly gets several tokens in one event, as with
-//! vLLM.
+//! vLLM's response formats, byte for byte as the Python front end of 0.32 writes them. The formats are
+//! templates in the form of the recordings, with `$name` placeholders for variable values. From the number of
+//! tokens that an engine has produced, `EventWriter` writes the next event of a stream, without I/O. A client
+//! that reads slowly gets several tokens in one event, as from vLLM.
 
 mod simulated_response;
 mod template;

@@ -1,5 +1,4 @@
-//! Compares every response format with the recordings of vLLM, byte for byte. Only the generated
-//! words differ.
+//! Compares every response format byte for byte with the recordings of vLLM. Only the generated words differ.
 
 use super::recorded::*;
 use super::template::quoted;

@@ -5,22 +5,21 @@ use crate::text::SimulatedFinishReason;
 use bytes::BytesMut;
 
 /// The response format of one API. A stream consists of opening events, chunks and closing events.
-/// The functions `write_opening`, `write_chunk` and `write_closing` write at most one event each,
-/// and return whether they wrote an event.
+/// `write_opening`, `write_chunk` and `write_closing` each write at most one event, and return whether they
+/// wrote one.
 pub(super) trait WireFormat {
-    /// Number of opening events that are written before the engine has produced a token. Further
-    /// opening events are written together with the first token.
+    /// Number of opening events that are written before the engine has produced a token. The first token causes
+    /// the further opening events.
     fn early_event_count(&self) -> usize {
         0
     }
-    /// Text that the events of one stream share, rendered once per stream: the prefix of every
-    /// event of the OpenAI formats, or the quoted item id of the Responses format. Empty for
-    /// Messages.
+    /// Text that all events of a stream share, rendered once per stream: the prefix of every event in the
+    /// OpenAI formats, the quoted item id in the Responses format. Empty for Messages.
     fn shared_text(&self, _reply: &SimulatedResponse) -> String {
         String::new()
     }
-    /// Writes the opening event with the index `context.stage_index`. Returns false if there is no
-    /// such event.
+    /// Writes the opening event with the index `context.stage_index`. Returns false if the format has no such
+    /// event.
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
     /// Writes new tokens of one choice. Returns false if these tokens cause no event.
     fn write_chunk(
@@ -29,21 +28,21 @@ pub(super) trait WireFormat {
         chunk: &ChoiceChunk<'_>,
         out: &mut BytesMut,
     ) -> bool;
-    /// Writes the closing event with the index `context.stage_index`. Returns false if there is no
-    /// such event.
+    /// Writes the closing event with the index `context.stage_index`. Returns false if the format has no such
+    /// event.
     fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
     /// Writes the body of a response that is not a stream.
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
 }
 
-/// The stream of an event, and the position of the event in the stream.
+/// The data of a stream that an event needs, and the position of the event in the stream.
 pub(super) struct EventContext<'a> {
     pub(super) reply: &'a SimulatedResponse,
-    /// The result of [`WireFormat::shared_text`].
+    /// The text that [`WireFormat::shared_text`] returned for the stream.
     pub(super) shared_text: &'a str,
     /// Number of prompt tokens found in the prefix cache.
     pub(super) cached_tokens: u32,
-    /// Number of events written earlier in the same stage (opening, chunks or closing).
+    /// Number of events written before this one in its stage (opening, chunks or closing).
     pub(super) stage_index: usize,
     /// Number of events written earlier in the stream.
     pub(super) sequence_number: u32,

@@ -13,7 +13,7 @@ const LABEL_WIDTH: usize = 38;
 const MAX_PLOT_WIDTH: usize = 60;
 
 /// Plots of the p95 of TTFT, and of the share of requests that failed or were refused. Empty on a narrow
-/// screen, and while there are fewer than three intervals.
+/// screen, and until there are three intervals.
 pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>> {
     let intervals = history.requests.len();
     if width < MIN_WIDTH || intervals < 3 {
@@ -41,7 +41,7 @@ pub(super) fn history_lines(history: &History, width: u16) -> Vec<Line<'static>>
     ]
 }
 
-/// Plots values as one character for each group of successive intervals. The character shows the highest
+/// Plots values with one character for each group of successive intervals. The character shows the highest
 /// value of the group. A group without values is a space.
 fn plot(values: &[Option<f64>], width: usize) -> String {
     let group = values.len().div_ceil(width.max(1)).max(1);

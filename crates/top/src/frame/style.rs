@@ -3,13 +3,13 @@
 use crate::columns::CellTone;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Options of a frame.
+/// Whether a frame has colours and key hints.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameOptions {
     /// Whether colours are used.
     pub has_colour: bool,
-    /// Whether the frame is drawn for a terminal with key presses. Otherwise the frame is a text
-    /// that shows all panes and no key hints.
+    /// Whether the frame is for a terminal with key presses. `false`: the frame is a text with all panes and
+    /// without key hints.
     pub has_keys: bool,
 }
 

@@ -69,8 +69,6 @@ const MAX_REQUESTS_PER_SECOND: u64 = 5;
 /// A failure within this time after the previous failure is logged at debug level instead of warn.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(2);
 
-// === impl ServiceWatcher ===
-
 impl ServiceWatcher {
     /// Creates a source that watches a Service or a pool. Without a configured API server, it uses that of
     /// `KUBECONFIG` or `~/.kube/config`, or else of the cluster that this pod runs in, and without a

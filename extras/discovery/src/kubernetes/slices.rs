@@ -45,8 +45,6 @@ struct SliceTarget {
     family: AddressFamily,
 }
 
-// === impl EndpointSlices ===
-
 impl EndpointSlices {
     pub(super) fn new(port: Option<PodPort>) -> Self {
         Self {
@@ -125,8 +123,6 @@ impl EndpointSlices {
 fn slice_name(slice: EndpointSlice) -> String {
     slice.metadata.name.unwrap_or_default()
 }
-
-// === impl SliceTarget ===
 
 impl SliceTarget {
     /// The target of a slice. `None`: the slice does not have the `selected` port, or no port is

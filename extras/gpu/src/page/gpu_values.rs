@@ -135,8 +135,6 @@ pub const GPU_SIGNALS: [GpuSignal; 7] = [
     },
 ];
 
-// === impl GpuIndex ===
-
 impl GpuIndex {
     /// Parses `0` or `0.2`. `None`: the text has another form, or a number above 65,535.
     pub fn parse(text: &str) -> Option<Self> {

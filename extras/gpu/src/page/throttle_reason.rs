@@ -30,8 +30,6 @@ named_enum! {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThrottleReasons(u8);
 
-// === impl ThrottleReason ===
-
 impl ThrottleReason {
     /// The bit of the reason in `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`.
     const fn bit(self) -> u8 {
@@ -51,8 +49,6 @@ impl ThrottleReason {
         !matches!(self, Self::PowerCap | Self::SyncBoost)
     }
 }
-
-// === impl ThrottleReasons ===
 
 impl ThrottleReasons {
     /// Reads the reasons from a value of `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`. Bits of other reasons are

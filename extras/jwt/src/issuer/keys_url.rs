@@ -83,7 +83,7 @@ impl KeysUrl {
         let mut fetcher = fetcher.accepting(HeaderValue::from_static("application/json"));
         let page = fetcher.fetch(&self.path, None).await;
         let (status, document) = page.map_err(|error| match error {
-            FetchError::Timeout => format!("no complete response within {TIMEOUT:?}"),
+            FetchError::Timeout { .. } => format!("no complete response within {TIMEOUT:?}"),
             FetchError::TooLarge => {
                 format!("its document has more than {MAX_DOCUMENT_BYTES} bytes")
             }

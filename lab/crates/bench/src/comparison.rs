@@ -144,8 +144,6 @@ fn output_token_rates(report: &BenchReport) -> Vec<f64> {
         .collect()
 }
 
-// === impl Comparison ===
-
 impl Comparison {
     /// Compares an earlier run with a later one. A quantity is a regression if it got significantly worse by
     /// more than the share `limit`.
@@ -255,8 +253,6 @@ fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     resample.truncate(count);
     resample
 }
-
-// === impl Measure ===
 
 impl Measure {
     /// Computes the row of this quantity in the comparison. `name` is the name of the quantity.

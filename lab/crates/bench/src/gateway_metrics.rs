@@ -102,8 +102,6 @@ const COMPARED_METRICS: [ComparedMetric; 4] = [
 const TOKENS_METRIC: &str = "tokenweir_tokens_total";
 const MODEL_LABEL: &str = "gen_ai_request_model";
 
-// === impl GatewayMetricsPage ===
-
 impl GatewayMetricsPage {
     /// Parses a metrics page of the gateway and keeps the metrics of `model`. `None`: the page is not from a
     /// gateway.
@@ -201,8 +199,6 @@ fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
     counts
 }
 
-// === impl CumulativeBuckets ===
-
 impl CumulativeBuckets {
     /// Adds the value of a `_bucket` series. `le`: the value of its label `le`, which is the upper bound of
     /// the bucket.
@@ -264,8 +260,6 @@ impl CumulativeBuckets {
         counts.collect()
     }
 }
-
-// === impl BucketedSummary ===
 
 impl BucketedSummary {
     /// Computes the count and the quantiles from the counts of the buckets.

@@ -105,17 +105,17 @@ impl LoadPlan {
         let mut job = recorded.unwrap_or_else(|| TraceRequest {
             prompt_tokens: 1,
             output_tokens: 1,
-            prompt: PromptFingerprint {
+            prompt: Arc::new(PromptFingerprint {
                 bytes: 1,
                 block_bytes: BLOCK_TOKENS,
                 ..PromptFingerprint::default()
-            },
+            }),
             ..TraceRequest::default()
         });
         if let Some(lengths) = self.scenario.prompt {
             job.prompt_tokens = lengths.draw(&mut self.lengths);
             // Each token counts as one byte, as in traces that state token counts but no bytes.
-            job.prompt.bytes = job.prompt_tokens.into();
+            Arc::make_mut(&mut job.prompt).bytes = job.prompt_tokens.into();
         }
         if let Some(lengths) = self.scenario.output {
             job.output_tokens = lengths.draw(&mut self.lengths);

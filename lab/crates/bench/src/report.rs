@@ -154,8 +154,6 @@ pub struct RunEnd {
     pub ending: RunTermination,
 }
 
-// === impl BenchReport ===
-
 impl BenchReport {
     /// Creates the report of a finished run.
     pub fn new(

@@ -123,8 +123,6 @@ const MAX_SLOWEST_REQUESTS: usize = 5;
 /// Maximum number of time slots. If a run is longer, the width of all slots doubles.
 const MAX_TIMELINE_SLOTS: usize = 120;
 
-// === impl RunStatistics ===
-
 impl RunStatistics {
     /// Creates empty statistics.
     pub fn new(objectives: LatencyObjectives) -> Self {
@@ -214,8 +212,6 @@ impl RunStatistics {
         self.slowest.truncate(MAX_SLOWEST_REQUESTS);
     }
 }
-
-// === impl RunTimeline ===
 
 impl Default for RunTimeline {
     fn default() -> Self {

@@ -49,6 +49,7 @@ fn goodput(group: &str, gateways: usize, view: CacheView) -> f64 {
         max_wait: Duration::from_secs(30),
         objective: None,
         has_tenants: true,
+        has_sessions: false,
     });
     let kind = RouterKind::Shipped(PolicyKind::KvAware);
     let results = Simulation::new(&setup, &requests(), kind, 1).run(|| ());

@@ -11,6 +11,7 @@ use super::trace::{self, TraceRequest};
 use super::workload::{self, TrafficShape};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_routing::saturation::SaturationThresholds;
@@ -179,13 +180,13 @@ fn late_turns_find_more_cached_with_kv_aware() {
 }
 
 /// Builds a prompt of this number of bytes with these blocks of 512 bytes.
-pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> PromptFingerprint {
-    PromptFingerprint {
+pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> Arc<PromptFingerprint> {
+    Arc::new(PromptFingerprint {
         bytes,
         blocks,
         block_bytes: 512,
         ..PromptFingerprint::default()
-    }
+    })
 }
 
 /// Builds a request with a prompt of 30 tokens that arrives at `at`.
@@ -194,10 +195,7 @@ pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
         at,
         prompt_tokens: 30,
         output_tokens,
-        prompt: PromptFingerprint {
-            bytes: 120,
-            ..PromptFingerprint::default()
-        },
+        prompt: prompt(120, Box::default()),
         ..TraceRequest::default()
     }
 }
@@ -366,6 +364,7 @@ fn admission(max_wait: Duration) -> SimulatedAdmission {
         max_wait,
         objective: None,
         has_tenants: true,
+        has_sessions: false,
     }
 }
 

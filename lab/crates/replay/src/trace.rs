@@ -5,6 +5,7 @@
 
 use serde::Deserialize;
 use std::io::BufRead;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_sim::engine::SequenceRequest;
@@ -21,7 +22,7 @@ pub struct TraceRequest {
     /// Number of output tokens.
     pub output_tokens: u32,
     /// The prompt as the gateway sees it: its length in bytes and the hashes of its blocks.
-    pub prompt: PromptFingerprint,
+    pub prompt: Arc<PromptFingerprint>,
     /// Hash of the session. `None`: the trace does not state the session.
     pub session: Option<u64>,
     /// Number of output tokens after which the client disconnected. `None`: the client did not disconnect.
@@ -132,7 +133,7 @@ impl TraceLine {
             at: Duration::try_from_secs_f64(self.timestamp / 1e3).unwrap_or_default(),
             prompt_tokens: self.input_length.max(1),
             output_tokens: self.output_length.max(1),
-            prompt: PromptFingerprint {
+            prompt: Arc::new(PromptFingerprint {
                 bytes,
                 blocks: self
                     .hash_ids
@@ -142,7 +143,7 @@ impl TraceLine {
                     .collect(),
                 block_bytes,
                 ..PromptFingerprint::default()
-            },
+            }),
             session: self.session,
             disconnect_after_tokens: self.left_after,
             ..TraceRequest::default()

@@ -11,6 +11,7 @@ use super::trace::TraceRequest;
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
 use tokenweir_routing::PromptFingerprint;
@@ -273,12 +274,12 @@ impl Generator {
             at,
             prompt_tokens: prompt_tokens.max(1.0) as u32,
             output_tokens: output_tokens.round().max(1.0) as u32,
-            prompt: PromptFingerprint {
+            prompt: Arc::new(PromptFingerprint {
                 bytes,
                 blocks: prompt_blocks.into(),
                 block_bytes: BLOCK_BYTES,
                 ..PromptFingerprint::default()
-            },
+            }),
             output_blocks: output_blocks.into(),
             after,
             tenant: self.tenant,

@@ -72,8 +72,6 @@ pub enum TuneError {
     Heads(u64, u64),
 }
 
-// === impl TuneReportLine ===
-
 impl TuneReportLine {
     /// Creates a line with a result in bytes.
     pub(super) fn bytes(name: &str, formula: &str, value: f64) -> Self {
@@ -100,8 +98,6 @@ impl TuneReportLine {
         }
     }
 }
-
-// === impl TuneReport ===
 
 impl TuneReport {
     /// Adds a line to the calculation. `shown` is the result as text.

@@ -49,7 +49,7 @@ no limit. */}}
 {{- /* A checksum of the values that a reload does not apply: a change of them replaces the pods. */}}
 {{- define "tokenweir.restartChecksum" -}}
 {{- $config := include "tokenweir.config" . | fromYaml -}}
-{{- $fixed := omit $config "backends" "discovery" "models" "routes" "admission" "retry" "circuit_breaker" "streams" "timeouts" "scrape" "sleep" "usage" "continuous_usage" "stalls" "slow" "refusal_detection" "tiers" "cost" "gpu" "webhooks" "sessions" "identities" "drain" "reload" "routing" -}}
+{{- $fixed := omit $config "backends" "canary" "discovery" "models" "routes" "admission" "retry" "circuit_breaker" "streams" "timeouts" "scrape" "sleep" "usage" "continuous_usage" "stalls" "slow" "refusal_detection" "tiers" "cost" "gpu" "webhooks" "sessions" "identities" "drain" "reload" "routing" -}}
 {{- list $fixed (dig "routing" "decision_log_size" "" $config) | toJson | sha256sum -}}
 {{- end }}
 {{- /* The port of an address such as 0.0.0.0:8080 or [::]:8080. */}}

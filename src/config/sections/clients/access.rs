@@ -95,8 +95,8 @@ impl AccessConfig {
         ConfiguredSecret::new("the secret of salts (access.cache_salt_secret)", secret)
     }
 
-    /// Builds the access control of clients. `keys`: the content of the keys file. `None`: clients
-    /// need no key. `quotas`: where the quotas of tenants and keys are.
+    /// Builds the access control of clients. `keys`: the content of the keys file. `None`: clients need no key.
+    /// `quotas`: the registry for the quotas of tenants and keys.
     pub fn access_control(
         &self,
         keys: Option<&KeyFile>,

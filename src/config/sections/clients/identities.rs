@@ -66,7 +66,8 @@ impl IdentitiesConfig {
         )
     }
 
-    /// The hash of a user in access log and spans. `None`: without a secret, each process has its own hashes.
+    /// The hash of a user as in the access log and spans. `None`: without a secret, each process has its own
+    /// hashes.
     pub fn user_hash(
         &self,
         user: &str,
@@ -102,16 +103,16 @@ impl IdentitiesConfig {
 }
 
 fn header_names(names: &[String]) -> Vec<HeaderName> {
-    // The rules have checked that the names parse.
+    // The rules have ensured that the names parse.
     names.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// A secret that is drawn once for the process, so that a reload does not change the hashes.
+/// A random secret, drawn once per process so that a reload does not change the hashes.
 fn process_secret() -> KeyDigest {
     static SECRET: OnceLock<KeyDigest> = OnceLock::new();
     let draw = || {
         let mut random = [0; 32];
-        // Without random numbers, the process has no TLS either. The hashes are then guessable.
+        // Without random numbers, the process has no TLS either, and the hashes can be guessed.
         let _ = SystemRandom::new().fill(&mut random);
         KeyDigest::from_key(&random)
     };

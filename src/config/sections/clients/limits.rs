@@ -1,4 +1,4 @@
-//! The section `limits`: limits on clients. The gateway rejects a request over a limit before it
+//! The section `limits`: limits on clients. The gateway rejects a request over a limit before the request
 //! reaches a backend.
 
 use schemars::JsonSchema;
@@ -127,7 +127,7 @@ impl<C> ConfigSection<C> for Section {
         )
     }
 
-    // These limits are fixed with the file descriptor budget at the start.
+    // The file descriptor budget fixes these limits at the start.
     fn reloaded(old: &LimitsConfig, new: &LimitsConfig) -> LimitsConfig {
         LimitsConfig {
             connections: old.connections,

@@ -42,7 +42,7 @@ fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Erro
     parse_listen_address(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
-// Bound sockets cannot change.
+// A bound socket cannot change its address.
 const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
 /// The section `listen`.
@@ -73,7 +73,7 @@ impl<C: ClientListener> ConfigSection<C> for Admin {
     }
 
     fn check(admin: &ListenAddress, config: &C) -> CheckResult {
-        // Port 0 means any free port.
+        // Port 0 means any free port, so two listeners may have it.
         if *admin != config.client_listener() || admin.port() == 0 {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl<C: ClientListener> ConfigSection<C> for Admin {
     }
 }
 
-/// A configuration with a client listener.
+/// A configuration that has a client listener.
 pub trait ClientListener {
     /// The address of the client listener.
     fn client_listener(&self) -> ListenAddress;

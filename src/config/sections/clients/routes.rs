@@ -55,7 +55,7 @@ const MAX_ROUTES: usize = 100;
 const MAX_PATH_BYTES: usize = 256;
 
 impl RouteConfig {
-    /// Checks the keys of the entry at `index` without its path.
+    /// Checks the keys of the entry at `index`, except its path.
     fn check(&self, index: usize) -> CheckResult {
         let methods = format!("routes.{index}.methods");
         require(
@@ -79,7 +79,7 @@ impl RouteConfig {
         Ok(())
     }
 
-    /// Converts this entry of `routes` to the route that the proxy looks up.
+    /// Converts this entry of `routes` to the route for the proxy.
     pub(crate) fn to_route(&self) -> ConfiguredRoute {
         let methods = self.methods.iter().map(|method| method.to_http()).collect();
         let route = ConfiguredRoute::new(&self.path, methods, self.total);
@@ -114,7 +114,7 @@ impl<C> ConfigSection<C> for Section {
     }
 }
 
-/// Checks that each path is plain, is configured once and is none of the gateway's own paths.
+/// Checks that each path is plain, configured once, and none of the gateway's own paths.
 fn check(routes: &[RouteConfig]) -> CheckResult {
     if routes.len() > MAX_ROUTES {
         return Err(violation_at(
@@ -141,7 +141,7 @@ fn check(routes: &[RouteConfig]) -> CheckResult {
     Ok(())
 }
 
-/// Whether every server reads the path in the same way.
+/// Whether every server interprets the path in the same way.
 fn is_plain_path(path: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let is_segment = |segment: &str| {

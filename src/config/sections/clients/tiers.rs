@@ -27,7 +27,7 @@ impl TiersConfig {
     /// Builds the resolver, which determines the tier of each request.
     pub(in crate::config) fn resolver(&self) -> TierResolver {
         TierResolver {
-            // The rules have checked that the name parses.
+            // The rules have ensured that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
             names: self.names.iter().map(|name| name.as_str().into()).collect(),
             priorities: self.priorities.clone(),

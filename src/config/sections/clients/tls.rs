@@ -9,7 +9,7 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = TlsServerSettings;
-    // Its files are reloaded separately when they change.
+    // Changed files of this section are reloaded separately.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(tls: &TlsServerSettings, _: &C) -> CheckResult {

@@ -41,7 +41,7 @@ impl Default for MetricsConfig {
 }
 
 impl MetricsConfig {
-    /// The buckets of the histograms: the configured ones, and the limits of the objectives.
+    /// The buckets of the histograms: the configured bounds plus the limits of the objectives.
     pub(in crate::config) fn histogram_buckets(
         &self,
         objectives: &[Objective],
@@ -51,7 +51,7 @@ impl MetricsConfig {
         Ok(buckets)
     }
 
-    /// The buckets of the histograms whose values are counted during a response.
+    /// The buckets of histograms whose values are counted during a response.
     pub(in crate::config) fn response_buckets(
         &self,
         objectives: &[Objective],

@@ -1,4 +1,4 @@
-//! The sections about what the gateway reports: objectives, metrics, logs and traces.
+//! The sections about reports of the gateway: objectives, metrics, logs and traces.
 
 pub(in crate::config) mod log;
 pub(in crate::config) mod metrics;

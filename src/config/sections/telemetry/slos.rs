@@ -15,7 +15,7 @@ pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
     type Values = Vec<Objective>;
-    // Objectives set bucket bounds of histograms, and have time series from the start.
+    // Objectives determine bucket bounds of histograms, and have time series from the start.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(slos: &Vec<Objective>, config: &C) -> CheckResult {

@@ -45,7 +45,7 @@ pub struct AdmissionConfig {
     pub tenant_header: Option<String>,
 }
 
-/// Maximum of `max_kv_usage`. A usage above it cannot be distinguished from a full cache.
+/// Maximum of `max_kv_usage`. A higher usage cannot be distinguished from a full cache.
 const MAX_KV_USAGE: f64 = 0.99;
 
 impl AdmissionConfig {
@@ -82,7 +82,7 @@ impl AdmissionConfig {
             max_backend_wait: self.max_backend_wait.unwrap_or(self.max_wait),
             objectives: objectives.to_vec(),
             classes: self.classes(),
-            // The rules have checked that the name parses.
+            // The rules have ensured that the name parses.
             tenant_header: self
                 .tenant_header
                 .as_ref()

@@ -48,8 +48,8 @@ impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section 
     }
 }
 
-/// Checks that the names of the model at `index` are valid metric labels, that no earlier model has its name,
-/// and that no alias has an alias as its target.
+/// Checks the names of the model at `index`: they must be valid metric labels, no earlier model may have the
+/// same name, and no alias may refer to an alias.
 fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> CheckResult {
     let name = &model.name;
     let name_path = format!("models.{index}.name");
@@ -77,7 +77,7 @@ fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> Che
     Ok(())
 }
 
-/// Checks the versions of the model at `index`, and that it has no settings that its versions have.
+/// Checks the versions of the model at `index`. The model must not have settings that belong to its versions.
 fn check_split(models: &[ModelConfig], index: usize, model: &ModelConfig) -> CheckResult {
     let path = format!("models.{index}.split");
     let split = &model.split;

@@ -3,7 +3,6 @@
 use tokenweir_gateway::proxy::retry::RetrySettings;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, share};
 
-/// Maximum of `attempts`.
 const MAX_ATTEMPTS: u32 = 10;
 
 /// The section `retry`.

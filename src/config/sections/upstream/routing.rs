@@ -69,7 +69,7 @@ impl<C> ConfigSection<C> for Section {
         Ok(())
     }
 
-    // The decision log is allocated at the start.
+    // The decision log is allocated at the start, so its size cannot change.
     fn reloaded(old: &RoutingConfig, new: &RoutingConfig) -> RoutingConfig {
         RoutingConfig {
             decision_log_size: old.decision_log_size,

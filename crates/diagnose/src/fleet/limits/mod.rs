@@ -8,7 +8,9 @@ pub use table::LIMIT_SETTINGS;
 use super::observation::{FleetObservation, ObservedTtft, SettingValue};
 use crate::debounce::VerdictDebounce;
 use crate::harm::HARMED_SHARE;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::verdict::{
+    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 use table::{GatewayLimit, LIMITS, LimitKind};
@@ -24,6 +26,8 @@ const MIN_SHARE: f64 = 0.01;
 const TIGHT_PART: f64 = 0.25;
 /// Without any usual times, a timeout of at most so many seconds is the cause.
 const SHORT_SECONDS: f64 = 30.0;
+/// Maximum number of limits of the key file that the cause names.
+const MAX_NAMED: usize = 2;
 /// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
 const CONNECTIONS_REMEDY: &str = "Raise limits.connections, or the open files of the process if they are lower (LimitNOFILE= \
@@ -118,6 +122,11 @@ impl GatewayLimits {
         Some(Verdict {
             evidence,
             remedy: limit.remedy.to_owned(),
+            origin: if limit.kind == LimitKind::Keys {
+                Origin::Client
+            } else {
+                Origin::Setting
+            },
             ..GATEWAY_LIMIT.verdict(severity, Some(cause))
         })
     }
@@ -135,7 +144,7 @@ impl GatewayLimits {
         let relevant = counted.filter(|(limit, count)| is_relevant(limit, *count, fleet));
         let (limit, count) = relevant.max_by_key(|(_, count)| *count)?;
         let severity = match limit.kind {
-            LimitKind::Client => VerdictSeverity::Warning,
+            LimitKind::Client | LimitKind::Keys => VerdictSeverity::Warning,
             LimitKind::BackendTime | LimitKind::Gateway => {
                 VerdictSeverity::of_harm(count, fleet.counts.requests)
             }
@@ -143,7 +152,7 @@ impl GatewayLimits {
         Some(Finding {
             limit,
             count,
-            cause: cause(limit, count, fleet),
+            cause: cause(limit, count, self.main_reason(limit), fleet),
             severity,
         })
     }
@@ -152,6 +161,18 @@ impl GatewayLimits {
         let ends = self.recent.iter().flat_map(|recent| &recent.ends);
         let of_limit = ends.filter(|(reason, _)| limit.reasons.contains(reason));
         of_limit.map(|(_, count)| count).sum()
+    }
+
+    /// The reason of most ends of the window by this limit.
+    fn main_reason(&self, limit: &GatewayLimit) -> Option<&'static str> {
+        let mut counts = BTreeMap::new();
+        for (reason, count) in self.recent.iter().flat_map(|recent| &recent.ends) {
+            if limit.reasons.contains(reason) {
+                *counts.entry(*reason).or_insert(0) += count;
+            }
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        Some(most.0)
     }
 
     /// The verdict about refused connections.
@@ -169,7 +190,10 @@ impl GatewayLimits {
             Some(setting) => named(setting),
             None => "the number of open files of the process (LimitNOFILE=, ulimit -n)".to_owned(),
         };
-        let cause = format!("clients cannot connect: {name} is reached");
+        let mut cause = format!("clients cannot connect: {name} is reached");
+        if let Some(client) = &fleet.main_client {
+            cause = format!("{cause}; {client}");
+        }
         Some(Verdict {
             remedy: CONNECTIONS_REMEDY.to_owned(),
             ..GATEWAY_LIMIT.verdict(VerdictSeverity::Critical, Some(cause))
@@ -179,7 +203,7 @@ impl GatewayLimits {
 
 fn is_relevant(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> bool {
     let least = match limit.kind {
-        LimitKind::Client => HARMED_SHARE,
+        LimitKind::Client | LimitKind::Keys => HARMED_SHARE,
         LimitKind::BackendTime | LimitKind::Gateway => MIN_SHARE,
     };
     count >= MIN_ENDED
@@ -204,10 +228,17 @@ fn is_tight(limit: &GatewayLimit, fleet: &FleetObservation) -> bool {
 }
 
 /// The cause: the setting, its value, what it does, and how far usual values are from it.
-fn cause(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> String {
+fn cause(
+    limit: &GatewayLimit,
+    count: u64,
+    reason: Option<&str>,
+    fleet: &FleetObservation,
+) -> String {
     let name = match limit.setting(fleet) {
         Some(setting) => named(setting),
-        None => limit.name_without_setting().to_owned(),
+        None => {
+            of_key_file(reason, fleet).unwrap_or_else(|| limit.name_without_setting().to_owned())
+        }
     };
     let requests = fleet.counts.requests.max(count).max(1);
     let share = (100.0 * count as f64 / requests as f64).max(1.0);
@@ -220,7 +251,44 @@ fn cause(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> String {
     {
         cause.push_str(&relative(ttft));
     }
-    cause
+    let is_of_clients = matches!(limit.kind, LimitKind::Client | LimitKind::Keys);
+    let common = &fleet.counts.common;
+    if is_of_clients && let Some(common) = common.get("rejected").or_else(|| common.get("refused"))
+    {
+        cause = format!("{cause}, {common}");
+    }
+    // The client that causes most of the work is not the one that a limit of its own stops.
+    let client = match &fleet.limited_client {
+        Some(client) if limit.refuses_one_client() => Some(format!(
+            "{:.0} % of the refused requests of the last minute are of {}",
+            100.0 * client.refused_share,
+            client.name
+        )),
+        _ if is_of_clients => None,
+        _ => fleet.main_client.clone(),
+    };
+    match client {
+        Some(client) => format!("{cause}; {client}"),
+        None => cause,
+    }
+}
+
+/// The limits of the key file that refuse the requests of the client of most of them, with their values. `None`:
+/// unknown.
+fn of_key_file(reason: Option<&str>, fleet: &FleetObservation) -> Option<String> {
+    let limits = &fleet.limited_client.as_ref()?.limits;
+    let unit = match reason? {
+        "token_limit" => ".tokens_per_",
+        "request_limit" => ".requests_per_",
+        "concurrency_limit" => ".concurrency",
+        _ => return None,
+    };
+    let of_unit = limits.iter().filter(|(path, _)| path.contains(unit));
+    let named: Vec<String> = of_unit
+        .take(MAX_NAMED)
+        .map(|(path, value)| format!("{path} ({value})"))
+        .collect();
+    (!named.is_empty()).then(|| named.join(" or "))
 }
 
 fn relative(ttft: ObservedTtft) -> String {
@@ -250,6 +318,12 @@ impl GatewayLimit {
         }
     }
 
+    /// Whether the limit belongs to one client, whose requests it refuses with 429.
+    fn refuses_one_client(&self) -> bool {
+        let is_own = |reason: &&str| ["client_busy", "token_limit"].contains(reason);
+        self.reasons.iter().any(is_own)
+    }
+
     /// Whether the limit ends attempts in this way. Attempts have words of their own for some reasons.
     fn ends(&self, kind: &str) -> bool {
         let reason = match kind {
@@ -264,7 +338,7 @@ impl GatewayLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::observation::RecentCounts;
+    use crate::fleet::observation::{LimitedClient, RecentCounts};
     use tokenweir_protocol::clock;
 
     fn setting(name: &'static str, value: &str, seconds: Option<f64>) -> SettingValue {
@@ -343,6 +417,22 @@ mod tests {
         let cause = judged(&fleet("body_too_large", 10)).unwrap();
         assert!(cause.starts_with("warning limits.body (1MiB)"), "{cause}");
         assert_eq!(judged(&fleet("bad_body", 50)), None, "no limit");
+    }
+
+    #[test]
+    fn a_limit_names_the_tenant_that_it_refuses() {
+        let mut fleet = fleet("token_limit", 30);
+        fleet.main_client = Some("89 % of the prompt tokens are of tenant web".to_owned());
+        let path = |name: &str| format!("tenants[etl].limits.{name}");
+        let limits = [(path("tokens_per_minute"), 2_000), (path("concurrency"), 9)];
+        fleet.limited_client = Some(LimitedClient {
+            name: "tenant etl, key k".to_owned(),
+            limits: limits.into(),
+            refused_share: 1.0,
+        });
+        let expected = "warning tenants[etl].limits.tokens_per_minute (2000) ends requests of clients; it ended 60 % of \
+                        the requests; 100 % of the refused requests of the last minute are of tenant etl, key k";
+        assert_eq!(judged(&fleet).as_deref(), Some(expected));
     }
 
     #[test]

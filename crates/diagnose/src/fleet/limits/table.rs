@@ -23,6 +23,8 @@ pub(super) enum LimitKind {
     Gateway,
     /// What one client, tenant or request may use. Clients reach it on purpose or by mistake.
     Client,
+    /// Who may use the gateway.
+    Keys,
 }
 
 /// The settings whose values the rule reads. `FleetObservation` contains the values of those that are set.
@@ -55,7 +57,7 @@ const KEYS: &str =
     "Compare the limits of the tenant and of the key in the key file with what the client needs.";
 
 /// The limits, in order of precedence at equal counts.
-pub(super) static LIMITS: [GatewayLimit; 12] = [
+pub(super) static LIMITS: [GatewayLimit; 13] = [
     GatewayLimit {
         reasons: &["first_output_timeout"],
         settings: &["timeouts.first_output"],
@@ -134,6 +136,13 @@ pub(super) static LIMITS: [GatewayLimit; 12] = [
         kind: LimitKind::Client,
     },
     GatewayLimit {
+        reasons: &["removed_key"],
+        settings: &[],
+        effect: "does not have these keys any more, which it had before: their requests get 401",
+        remedy: "Write the keys into the key file again, or give their clients the new ones.",
+        kind: LimitKind::Keys,
+    },
+    GatewayLimit {
         reasons: &[
             "request_limit",
             "token_limit",
@@ -152,6 +161,7 @@ impl GatewayLimit {
     pub(super) fn name_without_setting(&self) -> &'static str {
         match self.kind {
             LimitKind::Client => "a limit of the tenant or of the key",
+            LimitKind::Keys => "the key file",
             LimitKind::Gateway | LimitKind::BackendTime => {
                 "the number of open files of the process (LimitNOFILE=, ulimit -n)"
             }

@@ -2,7 +2,9 @@
 
 use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{FAST, RECENT, StepSignal, StepWindow};
+use crate::rules::responses::share_of;
 use crate::verdict::Evidence;
+use crate::verdict::Origin;
 
 /// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
 /// they are slow even without a lag.
@@ -33,8 +35,8 @@ const BUFFERED_SHARE: f64 = 0.5;
 const MIN_OF_KIND: f64 = 3.0;
 const KIND_FACTOR: f64 = 3.0;
 
-const BUFFERING: &str = "a proxy between the gateway and the engine buffers responses: the tokens of a stream \
-                         arrive all at once";
+const BUFFERING: &str = "a proxy between the gateway and the engine holds each response until it is complete: the tokens of a \
+                         stream arrive all at once, at its end";
 const BUFFERING_REMEDY: &str =
     "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
 const LUMPS_REMEDY: &str =
@@ -49,10 +51,32 @@ const NETWORK_REMEDY: &str = "Look for lost packets (nstat TcpRetransSegs, ethto
                               proxy, a VPN.";
 const API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics and health pages are late too, those \
                           of its peers are not";
-const MEDIA: &str = "only requests with media wait: the API server fetches or decodes the media before the engine gets the request";
-const MEDIA_REMEDY: &str = "Look at the host of the media and at the processing of media in the API server; send media inline, or give \
-                            these requests a model name with backends of its own (models).";
-const LONG: &str = "only requests with long prompts wait: the API server needs the time for their tokens and templates";
+/// A kind of requests that can wait before the engine while others do not.
+struct WaitingKind {
+    seconds: StepSignal,
+    outputs: StepSignal,
+    text: &'static str,
+    /// `None`: the remedy of the rule.
+    remedy: Option<&'static str>,
+}
+
+const KINDS: [WaitingKind; 2] = [
+    WaitingKind {
+        seconds: StepSignal::MediaSeconds,
+        outputs: StepSignal::MediaOutputs,
+        text: "only requests with media wait: the API server fetches or decodes the media before the engine gets the request",
+        remedy: Some(
+            "Look at the host of the media and at the processing of media in the API server (--api-server-count); send smaller media, \
+             or give these requests a model name with backends of its own (models).",
+        ),
+    },
+    WaitingKind {
+        seconds: StepSignal::LongSeconds,
+        outputs: StepSignal::LongOutputs,
+        text: "only requests with long prompts wait: the API server needs the time for their tokens and templates",
+        remedy: None,
+    },
+];
 const WORK: &str = "the API server of the backend: connections and metrics pages are fast, so the time goes into the work on each \
                     request (template, tokenizer, media)";
 
@@ -87,7 +111,8 @@ struct Connects {
 
 impl Connects {
     /// If responses are streams, their heads come at once: then the time to the first head on a new connection
-    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not.
+    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not. Heads
+    /// that are as late on open connections are not late because of the connection.
     fn of(window: &StepWindow<'_>) -> Self {
         let sum = |signal| window.sum(signal).unwrap_or(0.0);
         let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
@@ -98,10 +123,19 @@ impl Connects {
             count: sum(StepSignal::Connects),
             seconds,
         };
-        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE);
+        // The heads of refusals come late if the engine needs time to refuse.
+        let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE)
+            && sum(StepSignal::RefusedAttempts) < 1.0;
+        let of_new = sum(StepSignal::FirstHeadSeconds);
+        let others = sum(StepSignal::Heads) - heads;
+        let of_others = if others >= MIN_CONNECTS {
+            ((sum(StepSignal::HeadSeconds) - of_new) / others).max(0.0)
+        } else {
+            0.0
+        };
         match engine {
             Some(engine) if is_streaming && heads >= 1.0 && engine <= QUICK_SECONDS => Self {
-                seconds: seconds.max(sum(StepSignal::FirstHeadSeconds) - heads * engine),
+                seconds: seconds.max(of_new - heads * engine.max(of_others)),
                 ..connects
             },
             _ => connects,
@@ -116,17 +150,20 @@ impl Connects {
 /// The match for a backend whose new connections are so slow that no lag is needed: most requests use connections
 /// that are open.
 pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    if is_buffered(&evaluation.recent_window()) {
+        return None;
+    }
     let connects = Connects::of(&evaluation.short_window());
     let recent = Connects::of(&evaluation.recent_window());
     let is_over = recent.count > 0.0 && recent.mean() < LATE_CONNECT_SECONDS;
     if connects.count < MIN_CONNECTS || connects.mean() < SLOW_CONNECT_SECONDS || is_over {
         return None;
     }
-    Some(because_of_connects(
-        RuleMatch::new(2, Vec::new()),
-        evaluation,
-        &connects,
-    ))
+    let found = RuleMatch::new(2, Vec::new());
+    Some(match WaitingKind::of(evaluation) {
+        Some(kind) => kind.explain(found),
+        None => because_of_connects(found, evaluation, &connects),
+    })
 }
 
 fn because_of_connects(
@@ -149,20 +186,26 @@ fn because_of_connects(
     let evidence = Evidence::new("connect_time_mean", own, "s", FAST.as_secs_f64());
     found.evidence.insert(0, evidence);
     if is_everywhere {
-        found.because(ALL_CONNECTS)
+        found.because(ALL_CONNECTS).at(Origin::Network)
     } else {
-        found.because(format!(
+        let cause = format!(
             "opening a connection to it takes {own:.1} s on average, while open connections work: its accept queue is full, or \
              packets are lost on the way"
-        ))
+        );
+        found.because(cause).at(Origin::FrontEnd)
     }
+}
+
+/// Whether most responses arrive all at once.
+fn is_buffered(window: &StepWindow<'_>) -> bool {
+    let buffered = window.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
+    buffered.is_some_and(|share| share >= BUFFERED_SHARE)
 }
 
 /// Adds the cause of the lag to the match.
 pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
     let recent = evaluation.recent_window();
-    let buffered = recent.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
-    if buffered.is_some_and(|share| share >= BUFFERED_SHARE) {
+    if is_buffered(&recent) {
         let signals = found.signals + 1;
         let found = RuleMatch { signals, ..found };
         return found
@@ -172,6 +215,9 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     if let Some(cause) = lumps(evaluation) {
         return found.because(cause).remedy(Some(LUMPS_REMEDY.to_owned()));
     }
+    if let Some(kind) = WaitingKind::of(evaluation) {
+        return kind.explain(found);
+    }
     // The window of the lag may be too short for connections.
     let minute = evaluation.short_window();
     let connects = Connects::of(&minute);
@@ -179,12 +225,6 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     let is_slow = connects.count >= MIN_CONNECTS && connects.mean() >= LATE_CONNECT_SECONDS;
     if is_slow && connects.seconds >= CONNECT_PART * lost {
         return because_of_connects(found, evaluation, &connects);
-    }
-    if waits_more(&minute, StepSignal::MediaSeconds, StepSignal::MediaOutputs) {
-        return found.because(MEDIA).remedy(Some(MEDIA_REMEDY.to_owned()));
-    }
-    if waits_more(&minute, StepSignal::LongSeconds, StepSignal::LongOutputs) {
-        return found.because(LONG);
     }
     let mut found = found;
     if let Some(page) = recent.mean(StepSignal::PageSeconds) {
@@ -195,26 +235,44 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     match late_pages(evaluation) {
         Some(PagePlace::Everywhere) => found
             .because(NETWORK)
+            .at(Origin::Network)
             .remedy(Some(NETWORK_REMEDY.to_owned())),
-        Some(PagePlace::ThisBackend) => found.because(API_SERVER),
-        None if recent.has_signal(StepSignal::PageSeconds) => found.because(WORK),
+        Some(PagePlace::ThisBackend) => found.because(API_SERVER).at(Origin::FrontEnd),
+        None if recent.has_signal(StepSignal::PageSeconds) => {
+            found.because(WORK).at(Origin::FrontEnd)
+        }
         None => found,
     }
 }
 
-/// Whether the streams of a kind wait far longer than plain ones, which lose no time.
-fn waits_more(window: &StepWindow<'_>, seconds: StepSignal, outputs: StepSignal) -> bool {
-    let mean = |seconds, outputs| window.ratio(seconds, outputs, MIN_OF_KIND);
-    let Some(of_kind) = mean(seconds, outputs) else {
-        return false;
-    };
-    let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
-        return false;
-    };
-    let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
-        return false;
-    };
-    of_kind >= KIND_FACTOR * plain && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+impl WaitingKind {
+    /// The kind whose requests alone wait, at all backends together. `None`: there is none.
+    fn of(evaluation: &Evaluation<'_>) -> Option<&'static Self> {
+        let mut minutes = windows(evaluation.peers(), FAST);
+        minutes.push(evaluation.short_window());
+        KINDS.iter().find(|kind| kind.waits_more(&minutes))
+    }
+
+    fn explain(&self, found: RuleMatch) -> RuleMatch {
+        let remedy = self.remedy.map(str::to_owned);
+        found.because(self.text).remedy(remedy).at(Origin::Requests)
+    }
+
+    /// Whether the streams of the kind wait far longer than plain ones, which lose less time.
+    fn waits_more(&self, minutes: &[StepWindow<'_>]) -> bool {
+        let mean = |seconds, outputs| share_of(minutes, seconds, outputs, MIN_OF_KIND);
+        let Some(of_kind) = mean(self.seconds, self.outputs) else {
+            return false;
+        };
+        let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
+            return false;
+        };
+        let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
+            return false;
+        };
+        of_kind >= KIND_FACTOR * plain
+            && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+    }
 }
 
 /// The cause if many tokens arrive at once, and at the peers fewer.

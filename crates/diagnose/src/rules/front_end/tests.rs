@@ -146,6 +146,19 @@ fn late_heads_on_new_connections_are_named() {
 }
 
 #[test]
+fn late_heads_everywhere_are_no_slow_connects() {
+    let found = found(|index, step| {
+        if index == 1 {
+            step.gateway.first_heads = 1;
+            step.gateway.first_head_seconds = 1.6;
+            step.gateway.counts.heads = 6;
+            step.gateway.counts.head_seconds = 6.0 * 1.5;
+        }
+    });
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
 fn a_slow_metrics_page_shows_the_api_server() {
     let found = found(|index, step| {
         if index == 1 {

@@ -104,7 +104,7 @@ fn unserved_models_and_open_ports_are_reported() {
 #[test]
 fn options_check_their_part_of_the_status() {
     let mut facts = facts_of_gateway(serde_json::json!({ "part": 7 }), Vec::new());
-    facts.status_checks = &[|status| vec![Remark::warning(status["part"].to_string())]];
+    facts.status_checks = vec![|status| vec![Remark::warning(status["part"].to_string())]];
     let findings = examine(&facts);
     assert_eq!(only_finding(&findings, "gateway").observation, "7");
 }

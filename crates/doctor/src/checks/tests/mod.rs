@@ -197,7 +197,7 @@ fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) ->
     })
 }
 
-/// Settings that a gateway without a configuration could have.
+/// The settings of a gateway without a configuration file.
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! The metrics of the llama.cpp server with `--metrics`. Since llama.cpp has a unified KV cache, it
-//! does not report KV usage.
+//! The metrics of the llama.cpp server with `--metrics`. Since its KV cache is unified, the server does not
+//! report KV usage.
 
 use crate::dialect::table::MetricRow;
 

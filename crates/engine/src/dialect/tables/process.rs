@@ -1,5 +1,5 @@
-//! The `process_*` metrics that Prometheus client libraries export for any process. The gateway reads only
-//! the start time. A changed start time shows a restart even if all counters were 0 before it.
+//! The `process_*` metrics that Prometheus client libraries export for any process. The gateway reads only the
+//! start time, whose change shows a restart even if all counters were 0 before it.
 
 use crate::dialect::table::MetricRow;
 

@@ -1,8 +1,8 @@
 //! The metrics of SGLang with `--enable-metrics`.
 //!
 //! By default, one rank of each data-parallel group exports metrics, so the values of the series are summed.
-//! With `--enable-metrics-for-all-schedulers`, every rank exports the metrics of its group, and the sums are
-//! too high.
+//! With `--enable-metrics-for-all-schedulers`, every rank exports the metrics of its whole group, so the sums
+//! are too high.
 
 use crate::dialect::table::{Aggregation, MetricRow, ValueSource};
 
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         &mut load.generation_tokens
     }),
     MetricRow::max(&["page_size"], |load| &mut load.block_size),
-    // SGLang until 0.5.9 has the block size only as the label `page_size` of this metric.
+    // Until 0.5.9, SGLang shows the block size only in the label `page_size` of this metric.
     MetricRow::number(
         &["cache_config_info"],
         Aggregation::Max,

@@ -1,5 +1,5 @@
-//! The metrics of vLLM from 0.6 to 0.33, with its Python front end or its Rust front end. The names of
-//! counters end in `_total` with either front end.
+//! The metrics of vLLM from 0.6 to 0.33, with its Python or its Rust front end. Both front ends export counters
+//! with the suffix `_total`.
 
 use crate::dialect::engine_load::{CACHE_SOURCES, EngineLoad};
 use crate::dialect::table::{Aggregation, MetricRow, ValueSource};
@@ -7,7 +7,7 @@ use crate::dialect::table::{Aggregation, MetricRow, ValueSource};
 /// Names of the metric for KV cache usage. vLLM until 0.10 exported the second name.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
-/// Name of the metric of the waiting requests, divided by the reason of their wait.
+/// Name of the metric of waiting requests that has the reason of the wait as a label.
 const WAITING: &[&str] = &["num_requests_waiting_by_reason"];
 /// Names of the metric for the sum of inter-token latencies. Older versions of vLLM export the second name.
 const INTER_TOKEN_SECONDS: &[&str] = &[
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::sum_with(WAITING, "reason", "deferred", |load| {
         &mut load.waiting_deferred
     }),
-    // Only the engine V0, which vLLM had until 0.10, moves KV blocks to CPU memory (swapping).
+    // Only the engine V0 of vLLM until 0.10 moves KV blocks to CPU memory (swapping).
     MetricRow::sum(&["num_requests_swapped"], |load| &mut load.swapped),
     MetricRow::max(&["cpu_cache_usage_perc"], |load| &mut load.cpu_cache_usage),
     MetricRow::sum(&["num_preemptions_total"], |load| &mut load.preemptions),

@@ -1,4 +1,4 @@
-//! What options do with backends in the background. `supervisor.rs` owns all background tasks of backends.
+//! The background work of options for backends. `supervisor.rs` owns all background tasks of backends.
 
 pub(super) mod supervisor;
 
@@ -8,7 +8,7 @@ use crate::backend::pool::BackendPool;
 use std::sync::Arc;
 use tokenweir_net::supervise::SupervisedTask;
 
-/// The background part of an option. A driver implements the methods that it needs.
+/// The background work of one option. Each method has a default, so a driver implements only what it needs.
 pub trait BackendDriver: Send + Sync {
     /// Starts the task that the option runs once for all backends of a pool.
     fn start(&self, _pool: &Arc<BackendPool>) -> Option<SupervisedTask> {
@@ -24,11 +24,11 @@ pub trait BackendDriver: Send + Sync {
         None
     }
 
-    /// The step of the option in the health checker of a backend. `None`: it has none.
+    /// The step of the option in the health checker of a backend. `None`: the option has no step.
     fn check_step(&self) -> Option<Box<dyn CheckStep>> {
         None
     }
 }
 
-/// The drivers of the options.
+/// The background work of all options.
 pub type BackendDrivers = Vec<Arc<dyn BackendDriver>>;

@@ -18,7 +18,8 @@ pub struct HealthCheckSupervisor {
     context: Arc<CheckContext>,
     drivers: BackendDrivers,
     checked_backends: Vec<CheckedBackend>,
-    /// A task for each backend that left the pool and still has requests: it is checked until they end.
+    /// One task for each backend that left the pool with open requests. The task checks the backend until the
+    /// requests end.
     retiring: JoinSet<()>,
     _option_tasks: Vec<SupervisedTask>,
 }
@@ -29,10 +30,8 @@ struct CheckedBackend {
     _tasks: Vec<SupervisedTask>,
 }
 
-/// Time between two looks whether a backend that left the pool still has requests.
+/// Interval at which the task of a backend that left the pool looks for open requests.
 const RETIREMENT_INTERVAL: Duration = Duration::from_secs(1);
-
-// === impl CheckedBackend ===
 
 impl CheckedBackend {
     /// Checks the backend until its last request has ended.
@@ -42,8 +41,6 @@ impl CheckedBackend {
         }
     }
 }
-
-// === impl HealthCheckSupervisor ===
 
 impl HealthCheckSupervisor {
     /// Starts a health checker for each backend of the pool. Must be called inside a Tokio runtime.
@@ -88,10 +85,9 @@ impl HealthCheckSupervisor {
         let _ = tokio::time::timeout(timeout, first_checks).await;
     }
 
-    /// Replaces the backends of the pool. First starts the health checkers of the added backends,
-    /// and waits until their first checks have completed, but not longer than `timeout`. At the
-    /// end, stops the health checkers of the removed backends, each when its last request has ended:
-    /// the requests must learn if the backend dies.
+    /// Replaces the backends of the pool. First starts the health checkers of the added backends, and waits at
+    /// most `timeout` for their first checks. Stops the health checker of each removed backend when its last
+    /// request has ended, because until then the requests must learn if the backend dies.
     pub async fn update_backends(
         &mut self,
         backends: Vec<Backend>,

@@ -1,5 +1,5 @@
-//! What an option may do to a backend. The pool, a lease and the health checker know this contract, and none of
-//! the options.
+//! The contract between one backend and an option. The pool, the lease and the health checker use only this
+//! contract, and no option directly.
 
 use super::targets::{BackendTargets, TargetPart};
 use crate::status::StatusBlocks;
@@ -13,10 +13,11 @@ use tokenweir_request::record::{BackendCondition, RequestRecord};
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{KnownPrefix, LoadEstimator, PromptFingerprint};
 
-/// The part of an option that belongs to one backend. A facet implements the methods that it needs. None of
-/// them is called for a candidate of routing.
+/// The part of an option that belongs to one backend. Each method has a default, so a facet implements only
+/// what it needs. Routing calls no method for each candidate.
 pub trait BackendFacet: Any + Debug + Send + Sync {
-    /// Whether the facet can stay if a reload builds it as `other`. Otherwise the backend is a new one.
+    /// Whether the facet can stay if a reload builds it as `other`. If not, the backend is replaced by a new
+    /// one.
     fn is_same_endpoint(&self, _other: &dyn BackendFacet) -> bool {
         true
     }
@@ -24,24 +25,32 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Takes over the settings that a reload can change. `other`: the facet as the new configuration builds it.
     fn adopt_settings(&self, _other: &dyn BackendFacet) {}
 
-    /// Forgets what the next start of the server can change: the backend is down, or has restarted.
+    /// Forgets facts that may change with the next start of the server. Called when the backend is down or has
+    /// restarted.
     fn forget_server(&self) {}
 
-    /// Handles a failed request that concerns the facet alone. Returns whether it did: then the backend may get
-    /// the request again.
+    /// Handles a failed request that concerns the facet alone. Returns whether the facet handled the failure.
+    /// If so, the backend may get the request again.
     fn on_failure(&self, _kind: FailureKind, _id: &BackendId) -> bool {
         false
     }
 
-    /// Forgets what holds for one start of the server only: the server has restarted.
+    /// Forgets facts that hold for one start of the server only. Called when the server has restarted.
     fn on_restart(&self) {}
 
-    /// Whether the backend may get this part of a request.
-    fn suitability(&self, _part: RequestPart) -> Suitability {
+    /// Whether the backend may get this part of a request. `model`: the requested model. `None`: the request names
+    /// none, or it is any request.
+    fn suitability(&self, _part: RequestPart, _model: Option<&str>) -> Suitability {
         Suitability::Suitable
     }
 
-    /// Sets what the facet knows in the condition of the backend.
+    /// Whether the suitability for whole requests depends on the model, or can change at any time. Otherwise the
+    /// pool asks for it only if it is not suitable when the backends of the pool change.
+    fn judges_requests(&self) -> bool {
+        false
+    }
+
+    /// Adds the facts of the facet to the condition of the backend.
     fn complete_condition(&self, _condition: &mut BackendCondition) {}
 
     /// Learns from the record of a request that the backend has answered.
@@ -50,20 +59,20 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}
 
-    /// Asks the option to make the backend available, whose availability the option can change.
+    /// Asks the option to make the backend available, for example to wake it.
     fn request_activation(&self) {}
 
-    /// Whether the option was asked to make the backend available, and has not done it yet.
+    /// Whether the option was asked to make the backend available and has not done so yet.
     fn is_activation_requested(&self) -> bool {
         false
     }
 
-    /// Adds the status of the facet to that of the backend with these targets.
+    /// Adds the status of the facet. `targets`: the targets of the same backend.
     fn add_status(&self, _targets: &BackendTargets, _blocks: &mut StatusBlocks) {}
 }
 
 impl dyn BackendFacet {
-    /// The facet as a value of its type. `None`: it is of another type.
+    /// The facet as a value of type `F`. `None`: the facet has another type.
     pub fn downcast<F: BackendFacet>(&self) -> Option<&F> {
         let facet: &dyn Any = self;
         facet.downcast_ref()
@@ -72,8 +81,8 @@ impl dyn BackendFacet {
 
 /// The part of an option that all backends of a pool share.
 pub trait PoolFacet: Debug + Send + Sync {
-    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, by which all gateways hash
-    /// prompts equally. `None`: the option shares no prompts with other gateways.
+    /// The seed for hashing a prompt for `model` with the `cache_salt` `salt`. All gateways use this seed, so
+    /// that their hashes are equal. `None`: the option shares no prompts with other gateways.
     fn prompt_seed(&self, _model: Option<&str>, _salt: Option<&str>) -> Option<u64> {
         None
     }
@@ -84,10 +93,12 @@ pub trait PoolFacet: Debug + Send + Sync {
     }
 }
 
-/// The prefix cache of a backend, as an option knows its contents. Routing asks it for each candidate.
+/// The contents of the prefix cache of one backend, as far as an option knows them. Routing asks for them for
+/// each candidate.
 pub trait PromptCache: Debug + Send + Sync {
-    /// How much of the prompt is known to be in the cache. `part`: the part of the backend whose cache counts.
-    /// `memo`: what the option keeps for one prompt between backends. `None`: nothing is known.
+    /// Returns which part of the prompt is known to be in the cache. `part`: the part of the backend whose
+    /// cache counts. `memo`: what the option keeps for one prompt from backend to backend. `None`: nothing is
+    /// known.
     fn known_prefix(
         &self,
         prompt: &PromptFingerprint,
@@ -95,7 +106,7 @@ pub trait PromptCache: Debug + Send + Sync {
         memo: &mut PromptMemo,
     ) -> Option<KnownPrefix>;
 
-    /// Begins to follow a request with this prompt that the backend gets. `None`: it cannot be followed.
+    /// Begins to follow a request with this prompt at the backend. `None`: the cache cannot follow the request.
     fn follow(self: Arc<Self>, prompt: &Arc<PromptFingerprint>) -> Option<Box<dyn FollowedPrompt>>;
 }
 
@@ -108,26 +119,27 @@ pub trait FollowedPrompt: Debug + Send + Sync {
     fn set_usage(&self, usage: Usage);
 }
 
-/// What an option keeps while it looks one prompt up in the caches of several backends. `None`: nothing yet.
+/// The results that an option keeps while it looks up one prompt in the caches of several backends. `None`: no
+/// lookup yet.
 pub type PromptMemo = Option<Box<dyn Any>>;
 
-/// The part of a request that a lease is for.
+/// The part of a request for which a backend is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPart {
-    /// The whole request, or all of it but a prefill at another backend.
+    /// The whole request, or everything but a prefill at another backend.
     Whole,
-    /// The prefill for another backend.
+    /// The prefill on behalf of another backend.
     Prefill,
 }
 
 /// Whether a backend may get a part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suitability {
-    /// It may.
+    /// The backend may get the part.
     Suitable,
-    /// It gets the request only if no other backend is up, for this reason.
+    /// The backend gets the part only if no other backend is up. The text is the reason.
     LastChoice(&'static str),
-    /// It does not get the request.
+    /// The backend does not get the part.
     Unsuitable,
 }
 
@@ -143,7 +155,7 @@ pub struct LoadChange<'a> {
 }
 
 impl Suitability {
-    /// The worse of two judgements.
+    /// Returns the worse of two values.
     pub(crate) fn or_worse(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unsuitable, _) | (_, Self::Unsuitable) => Self::Unsuitable,

@@ -1,4 +1,4 @@
-//! The share of a lease in the load of one part of a backend.
+//! The load that a lease adds to one part of a backend, such as a data-parallel rank.
 
 use super::targets::{BackendTargets, PartialTarget};
 use http::HeaderMap;
@@ -51,7 +51,7 @@ impl LeasedTarget {
         headers.insert(target.header.clone(), target.header_value.clone());
     }
 
-    /// Whether a response refuses the part. `says`: whether the response contains a text.
+    /// Whether a response refuses the part. `says` returns whether the response contains a text.
     pub(super) fn is_refused(&self, says: impl Fn(&[u8]) -> bool) -> bool {
         says(self.target().refusal)
     }

@@ -1,5 +1,5 @@
-//! The facets of a backend: what options know of it, and do to it. This module names no option; the options bring
-//! their facets.
+//! The facets of a backend: what each option knows of the backend and does to it. This module names no option.
+//! The options register their facets.
 
 mod facet;
 mod leased_target;
@@ -25,22 +25,22 @@ use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{Candidate, KnownPrefix, LoadEstimator, PromptFingerprint, Reservation};
 
-/// The facets of one backend. Routing reads the first two fields of each candidate, and calls no option unless
+/// The facets of one backend. Routing reads the first two fields of each candidate and calls an option only if
 /// they have a value.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct BackendFacets {
     /// The parts of the backend that are targets of routing.
     pub targets: BackendTargets,
-    /// The prefix cache of the backend. Empty: no option knows its contents.
+    /// The contents of the prefix cache of the backend. Empty: no option knows them.
     pub prompt_cache: OnceLock<Arc<dyn PromptCache>>,
-    /// The role: the parts of requests that the backend serves.
+    /// The role, which determines the parts of requests that the backend serves.
     pub role: RoleFacet,
     /// The facets of the options, in the same order for all backends.
     pub options: Vec<Box<dyn BackendFacet>>,
 }
 
-/// What the facets know of the prompt of a request, while its candidates are computed.
+/// The facts that the facets have about the prompt of one request, while the candidates are computed.
 pub struct PromptKnowledge<'a> {
     prompt: &'a PromptFingerprint,
     memo: PromptMemo,
@@ -48,22 +48,22 @@ pub struct PromptKnowledge<'a> {
     pub(crate) cached_blocks: u32,
 }
 
-/// What the facets keep for one lease of a backend.
+/// The values that the facets keep for one lease.
 #[derive(Debug)]
 pub(crate) struct LeaseFacets {
-    /// The request in the known prefix cache of the backend. Empty: it is not followed there.
+    /// The request that an option follows in the prefix cache. Empty: no option follows the request.
     followed: OnceLock<Box<dyn FollowedPrompt>>,
     /// The load that the lease adds to a part of the backend. `None`: the target is the whole backend.
     target: Option<LeasedTarget>,
 }
 
-/// What options share between all backends of a pool.
+/// The state that options share between all backends of a pool.
 #[derive(Debug, Default, Clone)]
 pub struct PoolFacets(pub Vec<Arc<dyn PoolFacet>>);
 
 impl PoolFacets {
-    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, by which all gateways hash
-    /// prompts equally. `None`: this gateway shares no prompts.
+    /// The seed for hashing a prompt for `model` with the `cache_salt` `salt`, equal at all gateways. `None`:
+    /// this gateway shares no prompts.
     pub(crate) fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> Option<u64> {
         self.0
             .iter()
@@ -79,12 +79,12 @@ impl PoolFacets {
 }
 
 impl BackendFacets {
-    /// The facet of this type. `None`: the backend has none.
+    /// The facet of type `F`. `None`: the backend has none.
     pub fn get<F: BackendFacet>(&self) -> Option<&F> {
         self.options.iter().find_map(|facet| facet.downcast())
     }
 
-    /// The facets, one after another.
+    /// Iterates over all facets.
     pub(crate) fn each(&self) -> impl Iterator<Item = &dyn BackendFacet> {
         let role: &dyn BackendFacet = &self.role;
         self.options.iter().map(|facet| &**facet).chain([role])
@@ -106,14 +106,15 @@ impl BackendFacets {
             .for_each(|(facet, other)| facet.adopt_settings(other));
     }
 
-    /// Forgets what the next start of the server can change: the backend is down, or has restarted.
+    /// Forgets facts that may change with the next start of the server. Called when the backend is down or has
+    /// restarted.
     pub(crate) fn forget_server(&self) {
         self.targets.clear();
         self.each().for_each(BackendFacet::forget_server);
     }
 
-    /// Handles a failed request that concerns a facet alone. Returns whether it does: then the backend `id` may
-    /// get the request again.
+    /// Handles a failed request that concerns one facet alone. Returns whether a facet handled the failure. If
+    /// so, the backend `id` may get the request again.
     pub(crate) fn on_failure(&self, kind: FailureKind, id: &BackendId) -> bool {
         if kind == FailureKind::TargetRefused {
             self.targets.clear();
@@ -123,10 +124,16 @@ impl BackendFacets {
         })
     }
 
-    /// Whether the backend may get this part of a request.
-    pub(crate) fn suitability(&self, part: RequestPart) -> Suitability {
-        let judgements = self.each().map(|facet| facet.suitability(part));
+    /// Whether the backend may get this part of a request for `model`.
+    pub(crate) fn suitability(&self, part: RequestPart, model: Option<&str>) -> Suitability {
+        let judgements = self.each().map(|facet| facet.suitability(part, model));
         judgements.fold(Suitability::Suitable, Suitability::or_worse)
+    }
+
+    /// Whether the backend may get each request, now and until the backends of the pool change.
+    pub(crate) fn suit_all_requests(&self) -> bool {
+        let is_fixed = !self.each().any(BackendFacet::judges_requests);
+        is_fixed && self.suitability(RequestPart::Whole, None) == Suitability::Suitable
     }
 
     /// Whether a facet of the backend learns from the record of a request.
@@ -154,8 +161,8 @@ impl<'a> PromptKnowledge<'a> {
         }
     }
 
-    /// How much of the prompt is known to be in the cache of a target of the backend with these facets. `None`:
-    /// it is not known.
+    /// Returns which part of the prompt is known to be in the cache of a target of this backend. `None`:
+    /// nothing is known.
     pub(crate) fn prefix(
         &mut self,
         facets: &BackendFacets,
@@ -167,7 +174,7 @@ impl<'a> PromptKnowledge<'a> {
 }
 
 impl LeaseFacets {
-    /// The lease of the backend with these facets, which the policy picked as `candidate`.
+    /// Begins a lease of the backend with these facets, which the policy picked as `candidate`.
     pub(crate) fn new(
         facets: &BackendFacets,
         candidate: &Candidate,
@@ -182,7 +189,8 @@ impl LeaseFacets {
         }
     }
 
-    /// Applies an observation of the response to the load of the target inside the backend, if there is one.
+    /// Applies an observation of the response to the load of the target inside the backend. Without such a
+    /// target, has no effect.
     pub(crate) fn observe(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         if let Some(target) = &self.target {
             target.observe(observe);
@@ -196,7 +204,7 @@ impl LeaseFacets {
         }
     }
 
-    /// Adds the headers that the facets of the backend need to the headers of the request with this prompt.
+    /// Adds the headers that the facets need to the headers of the request with this prompt.
     pub(crate) fn set_headers(
         &self,
         facets: &BackendFacets,
@@ -207,7 +215,7 @@ impl LeaseFacets {
             && self.followed.get().is_none()
             && let Some(followed) = cache.clone().follow(prompt)
         {
-            // If another call has set the value in the meantime, this value is dropped without effect.
+            // If a concurrent call has already set the value, this value is dropped without effect.
             let _ = self.followed.set(followed);
         }
         if let Some(followed) = self.followed.get() {
@@ -218,8 +226,8 @@ impl LeaseFacets {
         }
     }
 
-    /// The kind of a refusal that concerns a facet. `says`: whether the response contains a text. `None`: it
-    /// concerns none.
+    /// The failure kind of a response that refuses a request because of a facet. `says` returns whether the
+    /// response contains a text. `None`: the response concerns no facet.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
         let target = self.target.as_ref()?;
         if target.is_refused(says) {

@@ -16,8 +16,8 @@ use tokenweir_routing::resilience::FailureKind;
 pub struct RoleFacet {
     /// Index in [`Role::ALL`], plus 1. 0: the backend has no role.
     role: AtomicU8,
-    /// Whether, since its start, the backend computed a prompt for another one without naming KV blocks,
-    /// because it has no KV connector.
+    /// Whether the backend has computed a prompt for another backend without naming KV blocks since its start.
+    /// Such a backend has no KV connector.
     lacks_blocks: AtomicFlag,
 }
 
@@ -34,8 +34,8 @@ impl RoleFacet {
         self.role.store(value, Ordering::Relaxed);
     }
 
-    /// Records that the backend computed a prompt for another one, and names no KV blocks that the other
-    /// one could fetch. Until the backend restarts, it computes no prompts for others.
+    /// Records that the backend computed a prompt for another backend but named no KV blocks to fetch. Until it
+    /// restarts, the backend computes no prompts for others.
     pub fn on_prefill_without_blocks(&self, id: &BackendId) {
         if !self.lacks_blocks.replace(true) {
             tracing::warn!(backend = %id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
@@ -54,7 +54,7 @@ impl BackendFacet for RoleFacet {
         self.lacks_blocks.set(false);
     }
 
-    /// A backend that could not read the blocks of another one computes the prompt itself.
+    /// If a backend could not read the blocks of another one, it computes the prompt itself.
     fn on_failure(&self, kind: FailureKind, _id: &BackendId) -> bool {
         kind == FailureKind::TransferFailed
     }
@@ -67,7 +67,7 @@ impl BackendFacet for RoleFacet {
         }
     }
 
-    fn suitability(&self, part: RequestPart) -> Suitability {
+    fn suitability(&self, part: RequestPart, _: Option<&str>) -> Suitability {
         let role = self.get();
         match part {
             RequestPart::Whole if role == Some(Role::Prefill) => {
@@ -102,9 +102,10 @@ mod tests {
         ] {
             facet.set(role);
             assert_eq!(facet.get(), role);
-            let is_last_choice = facet.suitability(RequestPart::Whole) != Suitability::Suitable;
+            let is_last_choice =
+                facet.suitability(RequestPart::Whole, None) != Suitability::Suitable;
             assert_eq!(is_last_choice, role == Some(Role::Prefill), "{role:?}");
-            let gets_legs = facet.suitability(RequestPart::Prefill) == Suitability::Suitable;
+            let gets_legs = facet.suitability(RequestPart::Prefill, None) == Suitability::Suitable;
             assert_eq!(
                 gets_legs,
                 role.is_some_and(Role::computes_for_others),
@@ -119,12 +120,12 @@ mod tests {
         facet.set(Some(Role::Both));
         facet.on_prefill_without_blocks(&BackendId::new("a"));
         assert_eq!(
-            facet.suitability(RequestPart::Prefill),
+            facet.suitability(RequestPart::Prefill, None),
             Suitability::Unsuitable
         );
         facet.on_restart();
         assert_eq!(
-            facet.suitability(RequestPart::Prefill),
+            facet.suitability(RequestPart::Prefill, None),
             Suitability::Suitable
         );
     }

@@ -1,5 +1,5 @@
-//! The parts of one backend that are targets of routing, each with a load of its own, such as data-parallel
-//! ranks. Connections, health and circuit breaker are those of the backend.
+//! The parts of a backend that are targets of routing, such as data-parallel ranks. Each part has its own load.
+//! Connections, health and circuit breaker belong to the whole backend.
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderName, HeaderValue};
@@ -11,7 +11,7 @@ use tokenweir_routing::LoadEstimator;
 /// The parts of one backend that are targets of routing.
 #[derive(Debug, Default)]
 pub struct BackendTargets {
-    /// Whether `parts` has a value. Routing reads this copy for each candidate.
+    /// Whether `parts` has a value. Routing reads this cheap copy for each candidate.
     are_parts: AtomicFlag,
     /// The parts among which routing chooses. `None`: the whole backend is the target.
     parts: ArcSwapOption<Vec<PartialTarget>>,
@@ -20,17 +20,17 @@ pub struct BackendTargets {
 /// One part of a backend that is a target of routing.
 #[derive(Debug)]
 pub struct PartialTarget {
-    /// The name of the header with which the backend gives a request to the part.
+    /// The name of the header that selects the part inside the backend.
     pub header: HeaderName,
     /// The value of the header.
     pub header_value: HeaderValue,
-    /// The text by which the backend names the part when it refuses it.
+    /// The text in a response by which the backend refuses the part.
     pub refusal: &'static [u8],
     /// The load and the speed of the part.
     pub estimator: LoadEstimator,
-    /// The number of the part, and its place among the parts.
+    /// The number of the part, and its index among the parts.
     pub part: TargetPart,
-    /// Hash of the name of the backend and of the number of the part.
+    /// Hash of the name of the backend and the number of the part.
     pub key: u64,
 }
 
@@ -85,7 +85,7 @@ impl BackendTargets {
         }
     }
 
-    /// Passes the targets to `visit`: the parts, or else the `whole` backend.
+    /// Calls `visit` for each target: each part, or `whole` if the backend has no parts.
     pub(crate) fn visit(&self, whole: &Target<'_>, mut visit: impl FnMut(&Target<'_>)) {
         let Some(parts) = self.parts() else {
             return visit(whole);

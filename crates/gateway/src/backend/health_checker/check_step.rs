@@ -1,4 +1,4 @@
-//! Runs the steps of options in the health checker of a backend.
+//! Runs the steps of options inside the health checker of a backend.
 
 use super::{CheckStep, HealthChecker, StepTime};
 use tokenweir_engine::dialect::EngineLoad;
@@ -6,8 +6,8 @@ use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_protocol::clock;
 
 impl HealthChecker {
-    /// Runs the steps of this moment. A step is taken out of the list while it runs, because it may use the
-    /// health checker.
+    /// Runs the steps that are due at `time`. The checker takes a step out of its list while the step runs,
+    /// because the step may use the checker.
     pub(super) async fn run_steps(&mut self, time: StepTime) {
         for index in 0..self.steps.len() {
             let step = self.steps[index].take_if(|step| step.time() == time);
@@ -17,12 +17,13 @@ impl HealthChecker {
         }
     }
 
-    /// Calls `call` for each step that does not run now.
+    /// Calls `call` for each step that is not running.
     pub(super) fn each_step(&mut self, call: impl FnMut(&mut Box<dyn CheckStep>)) {
         self.steps.iter_mut().flatten().for_each(call);
     }
 
-    /// Whether neither this gateway nor the engine has requests for the backend.
+    /// Whether the backend has no requests, neither from this gateway nor from others as far as the engine
+    /// reports.
     pub fn is_idle(&self) -> bool {
         let state = self.backend.health.state();
         let load = state.sample.map(|sample| sample.load).unwrap_or_default();
@@ -32,14 +33,14 @@ impl HealthChecker {
             && self.context.pool.capacity_notifier.waiting_requests() == 0
     }
 
-    /// Scrapes the metrics without a backoff.
+    /// Scrapes the metrics regardless of the backoff.
     pub async fn scrape_at_once(&mut self) {
         self.scrape_backoff_until = clock::now();
         self.scrape().await;
     }
 
-    /// Fetches the metrics page once more, for a step that runs now. `read` gets the page as
-    /// [`CheckStep::read_page`] does.
+    /// Fetches the metrics page once more for a running step. `read` gets the page as [`CheckStep::read_page`]
+    /// does.
     pub async fn read_metrics(
         &mut self,
         read: impl FnMut(&[u8], Option<&EngineLoad>),

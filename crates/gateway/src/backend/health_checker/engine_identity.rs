@@ -1,8 +1,8 @@
-//! Tells another engine behind the address of a backend from a restart of its engine. Both change the start time
-//! of the process on the metrics page, or let its counters fall.
+//! Distinguishes a restart of an engine from a second engine behind the same address. In both cases the start
+//! time of the process on the metrics page changes, or the counters fall.
 //!
-//! An engine that restarts has a new start time, and counters from zero. A load balancer returns the page of an
-//! engine that ran before, or that had higher counters before.
+//! After a restart, the start time is new and the counters begin at zero. Behind a load balancer, the page of
+//! an earlier engine returns, with its known start time or its higher counters.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use tokenweir_protocol::limits::push_bounded;
 pub(super) struct EngineIdentity {
     /// The start times of the last engines, in seconds since the Unix epoch.
     started: VecDeque<f64>,
-    /// The last page before the counters fell, and when they fell. `None`: they have not fallen.
+    /// The last page before the counters fell, and the time of the fall. `None`: the counters have not fallen.
     lost: Option<(EngineLoad, Instant)>,
     /// When a page of an earlier engine last returned. `None`: never.
     returned_at: Option<Instant>,
 }
 
-/// What a metrics page shows about the process that wrote it.
+/// The origin of a metrics page, as the page shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageOrigin {
-    /// The same process as the page before.
+    /// The process of the previous page.
     Same,
-    /// The process restarted.
+    /// A restarted process.
     Restarted,
     /// Another engine.
     OtherEngine,
@@ -33,22 +33,23 @@ pub(super) enum PageOrigin {
 
 /// Maximum number of remembered start times.
 const MAX_ENGINES: usize = 16;
-/// Two start times that differ by at most this many seconds are those of one process.
+/// Two start times belong to one process if they differ by at most this many seconds.
 const SAME_START_SECONDS: f64 = 1.0;
-/// A smaller start time is no time since the Unix epoch, as of an engine that reports another one.
+/// The lowest value that counts as a time since the Unix epoch. Some engines report another kind of start time.
 const MIN_UNIX_SECONDS: f64 = 1e8;
-/// Difference between the clocks of two machines that is still usual, in seconds.
+/// The usual maximum difference between the clocks of two machines, in seconds.
 const CLOCK_SKEW_SECONDS: f64 = 30.0;
-/// Time in which the page of an earlier engine must return after its counters fell.
+/// The page of an earlier engine must return within this time after the counters fell.
 const RETURNS_WITHIN: Duration = Duration::from_secs(15);
-/// Minimum number of tokens that the earlier engine had processed. A restarted engine needs longer for as many.
+/// Minimum number of tokens that the earlier engine had processed. A restarted engine is assumed to need longer
+/// than [`RETURNS_WITHIN`] for as many.
 const MIN_RETURNED_TOKENS: f64 = 2_000.0;
-/// Time after the last return in which falling counters are those of another engine.
+/// For this time after the last return of an earlier page, falling counters mean another engine, not a restart.
 const ALTERNATES_FOR: Duration = Duration::from_mins(10);
 
 impl EngineIdentity {
-    /// Compares a page with the page before, which is `since` older. `wall_seconds`: the time in seconds since
-    /// the Unix epoch.
+    /// Compares a page with the previous page, which was read `since` ago. `wall_seconds`: the time in seconds
+    /// since the Unix epoch.
     pub(super) fn observe(
         &mut self,
         page: &EngineLoad,
@@ -85,8 +86,8 @@ impl EngineIdentity {
         PageOrigin::OtherEngine
     }
 
-    /// A page whose counters have not fallen. It is that of an earlier engine if its counters jump to those of
-    /// the lost page.
+    /// Handles a page whose counters have not fallen. If the counters jump to the values of the lost page, the
+    /// page belongs to an earlier engine.
     fn observe_growth(
         &mut self,
         page: &EngineLoad,
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// What each page but the first shows, if a page is read every second.
+    /// The origins of all pages but the first. The pages are read at intervals of one second.
     fn origins(pages: &[EngineLoad]) -> Vec<PageOrigin> {
         let mut identity = EngineIdentity::default();
         let second = Duration::from_secs(1);

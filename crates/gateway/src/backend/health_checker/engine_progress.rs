@@ -1,9 +1,9 @@
-//! Detects a stuck engine: the engine has requests, and nothing on its metrics page shows work.
-//! The backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
+//! Detects a stuck engine: an engine that has requests, while nothing on its metrics page shows work. The
+//! backend of a stuck engine still answers `/health` with 200 and still serves `/metrics`.
 //!
-//! A change of any value on the page is progress, also of a metric that the gateway does not know.
-//! Output in a response through this gateway is progress too: the page may be an old cached copy, or the
-//! page of another process of the backend.
+//! A change of any value on the page counts as progress, including metrics that the gateway does not know.
+//! Output in a response through this gateway also counts as progress, because the page may be cached or belong
+//! to another process of the backend.
 
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::{EngineLoad, TokenCounts};
@@ -11,8 +11,8 @@ use tokenweir_engine::dialect::{EngineLoad, TokenCounts};
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
 pub(super) struct EngineProgress {
-    /// The current standstill. `None`: the last scrape reported no requests or no token counts, or there
-    /// was no scrape.
+    /// The current standstill. `None`: no scrape yet, or the last scrape reported no requests or no token
+    /// counts.
     standstill: Option<Standstill>,
 }
 
@@ -23,8 +23,8 @@ pub(super) struct EngineProgress {
 struct Standstill {
     /// The engine's counters of prompt tokens and of generation tokens.
     token_counts: TokenCounts,
-    /// A hash of the other values of the engine. `None`: not known, because the token counts differ from
-    /// those of the previous page.
+    /// A hash of the other values of the engine. `None`: not computed, because the token counts have changed
+    /// since the previous page.
     values: Option<u64>,
     /// Time at which the first scrape of the standstill started.
     first_scrape_at: Instant,
@@ -33,8 +33,8 @@ struct Standstill {
 }
 
 impl EngineProgress {
-    /// Records the load of a successful scrape that started at `scraped_at`. `values`: a hash of the
-    /// values of the engine, if its token counts equal those of the previous page. `has_output`: whether
+    /// Records the load of a successful scrape that started at `scraped_at`. `values`: a hash of the values of
+    /// the engine, present if the token counts have not changed since the previous page. `has_output`: whether
     /// a response had output since the last scrape.
     pub(super) fn record_load(
         &mut self,
@@ -62,8 +62,8 @@ impl EngineProgress {
         });
     }
 
-    /// How long the engine has had requests without progress: the time from the first to the last
-    /// scrape of the standstill. Zero if the engine does not stand still.
+    /// How long the engine has had requests without progress: the time from the first to the last scrape of the
+    /// standstill. Zero without a standstill.
     pub(super) fn standstill_duration(&self) -> Duration {
         let duration = |standstill: Standstill| {
             standstill
@@ -81,9 +81,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the standstill in seconds after one scrape per second. A scrape consists of the count of
-    /// generation tokens, the hash of the values, and whether a response had output since the previous
-    /// scrape.
+    /// Returns the standstill in seconds after scrapes at intervals of one second. Each scrape has the count of
+    /// generation tokens, the hash of the values, and whether a response had output since the previous scrape.
     fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
         let mut progress = EngineProgress::default();
         let start = clock::now();

@@ -1,14 +1,14 @@
-//! The rule by which a backend is down: what probes (requests for `/health` and the metrics page) and
-//! the requests of clients show.
+//! The rule that decides when a backend is down. The evidence comes from probes (requests for `/health` and the
+//! metrics page) and from the requests of clients.
 //!
-//! - An explicit answer decides at once: a refused connection, or a `/health` that answers 500, 502 or
-//!   503. It means that the process or its engine is dead, or that the server drains.
-//! - Silence does not: a probe that is late, breaks off or has another answer says nothing about the
-//!   engine, which may be busy. The backend is down after [`UNANSWERED_PROBES`] such probes in a row, and
-//!   [`MIN_SILENCE`], without a sign of life in between: an output of any response, or a readable metrics
-//!   page.
-//! - A backend that is down by silence is only suspected: it gets the requests that no other backend can
-//!   serve, and is up again as soon as it gives a sign of life.
+//! - An explicit answer decides at once: a refused connection, or a 500, 502 or 503 from `/health`. The process
+//!   or its engine is dead, or the server drains.
+//! - Silence does not decide at once. A probe that is late, breaks off or gets another answer does not show
+//!   whether the engine is dead or busy. The backend is down after [`UNANSWERED_PROBES`] such probes in a row
+//!   over at least [`MIN_SILENCE`], without a sign of life in between: output of any response, or a readable
+//!   metrics page.
+//! - A backend that is down by silence is only suspected. It gets the requests that no other backend can serve,
+//!   and is up again at its first sign of life.
 
 use http::StatusCode;
 use std::time::{Duration, Instant};
@@ -22,20 +22,20 @@ pub(super) enum HealthAnswer {
     Healthy,
     /// No process accepts connections. The text is the error.
     Refused(String),
-    /// The backend states that it cannot serve. The text names the status.
+    /// The backend answers that it cannot serve. The text names the status.
     Failing(String),
     /// No response came in time. The text is the error.
     Silent(String),
-    /// The response, or its early end, says nothing about the engine. The text names it.
+    /// The response is inconclusive: another status, or an early end. The text names it.
     Unclear(String),
     /// The gateway lacked sockets or ports, so no request was sent. The text names the problem.
     NotSent(String),
 }
 
-/// What a scrape shows about the process of the backend.
+/// The meaning of a scrape for the process of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::backend) enum ScrapeResult {
-    /// The page of an engine arrived.
+    /// The metrics page of an engine arrived.
     Readable,
     /// Another response arrived.
     Unreadable,
@@ -45,20 +45,19 @@ pub(in crate::backend) enum ScrapeResult {
     Skipped,
 }
 
-/// The probes in a row that got no usable answer.
+/// The run of consecutive probes that got no usable answer.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     unanswered: u32,
-    /// When the first of these probes was sent. `None`: there is none.
+    /// When the first of these probes was sent. `None`: the last probe got a usable answer.
     since: Option<Instant>,
-    /// Whether the backend is down.
     is_down: bool,
 }
 
 /// Number of probes without answer after which a silent backend is down.
 const UNANSWERED_PROBES: u32 = 3;
-/// Time without a sign of life after which a silent backend is down: the responses of an engine can be
-/// seconds apart, and probes can fail at once.
+/// Time without a sign of life after which a silent backend is down. Responses of an engine can be seconds
+/// apart, and probes can fail at once, so their number alone does not suffice.
 const MIN_SILENCE: Duration = Duration::from_secs(5);
 
 impl HealthAnswer {
@@ -82,7 +81,7 @@ impl HealthAnswer {
             Err(FetchError::Connect(reason)) => Self::Refused(reason),
             Err(error) => {
                 let reason = format!("{path}: {}", error.describe());
-                let is_late = matches!(error, FetchError::Timeout);
+                let is_late = matches!(error, FetchError::Timeout { .. });
                 if is_late {
                     Self::Silent(reason)
                 } else {
@@ -94,8 +93,8 @@ impl HealthAnswer {
 }
 
 impl Silence {
-    /// Records at `now` that a probe of `sent_at` got no usable answer. `last_output_at`: when a response of
-    /// the backend last had output.
+    /// Records at `now` that a probe sent at `sent_at` got no usable answer. `last_output_at`: when a response
+    /// of the backend last had output.
     pub(super) fn on_unanswered(
         &mut self,
         sent_at: Instant,
@@ -120,22 +119,22 @@ impl Silence {
         self.is_down |= self.unanswered >= UNANSWERED_PROBES && silence >= Some(MIN_SILENCE);
     }
 
-    /// Records that the backend is down until a sign of life, however few its probes were.
+    /// Records that the backend is down until a sign of life, regardless of the number of probes.
     pub(super) fn set_down(&mut self) {
         self.is_down = true;
     }
 
-    /// Records a sign of life.
+    /// Records a sign of life, which ends the silence.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether the last probe got no usable answer, and no output came since.
+    /// Whether the last probe got no usable answer, and no output followed.
     pub(super) const fn has_begun(&self) -> bool {
         self.unanswered > 0
     }
 
-    /// Whether the backend has been silent for so many probes that it is down.
+    /// Whether enough probes in a row got no usable answer, so that the backend is down.
     pub(super) const fn is_down(&self) -> bool {
         self.is_down
     }
@@ -147,8 +146,8 @@ mod tests {
     use std::time::Duration;
     use tokenweir_protocol::clock;
 
-    /// Whether a backend is down after probes that were sent at each even second without answer for two
-    /// seconds, and outputs at these seconds.
+    /// Whether a backend is down after `probes` unanswered probes, sent every two seconds and each pending for
+    /// two seconds, with outputs at the seconds `outputs`.
     fn is_down_after(probes: u64, outputs: &[u64]) -> bool {
         let at = |second| clock::epoch() + Duration::from_secs(second);
         let mut silence = Silence::default();
@@ -220,7 +219,12 @@ mod tests {
             HealthAnswer::of("/health", Err(refused)),
             HealthAnswer::Refused(_)
         ));
-        let late = HealthAnswer::of("/health", Err(FetchError::Timeout));
+        let late = HealthAnswer::of(
+            "/health",
+            Err(FetchError::Timeout {
+                has_connected: true,
+            }),
+        );
         assert!(matches!(late, HealthAnswer::Silent(_)));
         for error in [FetchError::Closed, FetchError::Truncated] {
             assert!(matches!(

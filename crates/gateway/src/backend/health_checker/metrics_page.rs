@@ -1,5 +1,5 @@
-//! Fetches the metrics page of a backend: from its configured URL, or from the first known path that
-//! has metrics.
+//! Fetches the metrics page of a backend: from its configured URL, or from the first known path that serves
+//! metrics.
 
 use crate::backend::BackendIdentity;
 use crate::backend::state::DownCause;
@@ -12,19 +12,19 @@ use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 
-/// Where the gateway fetches the metrics page of one backend, and what the last page showed.
+/// The location of the metrics page of one backend, and the contents of the last page.
 pub(super) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
     /// URL path of the metrics page at the backend.
     path: &'static str,
-    /// What the last metrics page showed.
+    /// The contents of the last page.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     pub(super) should_discover_path: bool,
 }
 
-/// The values of the last page with which the next page is compared, to see whether the engine works.
+/// The values of the last page. A comparison with the next page shows whether the engine works.
 #[derive(Debug, Default)]
 pub(super) struct LastPage {
     /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
@@ -33,19 +33,17 @@ pub(super) struct LastPage {
     /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
     /// counts had changed.
     pub(super) engine_values: Option<u64>,
-    /// The reason that the last response stated, if its status was 503. While a
-    /// vLLM server changes its number of data-parallel ranks, and after the server was removed from
-    /// a group of ranks, it answers 503 to all requests but `/health`. `None`: the last response
-    /// had another status.
+    /// The reason that the last response stated, if its status was 503. vLLM answers 503 to everything but
+    /// `/health` while its number of data-parallel ranks changes, and after the server was removed from a group
+    /// of ranks. `None`: the last response had another status.
     unavailable: Option<DownCause>,
-    /// Whether the page is in the format OpenMetrics, although the gateway did not request this format:
-    /// it ends with `# EOF`.
+    /// Whether the page has the OpenMetrics format, although the gateway did not request it. Such a page ends
+    /// with `# EOF`.
     pub(super) is_openmetrics: bool,
 }
 
 impl MetricsPage {
-    /// Determines where the metrics page of a backend is. A page is read within `timeout`, up to
-    /// `max_page` bytes.
+    /// Locates the metrics page of a backend. A fetch is limited to `timeout` and `max_page` bytes.
     pub(super) fn new(
         identity: &BackendIdentity,
         client: &HttpClient,
@@ -114,8 +112,8 @@ impl MetricsPage {
     }
 }
 
-/// Reads the load from a response to a scrape. The hash of all values is computed only if the token
-/// counts have not changed: only then it decides whether the engine works.
+/// Reads the load from a response to a scrape. Computes the hash of all values only if the token counts have
+/// not changed, because only then the hash decides whether the engine works.
 fn read_load(
     response: (StatusCode, &[u8]),
     last: &mut LastPage,

@@ -1,5 +1,5 @@
-//! The health checker of one backend: it polls `/health` and `/metrics`, and less often `/v1/models` and
-//! `/version`, one request at a time, so a slow backend never gets two health checks at once.
+//! The health checker of one backend. It polls `/health` and `/metrics`, and less often `/v1/models` and
+//! `/version`. It sends one request at a time, so a slow backend never gets two health checks at once.
 
 mod check_step;
 mod engine_identity;
@@ -36,14 +36,14 @@ use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::Availability;
 use wake::{WakeReason, wait_next_check};
 
-/// Minimum time between two checks of a backend, also if failed requests ask for a check.
+/// Minimum time between two checks of a backend. Failed requests that ask for a check cannot shorten it.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time between two requests for `/health` while scrapes succeed. A failed client request causes a
 /// request for `/health` at once. Scrapes do not replace `/health`, because vLLM serves its metrics
 /// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the health checkers of all backends share.
+/// The state and the settings that the health checkers of all backends share.
 #[derive(Clone)]
 pub struct CheckContext {
     /// The pool of the backends, which receives the models that each backend lists.
@@ -57,12 +57,12 @@ pub struct CheckContext {
     pub(super) alignment_origin: Instant,
 }
 
-/// The step of an option in the health checker of one backend. It implements the methods that it needs.
+/// The step of an option in the health checker of one backend. Each method with a default may be omitted.
 pub trait CheckStep: Send {
-    /// Forgets what another start of the server can change. Not called while the step runs.
+    /// Forgets facts that may change with the next start of the server. Not called while the step runs.
     fn reset(&mut self) {}
 
-    /// Prepares a scrape of the backend.
+    /// Called before a scrape of the backend.
     fn before_scrape(&mut self, _backend: &Backend) {}
 
     /// Reads a metrics page, whose values are in `load`. `None`: the backend answered with an error.
@@ -89,24 +89,24 @@ pub enum StepTime {
 
 /// Checks one backend.
 pub struct HealthChecker {
-    /// What the health checkers of all backends share.
+    /// The state and the settings that the health checkers of all backends share.
     pub context: Arc<CheckContext>,
     /// The backend.
     pub backend: Arc<Backend>,
     /// Fetches pages of the backend.
     pub fetcher: PageFetcher,
     metrics_page: MetricsPage,
-    /// The probes in a row that got no usable answer.
+    /// The run of consecutive probes that got no usable answer.
     silence: Silence,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
     findings: Findings,
-    /// The last logged reason why the engine gets no requests: it is asleep or paused. `None`: the
+    /// The reason, asleep or paused, that was last logged for keeping requests from the engine. `None`: the
     /// engine works.
     logged_rest: Option<Availability>,
     /// Whether the backend has refused a connection since it was last healthy.
     has_refused: bool,
-    /// Time at which `/health` last passed. `None`: the next check requests `/health`.
+    /// When `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
     models: ModelListRefresh,
     /// Start of the current time window of the histogram of gaps between outputs.
@@ -115,7 +115,7 @@ pub struct HealthChecker {
     pub scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
-    /// The steps of the options. `None`: the step runs now.
+    /// The steps of the options. `None`: a running step.
     steps: Vec<Option<Box<dyn CheckStep>>>,
     engine_progress: EngineProgress,
     /// The engines that have answered at the address of the backend.
@@ -127,12 +127,12 @@ pub struct HealthChecker {
     pub interval: Duration,
 }
 
-/// What the health checker found out about a server since the last start of the server.
+/// Facts about the server that the health checker has found since the server started.
 #[derive(Default)]
 struct Findings {
     /// Whether a scrape was checked for missing metrics.
     has_checked_metrics: bool,
-    /// Whether the server has no endpoint that tells whether its engine is paused.
+    /// Whether the server has no endpoint that reports a paused engine.
     hides_pause: bool,
 }
 
@@ -261,7 +261,7 @@ impl HealthChecker {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         let is_up = self.backend.health.state().health == Health::Up;
-        // If `/health` has passed recently, a scrape with a response in time is enough.
+        // If `/health` has passed recently, a timely scrape is sufficient.
         if was_healthy && is_up && !self.silence.has_begun() {
             if self.scrape().await != ScrapeResult::Unanswered {
                 return self.check_service().await;
@@ -276,7 +276,7 @@ impl HealthChecker {
                 self.has_refused = true;
                 self.set_down(DownCause::Other, &reason);
             }
-            // It accepts connections again, but is not healthy yet.
+            // The backend accepts connections again, but is not healthy yet.
             HealthAnswer::Failing(reason) if self.has_refused => {
                 self.set_down(DownCause::Starting, &format!("it starts: {reason}"));
             }
@@ -287,14 +287,14 @@ impl HealthChecker {
             HealthAnswer::Unclear(reason) => {
                 self.on_unclear(sent_at, &reason, DownCause::Other).await;
             }
-            // The state of the backend does not change.
+            // Without a request, the check shows nothing about the backend.
             HealthAnswer::NotSent(problem) => self.backend.on_check_skipped(&problem),
         }
     }
 
-    /// Checks a backend that answers probes: its models, the steps of options, and whether its engine works.
+    /// Checks a backend that answers probes: its models, the steps of options, and the progress of its engine.
     async fn check_service(&mut self) {
-        // While the backend is silent, each further page would only delay the next probe.
+        // A silent backend gets no further requests here, because each would delay the next probe.
         if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
             self.models
                 .refresh(&self.context.pool, &self.backend, &mut self.fetcher)
@@ -308,7 +308,7 @@ impl HealthChecker {
         self.check_availability();
     }
 
-    /// Requests `/health`. A Ray Serve proxy has another path instead. Returns the path and the status.
+    /// Requests `/health`, or the corresponding path of a Ray Serve proxy. Returns the path and the status.
     async fn fetch_health(&mut self) -> (&'static str, Result<StatusCode, FetchError>) {
         let mut status_of =
             async |path| (path, self.fetcher.get(path).await.map(|(status, _)| status));
@@ -361,15 +361,15 @@ impl HealthChecker {
         }
     }
 
-    /// Records that a probe of `sent_at` got no usable answer.
+    /// Records that a probe sent at `sent_at` got no usable answer.
     fn on_unanswered(&mut self, sent_at: Instant) {
         let last_output_at = self.backend.load.last_output_at.get();
         self.silence
             .on_unanswered(sent_at, last_output_at, clock::now());
     }
 
-    /// Handles a request for `/health` that was sent at `sent_at` and got no usable answer. `first_cause`:
-    /// why a backend is down that has not been up yet.
+    /// Handles a request for `/health` that was sent at `sent_at` and got no usable answer. `first_cause`: the
+    /// cause for a backend that has not been up yet.
     async fn on_unclear(&mut self, sent_at: Instant, reason: &str, first_cause: DownCause) {
         self.on_unanswered(sent_at);
         if self.silence.has_begun() {
@@ -391,12 +391,13 @@ impl HealthChecker {
             Health::Down if state.is_suspected() && !self.silence.is_down() => {}
             Health::Down if state.is_suspected() => self.set_down(DownCause::Silent, reason),
             Health::Unknown => self.set_down(first_cause, reason),
-            // A backend that was certainly down is up again when its health check passes.
+            // A backend that is down by an explicit answer is up again only when its health check passes.
             Health::Down => self.set_down(DownCause::Other, reason),
         }
     }
 
-    /// Handles an output, or a readable metrics page, of a backend whose `/health` gives no usable answer.
+    /// Handles a sign of life (output or a readable metrics page) of a backend whose `/health` gives no usable
+    /// answer.
     async fn on_sign_of_life(&mut self) {
         self.last_healthy_at = Some(clock::now());
         if self.excessive_standstill().is_none() {
@@ -405,7 +406,7 @@ impl HealthChecker {
         self.check_service().await;
     }
 
-    /// Marks the backend down. Its open requests may go to another backend, its streams too.
+    /// Marks the backend down. Its open requests, including streams, may fail over to another backend.
     fn set_down(&mut self, cause: DownCause, reason: &str) {
         self.engine_progress = EngineProgress::default();
         self.last_healthy_at = None;
@@ -417,8 +418,7 @@ impl HealthChecker {
         self.backend.health.set_declared_down(true);
     }
 
-    /// Forgets values that may differ after a restart, because another version of the server may run
-    /// then.
+    /// Forgets values that may differ after a restart, when another version of the server may run.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.should_discover_path = true;

@@ -1,4 +1,4 @@
-//! Refreshes the model list and the server version of a backend, as a part of its health checker.
+//! Refreshes the model list and the server version of a backend. A part of the health checker.
 
 use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
@@ -12,8 +12,8 @@ use tokenweir_protocol::clock;
 
 /// Time between two requests for the model list and the version of a backend.
 const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
-/// Least time between two requests for the model list and the version after a backend rejected a model
-/// that it had listed.
+/// Minimum time between two requests for the model list and the version after a backend rejected a model of its
+/// list.
 pub(super) const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two requests for the model list while they fail.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,15 +24,16 @@ const MAX_VERSION_CHARS: usize = 100;
 /// The state of the refresh of the model list and the version of one backend.
 #[derive(Debug, Default)]
 pub(super) struct ModelListRefresh {
-    /// Time of the last successful request for the model list. `None`: the next refresh is due at
-    /// once.
+    /// Time of the last successful request for the model list. `None`: no list yet, or [`Self::expire`] made
+    /// the next refresh due at once.
     fetched_at: Option<Instant>,
-    /// Time of the last request for the model list, if it failed. The next one waits for [`RETRY_INTERVAL`].
+    /// Time of the last request for the model list, if that request failed. The next request waits for
+    /// [`RETRY_INTERVAL`].
     failed_at: Option<Instant>,
     /// The status of the last response to a request for the model list. `None`: no response arrived.
     status: Option<StatusCode>,
-    /// The last logged problem with the model list. `None`: the last list had no problem, so the next
-    /// problem is logged even if it is an old one.
+    /// The last logged problem with the model list. `None`: the last list had no problem. The next problem is
+    /// then logged even if it occurred before.
     problem: Option<ModelListProblem>,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct ModelListRefresh {
 struct ModelListProblem {
     /// The description of the problem, such as an error status of `/v1/models`.
     text: String,
-    /// What an operator can do about the problem.
+    /// The remedy for an operator.
     help: &'static str,
 }
 
@@ -63,11 +64,11 @@ impl ModelListRefresh {
         }
         let response = fetcher.get("/v1/models").await;
         self.status = response.as_ref().ok().map(|(status, _)| *status);
-        // Only a gateway writes the states of models into its model list.
+        // Only another gateway writes model states into its model list.
         let has_states = |body: &[u8]| memmem::find(body, b"\"model_states\":").is_some();
         let (model_list, is_gateway) = match &response {
             Ok((StatusCode::OK, body)) => (ModelList::read(body), has_states(body)),
-            // The gateway had no file descriptor or port: the backend is not at fault.
+            // The gateway lacked a file descriptor or port, so the backend is not at fault.
             Err(FetchError::Exhausted(_)) => return,
             _ => (None, false),
         };
@@ -127,8 +128,8 @@ impl ModelListRefresh {
 }
 
 impl ModelListProblem {
-    /// Describes the problem with a response of `/v1/models` that is no model list. `has_key`:
-    /// whether the configuration sets an API key for the backend.
+    /// Describes a response of `/v1/models` that is no model list. `has_key`: whether the configuration sets an
+    /// API key for the backend.
     fn of_response(response: &Result<(StatusCode, &[u8]), FetchError>, has_key: bool) -> Self {
         const UNREADABLE: &str = "until it is readable, models that the gateway does not know \
                                   otherwise are sent to this backend; `tokenweir doctor` checks it";
@@ -162,8 +163,8 @@ impl ModelListProblem {
         Self { text, help }
     }
 
-    /// Describes the problem with a model list that has more models, or longer ids, than the
-    /// gateway accepts. `models`: the number of models that are not served.
+    /// Describes a model list with more models, or longer ids, than the gateway accepts. `models`: the number
+    /// of models that are not served.
     fn of_excess(models: usize) -> Self {
         let most = ModelList::MOST;
         let bytes = ModelList::MAX_ID_BYTES;
@@ -177,8 +178,8 @@ impl ModelListProblem {
     }
 }
 
-/// Time between two requests for the model list. In a pool of `backends` backends, those of all backends
-/// together are at most 100 per second, or those of the regular refresh.
+/// Time between two requests for the model list. In a large pool of `backends` backends, the requests to all
+/// backends together are limited to 100 per second.
 fn refresh_interval(backend: &Backend, backends: usize) -> Duration {
     if !backend.health.is_model_list_stale.get() {
         return MODELS_REFRESH_INTERVAL;
@@ -234,7 +235,14 @@ mod tests {
             (status(404), false, "/v1/models answers 404", "doctor"),
             (status(500), false, "/v1/models answers 500", "doctor"),
             (status(200), false, "no list of models", "doctor"),
-            (Err(FetchError::Timeout), false, "timeout", "doctor"),
+            (
+                Err(FetchError::Timeout {
+                    has_connected: true,
+                }),
+                false,
+                "timeout",
+                "doctor",
+            ),
             (
                 Err(FetchError::TooLarge),
                 false,

@@ -1,4 +1,4 @@
-//! The scrape of the metrics of a backend, as a part of its health checker.
+//! Scrapes the metrics of a backend. A part of the health checker.
 
 use super::engine_identity::PageOrigin;
 use super::engine_progress::EngineProgress;
@@ -62,7 +62,7 @@ impl HealthChecker {
         self.context
             .scrape_observer
             .on_scrape(&self.backend, took, error);
-        // The duration of a failed scrape does not show how long the backend renders the page.
+        // The duration of a failed scrape does not show how long the backend takes to render the page.
         let max_backoff = if error.is_none() {
             Duration::MAX
         } else {
@@ -85,8 +85,7 @@ impl HealthChecker {
     fn on_scrape_error(&mut self, error: ScrapeError) {
         self.has_load_changed = false;
         let previous = self.backend.health.state().metrics_error;
-        // A failed scrape shows neither progress nor a standstill of the engine, so `/health`
-        // alone decides.
+        // A failed scrape shows neither progress nor a standstill, so `/health` alone decides.
         self.engine_progress = EngineProgress::default();
         self.backend
             .update_state(|state| state.metrics_error = Some(error));
@@ -95,8 +94,7 @@ impl HealthChecker {
         }
     }
 
-    /// Records which front end of vLLM wrote the metrics page: only the front end in Rust writes
-    /// OpenMetrics.
+    /// Records which vLLM front end wrote the metrics page. Only the Rust front end writes OpenMetrics.
     fn record_front_end(&self) {
         let state = self.backend.health.state();
         let is_rust = self.metrics_page.last.is_openmetrics;
@@ -111,8 +109,8 @@ impl HealthChecker {
         }
     }
 
-    /// Detects a restart of the backend and other engines at its address, and logs missing metrics once for
-    /// each start.
+    /// Detects a restart of the backend and other engines at its address. Logs missing metrics once after each
+    /// start.
     fn inspect_load(
         &mut self,
         load: &EngineLoad,

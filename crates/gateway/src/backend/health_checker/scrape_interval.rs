@@ -1,6 +1,5 @@
-//! Computes the adaptive scrape interval of a backend. The interval is short under load and long
-//! for an idle backend. It is long enough that scrapes take only a small part of the backend's
-//! time.
+//! Computes the adaptive scrape interval of a backend. The interval is short under load and long for an idle
+//! backend. A lower bound keeps scrapes to a small part of the backend's time.
 
 use std::time::Duration;
 
@@ -20,16 +19,16 @@ pub(super) struct BackendActivity {
     pub(super) is_down: bool,
 }
 
-/// Backoff after a scrape, as a multiple of the duration of the scrape. The API event loop of the
-/// backend is blocked while the backend renders the metrics page. With this factor, scrapes take at most
-/// 1/21 of the time of the event loop. If a scrape takes longer than half a second, they take more,
-/// because the backoff is limited to [`MAX_BACKOFF`].
+/// Backoff after a scrape, as a multiple of the duration of the scrape. The API event loop of the backend is
+/// blocked while the backend renders the metrics page. With this factor, scrapes take at most 1/21 of the time
+/// of the event loop. If a scrape takes longer than half a second, [`MAX_BACKOFF`] limits the backoff and the
+/// share is larger.
 const BACKOFF_FACTOR: u32 = 20;
 /// Maximum backoff after a scrape. It equals the usual scrape interval of a Prometheus server, and
 /// is below 15 s, the age above which a sample of the load counts as missing.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// KV usage at which the urgency of the next scrape of a working backend starts to rise, and KV
-/// usage at which the urgency reaches 1.
+/// Range of KV usage in which the urgency of the next scrape of a working backend rises. The urgency reaches 1
+/// at the upper end.
 const KV_USAGE_URGENCY_RANGE: (f64, f64) = (0.5, 0.9);
 /// Factor by which the interval grows from scrape to scrape while the urgency is low.
 const INTERVAL_GROWTH_FACTOR: f64 = 1.5;
@@ -38,7 +37,7 @@ const INTERVAL_GROWTH_FACTOR: f64 = 1.5;
 const MAX_SCRAPES_PER_SECOND: u32 = 1_000;
 
 impl BackendActivity {
-    /// The urgency of the next scrape, from 0 (idle) to 1. It is the largest of these values:
+    /// The urgency of the next scrape, from 0 (idle) to 1. It is the maximum of these values:
     ///
     /// ```text
     /// n ÷ (n + 1)                for n requests in flight
@@ -51,7 +50,7 @@ impl BackendActivity {
             return 1.0;
         }
         let in_flight_urgency = f64::from(self.in_flight) / (f64::from(self.in_flight) + 1.0);
-        // An idle engine may still report the KV usage of its last step, which must not count.
+        // An idle engine may still report the KV usage of its last step. That usage must not count.
         let is_working = self.in_flight > 0 || self.has_changed;
         let fullness = (self.kv_usage - KV_USAGE_URGENCY_RANGE.0)
             / (KV_USAGE_URGENCY_RANGE.1 - KV_USAGE_URGENCY_RANGE.0);
@@ -69,10 +68,10 @@ impl BackendActivity {
     }
 }
 
-/// The interval that follows the interval `previous`. The target is `max · (min ÷ max)^urgency`. An
-/// interval above the target is halved, down to the target. An interval below the target grows by
-/// [`INTERVAL_GROWTH_FACTOR`], up to the target. So the interval becomes short within a few scrapes
-/// of a burst, and stays short during a brief pause of the load.
+/// The interval that follows the interval `previous`. The target is `max · (min ÷ max)^urgency`. An interval
+/// above the target is halved, but not below the target. An interval below the target grows by
+/// [`INTERVAL_GROWTH_FACTOR`], up to the target. So a burst shortens the interval within a few scrapes, and a
+/// brief pause of the load does not lengthen it much.
 pub(super) fn next_interval(
     previous: Duration,
     urgency: f64,
@@ -91,31 +90,30 @@ pub(super) fn next_interval(
     Duration::from_secs_f64(next)
 }
 
-/// The minimum scrape interval of a backend in a pool of `backend_count` backends: `min_interval`,
-/// and at least 1 ms for each backend of the pool.
+/// The minimum scrape interval of a backend in a pool of `backend_count` backends: the maximum of
+/// `min_interval` and 1 ms for each backend.
 pub(super) fn min_interval_for_pool(min_interval: Duration, backend_count: usize) -> Duration {
     let count = u32::try_from(backend_count).unwrap_or(u32::MAX);
     min_interval.max(Duration::from_secs(1).saturating_mul(count) / MAX_SCRAPES_PER_SECOND)
 }
 
-/// The time in which a backend is not scraped again after a scrape of this duration.
+/// The minimum pause after a scrape that took `scrape_duration`.
 pub(super) fn backoff(scrape_duration: Duration) -> Duration {
     scrape_duration
         .saturating_mul(BACKOFF_FACTOR)
         .min(MAX_BACKOFF)
 }
 
-/// The interval, changed at random by up to ±10 %, so that several gateways do not scrape at the
-/// same times. `random` is a random number from 0 to 1.
+/// The interval, changed by a random ±10 % at most, so that several gateways do not scrape at the same times.
+/// `random` is a random number from 0 to 1.
 pub(super) fn with_jitter(interval: Duration, random: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
 }
 
-/// The interval, changed by at most one eighth, so that it ends at the same time as the intervals
-/// of other backends. Scrapes that start at the same wake-up of the gateway cost half the CPU time.
-/// The aligned interval ends at a multiple of the grid step after the origin. The step is a power
-/// of two, in milliseconds. `since_origin` is the time from the origin to the start of the
-/// interval.
+/// Changes the interval by at most one eighth, so that it ends together with the intervals of other backends.
+/// Scrapes that start at one wake-up of the gateway cost half the CPU time. The aligned interval ends at a
+/// multiple of the grid step after the origin. The step is a power of two, in milliseconds. `since_origin` is
+/// the time from the origin to the start of the interval.
 pub(super) fn align_to_grid(since_origin: Duration, interval: Duration) -> Duration {
     let Some(step_exponent) = (interval.as_millis() / 4).checked_ilog2() else {
         return interval;
@@ -216,8 +214,7 @@ mod tests {
             intervals.windows(2).all(|pair| pair[0] >= pair[1]),
             "{intervals:?}"
         );
-        // One request has urgency 0.5. This gives the geometric mean of the minimum and the maximum
-        // interval.
+        // One request has urgency 0.5, for which the interval is the geometric mean of minimum and maximum.
         assert!(
             (intervals[1].as_secs_f64() - 0.707).abs() < 0.001,
             "{:?}",
@@ -233,7 +230,7 @@ mod tests {
         assert_eq!(next_when_busy(MIN_INTERVAL), MIN_INTERVAL);
         assert_eq!(next_when_idle(MIN_INTERVAL), Duration::from_millis(150));
         assert_eq!(next_when_idle(MAX_INTERVAL), MAX_INTERVAL);
-        // From the longest to the shortest interval in six scrapes.
+        // Six scrapes lead from the longest to the shortest interval.
         assert_eq!(
             (0..6).fold(MAX_INTERVAL, |previous, _| next_when_busy(previous)),
             MIN_INTERVAL

@@ -1,5 +1,5 @@
-//! Detects backends that pass `/health` but serve no requests: their engine seems stuck, is paused or
-//! sleeps, or they answer 503 to all other requests.
+//! Detects backends that pass `/health` but serve no requests: the engine seems stuck, is paused or sleeps, or
+//! the backend answers 503 to everything else.
 
 use super::HealthChecker;
 use crate::backend::Health;
@@ -8,21 +8,21 @@ use crate::backend::state::DownCause;
 use http::StatusCode;
 use std::time::Duration;
 
-/// Number of consecutive scrapes with 503 after which a backend that also answers 503 for its model
-/// list is down.
+/// Number of consecutive scrapes with 503 after which the model list is requested. If its status is also 503,
+/// the backend is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
-/// The path of vLLM's developer mode that tells whether the engine is paused, and the field of the
-/// response. `/is_sleeping` is not used: it also returns true while the engine is paused, and the
-/// metrics already show whether the engine sleeps.
+/// The path of vLLM's developer mode that reports a paused engine, and the field in its response. The gateway
+/// does not use `/is_sleeping`, which also returns true while the engine is paused. The metrics show whether
+/// the engine sleeps.
 const PAUSE_PATH: (&str, &str) = ("/is_paused", "is_paused");
-/// Multiple of `circuit_breaker.stuck_after` after which the requests at an engine without progress
-/// may fail over.
+/// Multiple of `circuit_breaker.stuck_after` after which the requests of an engine without progress may fail
+/// over.
 const FAILOVER_STANDSTILL_FACTOR: u32 = 3;
 
 impl HealthChecker {
-    /// Marks the backend down if its engine seems stuck, although `/health` passes. This is a
-    /// suspicion: a long prefill may look the same. So the open requests stay at the backend, and
-    /// may fail over only after [`FAILOVER_STANDSTILL_FACTOR`] times the limit.
+    /// Marks the backend down if its engine seems stuck, although `/health` passes. The engine is only
+    /// suspected, because a long prefill can look alike. So open requests stay at the backend, and may fail
+    /// over only after [`FAILOVER_STANDSTILL_FACTOR`] times the limit.
     pub(super) fn check_engine_progress(&mut self) {
         let Some((standstill, limit)) = self.excessive_standstill() else {
             return;
@@ -35,9 +35,9 @@ impl HealthChecker {
         self.backend.health.set_declared_down(may_fail_over);
     }
 
-    /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does whose
-    /// number of ranks changes or whose rank was removed, unless a request shows that it works. The open
-    /// requests stay at the backend. Returns `true` if the backend was marked down.
+    /// Marks the backend down if it answers 503 to everything but `/health` and no request shows that it works.
+    /// An engine answers so while its number of ranks changes, or after its rank was removed. The open requests
+    /// stay at the backend. Returns `true` if the backend was marked down.
     pub(super) fn check_availability(&mut self) -> bool {
         let Some(cause) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;
@@ -63,10 +63,10 @@ impl HealthChecker {
         true
     }
 
-    /// Asks vLLM whether its engine is paused. Only vLLM in developer mode answers, and each answer
-    /// costs the engine one step. So vLLM is asked with each health check, and more often only
-    /// while the engine is paused or stands still. A server whose metrics page has no sleep state
-    /// is not asked: it could take the unknown path for an inference request.
+    /// Asks vLLM whether its engine is paused. Only vLLM in developer mode answers, and each answer costs the
+    /// engine one step. So the gateway asks with each health check, and more often only while the engine is
+    /// paused or stands still. The gateway does not ask a server whose metrics page has no sleep state, because
+    /// that server could take the unknown path for an inference request.
     pub(super) async fn check_pause(&mut self) {
         let state = self.backend.health.state();
         let reports_awake = state
@@ -97,7 +97,7 @@ impl HealthChecker {
         }
     }
 
-    /// Whether to ask the engine if it is paused, although `/health` passed a moment ago.
+    /// Whether the gateway asks if the engine is paused even though `/health` passed a moment ago.
     pub(super) fn is_pause_likely(&self) -> bool {
         !self.findings.hides_pause
             && (self.backend.health.state().is_paused
@@ -125,10 +125,10 @@ impl HealthChecker {
         }
     }
 
-    /// The time for which the engine has made no progress, and the limit `circuit_breaker.stuck_after`.
-    /// `None`: the time is below the limit, the engine is paused, or there is no limit.
+    /// The time without progress of the engine, and the limit `circuit_breaker.stuck_after`. `None`: the time
+    /// is below the limit, the engine is paused, or there is no limit.
     pub(super) fn excessive_standstill(&self) -> Option<(Duration, Duration)> {
-        // An engine that was paused makes no progress on purpose.
+        // A paused engine makes no progress on purpose.
         if self.backend.health.state().is_paused {
             return None;
         }

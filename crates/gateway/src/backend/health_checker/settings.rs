@@ -1,4 +1,4 @@
-//! The settings of health checks and scrapes, and what receives their results.
+//! The settings of health checks and scrapes, and the observer of their results.
 
 use crate::backend::Backend;
 use schemars::JsonSchema;

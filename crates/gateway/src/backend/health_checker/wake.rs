@@ -14,8 +14,8 @@ pub(super) enum WakeReason {
     RequestFailed,
 }
 
-/// Waits for `interval`. The wait ends earlier if the idle backend gets a request (after
-/// `first_request_delay`) or if a request to the backend fails (at once).
+/// Waits for `interval`. A request to the idle backend ends the wait after `first_request_delay`. A failed
+/// request to the backend ends it at once.
 pub(super) async fn wait_next_check(
     backend: &Backend,
     interval: Duration,
@@ -25,7 +25,7 @@ pub(super) async fn wait_next_check(
         backend.load.wait_first_request().await;
         tokio::time::sleep(first_request_delay).await;
     };
-    // `biased`: if several events have happened, the first one in this list is the reason.
+    // `biased`: if several events have happened, the first branch decides the reason.
     tokio::select! {
         biased;
         () = backend.health.wait_check_requested() => WakeReason::RequestFailed,
@@ -60,8 +60,8 @@ mod tests {
         Lease::new(backend.clone(), &candidate, &prompt, true, now)
     }
 
-    /// Waits for a health check while `event` happens after one second. Returns why the wait ended,
-    /// and its length.
+    /// Waits for a health check while `event` happens after one second. Returns the reason for the end of the
+    /// wait, and its length.
     async fn measure_wait(event: impl FnOnce(&Arc<Backend>)) -> (WakeReason, Duration) {
         let backend = Arc::new(backend("a"));
         let started_at = clock::now();

@@ -3,7 +3,7 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::facets::{PoolFacets, RequestPart, Suitability};
+use crate::backend::facets::PoolFacets;
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, ModelLabelTable};
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
@@ -24,26 +24,26 @@ use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PromptFingerprint};
 use tokio::sync::{Notify, broadcast};
 
-/// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read, unless
-/// the configuration has a `scrape.timeout` above the default of 2 s.
+/// Maximum time for which a request waits for new model lists. One read of a list takes less, unless
+/// `scrape.timeout` exceeds its default of 2 s.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
 
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
 pub struct BackendPool {
     pub(super) snapshot: ArcSwap<PoolSnapshot>,
-    /// State for the next snapshot. The lock is held until the new snapshot is stored, so that two
-    /// changes at the same time cannot overwrite each other.
+    /// State for the next snapshot. A change holds the lock until it has stored its snapshot, so that
+    /// concurrent changes cannot overwrite each other.
     state: Mutex<PoolState>,
-    /// Number of leases that were requested so far, which numbers the routing decisions.
+    /// Number of leases requested so far. It numbers the routing decisions.
     pub(super) request_sequence: AtomicU64,
     /// Wakes queued requests when a backend may have capacity.
     pub capacity_notifier: Arc<CapacityNotifier>,
-    /// Wakes requests that wait for new model lists, when a model list was read.
+    /// Wakes requests that wait for new model lists. Signalled after each read of a list.
     pub(in crate::backend) model_list_read: Notify,
-    /// The prompts that other gateways sent to the backends. A receiver that does not keep up misses some.
+    /// The prompts that other gateways sent to the backends. A receiver that is too slow misses some.
     pub peer_prompts: broadcast::Sender<PeerPrompt>,
-    /// What options share between all backends.
+    /// The state that options share between all backends.
     pub facets: PoolFacets,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
@@ -54,7 +54,7 @@ pub struct BackendPool {
 pub struct PeerPrompt {
     /// The position of the backend in the pool.
     pub backend: usize,
-    /// The blocks of the prompt. Its other fields are not known.
+    /// The blocks of the prompt. The other fields of the fingerprint are not known.
     pub prompt: Arc<PromptFingerprint>,
 }
 
@@ -93,7 +93,7 @@ pub struct PoolUpdate(Vec<PlannedBackend>);
 #[derive(Debug)]
 struct PlannedBackend {
     backend: Arc<Backend>,
-    /// A value with the new settings of a backend that is already in the pool. `None`: the backend is
+    /// The new settings of a backend that is already in the pool, as a `Backend` value. `None`: the backend is
     /// not in the pool yet.
     updated: Option<Box<Backend>>,
 }
@@ -108,8 +108,6 @@ impl Default for PoolSettings {
         }
     }
 }
-
-// === impl BackendPool ===
 
 impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings.
@@ -160,7 +158,7 @@ impl BackendPool {
     pub fn on_peer_prompt(&self, backend: &Backend, prompt: &Arc<PromptFingerprint>) {
         backend.on_peer_prompt(prompt);
         if self.peer_prompts.receiver_count() > 0 {
-            // Sending fails only without a receiver.
+            // Sending fails only if there is no receiver, which is no error.
             let _ = self.peer_prompts.send(PeerPrompt {
                 backend: backend.position(),
                 prompt: prompt.clone(),
@@ -205,8 +203,8 @@ impl BackendPool {
         Arc::new(backend)
     }
 
-    /// Applies a planned update and the settings. New requests are sent to the new set of backends
-    /// only. Backends that are no longer in the pool are retiring until their last request ends.
+    /// Applies a planned update and the settings. New requests go to the new set of backends only. A removed
+    /// backend is retiring until its last request ends.
     pub fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
         let mut state = lock(&self.state);
         let previous = self.snapshot();
@@ -236,10 +234,9 @@ impl BackendPool {
         for (position, backend) in backends.iter().enumerate() {
             backend.set_position(position);
         }
-        let is_suitable = |backend: &Arc<Backend>| {
-            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
-        };
-        let has_unsuitable = !backends.iter().all(is_suitable);
+        let has_unsuitable = !backends
+            .iter()
+            .all(|backend| backend.facets.suit_all_requests());
         state.model_labels.max_labels = settings.max_model_labels;
         let labels = &mut state.model_labels;
         let routes = build_routes(&rules, &backends, labels, &previous.routes, backends_left);
@@ -284,14 +281,14 @@ impl BackendPool {
         self.capacity_notifier.notify();
     }
 
-    /// Reads the model lists of all backends that are up again, before a request fails because no backend
-    /// lists its model any more: the model may have moved to another backend. Requests at the same time
-    /// share the reads, and each backend is asked at most once a second.
+    /// Reads the model lists of all backends that are up again, before a request fails because no backend lists
+    /// its model any more. The model may have moved to another backend. Concurrent requests share the reads,
+    /// and each backend is asked at most once a second.
     pub(crate) async fn read_models_again(&self) {
         let since = clock::now();
         let until = since + MAX_MODEL_LIST_WAIT;
         loop {
-            // The future is created before the lists are checked, so that it misses no notification.
+            // Creating the future before the lists are checked ensures that no notification is missed.
             let was_read = self.model_list_read.notified();
             let backends = self.backends();
             let is_unread = |backend: &&Arc<Backend>| {
@@ -350,10 +347,9 @@ fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {
     backends.iter().any(|backend| Arc::ptr_eq(backend, wanted))
 }
 
-/// Assigns positions to the backends of an update: the index in the result is the position.
-/// Retained backends keep their position, because the candidate sampler refers to backends by
-/// position. Added backends take free positions. If positions stay free, the last backends move
-/// into them.
+/// Assigns positions (indexes in the result) to the backends of an update. Retained backends keep their
+/// position, because the candidate sampler refers to backends by position. Added backends take free positions.
+/// If positions stay free, the last backends move into them.
 fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
     let next_set: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
     let previous_set: HashSet<*const Backend> = previous.iter().map(Arc::as_ptr).collect();
@@ -381,16 +377,12 @@ fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<A
     by_position.into_iter().flatten().collect()
 }
 
-// === impl PoolState ===
-
 impl PoolState {
     /// Removes the retiring backends whose last request has ended.
     fn prune_retiring(&mut self) {
         self.retiring.retain(|backend| backend.load.in_flight() > 0);
     }
 }
-
-// === impl PoolUpdate ===
 
 impl PoolUpdate {
     /// The planned backends that are not in the pool yet. Their health checks may start before the

@@ -1,4 +1,4 @@
-//! Which backends can serve a request, by its path, media and length, whether or not they are available
+//! Decides which backends can serve a request by its path, media and length, whether or not they are available
 //! now. A request that only unavailable backends can serve waits for them.
 
 use super::eligible_backends::{BackendRequirements, BackendSearch};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_routing::resilience::Availability;
 
-/// What a request needs of a backend of its model.
+/// The properties that a request needs in a backend of its model.
 pub(super) struct RequestNeeds<'a> {
     requirements: &'a BackendRequirements<'a>,
     lengths: &'a ModelLengths,
@@ -23,27 +23,26 @@ pub(super) struct RequestNeeds<'a> {
 
 /// The estimated length of a request.
 struct RequestLength {
-    /// Tokens of the prompt and of the output that the client allows.
+    /// Tokens of the prompt plus the output tokens that the client allows.
     tokens: f64,
     /// The part of `tokens` that the client allows for the output.
     output: f64,
-    /// The least number of tokens, whatever the text of the prompt is.
+    /// The lowest possible number of tokens of a text with this many bytes.
     least: f64,
-    /// Whether `tokens` is computed with a number of tokens per byte that responses have shown.
-    /// Otherwise the number is assumed.
+    /// Whether `tokens` uses a ratio of tokens per byte learned from responses. If not, the ratio is assumed.
     is_learned: bool,
 }
 
-/// A learned estimate of the tokens of a prompt is raised by this factor, because single prompts differ
-/// from the mean: a backend whose context is too short refuses the request, and one with a longer
-/// context than necessary costs nothing.
+/// Safety factor for a learned estimate of prompt tokens, because single prompts differ from the mean. A
+/// backend with too short a context refuses the request, while one with a longer context than necessary costs
+/// nothing.
 const LEARNED_MARGIN: f64 = 1.05;
-/// Minimum number of tokens per byte of prompt text, which is assumed before responses have shown the number.
+/// Assumed minimum of tokens per byte of prompt text, until responses have shown the ratio.
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {
-    /// Keeps the backends of `up` that can serve the request, without those that have just cut the stream of
-    /// an equal request if others remain: a client repeats a request whose stream was cut.
+    /// Keeps the backends of `up` that can serve the request. A client repeats a request whose stream was cut,
+    /// so backends that have just cut the stream of an equal request are left out if others remain.
     pub(super) fn retain_capable(
         &self,
         up: &mut Vec<usize>,
@@ -64,13 +63,17 @@ impl PoolSnapshot {
         }
     }
 
-    /// Keeps the backends of `up` that can serve the request. What the gateway knows of them can be
-    /// wrong. So if none seems able, one that may be able is asked, and its refusal decides. If none may
-    /// be able, the request waits for an unavailable backend that may be, so none is kept. If there is no
-    /// such backend either, those that come nearest are kept: the client gets their error.
+    /// Keeps the backends of `up` that can serve the request. The gateway's knowledge of them can be wrong, so
+    /// the first of these rules that applies decides:
     ///
-    /// In a sample of the route only able backends are kept, because others may be outside of the sample.
-    /// After a failed attempt, too, because the response to that attempt is more useful to the client.
+    /// - Backends that seem able are kept.
+    /// - Backends that may be able are kept. The client gets the refusal of a backend that is not.
+    /// - If an unavailable backend may be able, none is kept, and the request waits for that backend.
+    /// - The backends that come nearest are kept. The client gets their error.
+    ///
+    /// Two cases keep only backends that seem able. In a sample of the route, other backends may exist outside
+    /// of the sample. After a failed attempt with a learned length, the response to that attempt is more useful
+    /// to the client.
     fn retain_able(
         &self,
         up: &mut Vec<usize>,
@@ -85,8 +88,9 @@ impl PoolSnapshot {
             ..
         } = *search;
         let needs = self.needs(up, route, requirements, now);
-        // A request that has waited for a longer backend has no attempt any more whose error the client could get.
-        // Without such a backend, it is like any other request that no backend seems able to serve.
+        // After a wait for a backend with a longer context, the request has no failed attempt whose error the
+        // client could get. If no such backend exists, the request is treated like any other that no backend
+        // seems able to serve.
         let has_waited = tried.is_empty() && !is_sample;
         let is_longer = |position: &usize| needs.exceeds_refused(*position);
         if requirements.longer_than.is_some() && (!has_waited || up.iter().any(is_longer)) {
@@ -121,7 +125,8 @@ impl PoolSnapshot {
     ) -> bool {
         let only = needs.requirements.backend;
         let is_suitable = |backend: &Backend| {
-            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
+            let model = needs.requirements.model;
+            backend.facets.suitability(RequestPart::Whole, model) == Suitability::Suitable
         };
         route.backends.iter().any(|position| {
             let backend = &self.backends[*position];
@@ -148,8 +153,8 @@ impl PoolSnapshot {
         })
     }
 
-    /// Returns `false` if the request names another backend, or if the backend at `position` is known not to
-    /// serve the path, the media or the length of the request.
+    /// Whether the backend at `position` may serve the request. `false`: the request names another backend, or
+    /// the backend is known not to serve the path, the media or the length.
     pub(super) fn may_serve(
         &self,
         position: usize,
@@ -166,7 +171,7 @@ impl PoolSnapshot {
                 .may_be_met_by(backend, position)
     }
 
-    /// A hash of the backends of the route that can serve the request when they are available. 0: all of
+    /// A hash of the set of backends of the route that can serve the request when they are available. 0: all of
     /// them, or none.
     pub(super) fn able_backends(
         &self,
@@ -184,8 +189,8 @@ impl PoolSnapshot {
         if is_part { hash_of(&able) } else { 0 }
     }
 
-    /// What a request needs. The tokens per byte of its prompt are those that the responses of the
-    /// backends at `positions` have shown.
+    /// The needs of a request. The ratio of tokens per byte is learned from the responses of the backends at
+    /// `positions`.
     pub(super) fn needs<'a>(
         &self,
         positions: &[usize],
@@ -205,7 +210,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// The estimated length of a request. `None`: it cannot be estimated.
+    /// The estimated length of a request. `None`: the gateway cannot estimate it.
     fn request_length(
         &self,
         positions: &[usize],
@@ -236,7 +241,7 @@ impl PoolSnapshot {
     }
 }
 
-/// Keeps the backends with the longest context, if it is longer than that of the backend that refused
+/// Keeps the backends with the longest context, if it is longer than the context of the backend that refused
 /// the request.
 fn retain_longer(
     up: &mut Vec<usize>,
@@ -250,8 +255,8 @@ fn retain_longer(
     up.retain(|position| longest.is_some() && route.lengths.at(*position) == longest);
 }
 
-/// Whether a backend that is not available now is expected to serve requests again. A backend that has
-/// never listed its models is not, unless it was not checked yet: then nothing is known of it.
+/// Whether an unavailable backend is expected to serve requests again. `false` for a backend that was checked
+/// and has never listed its models.
 fn may_return(backend: &Arc<Backend>, now: Instant) -> bool {
     match backend.availability(now) {
         Availability::ZeroWeight | Availability::Retired => false,
@@ -266,8 +271,6 @@ fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish().max(1)
 }
 
-// === impl RequestNeeds ===
-
 impl RequestNeeds<'_> {
     /// Whether the backend seems able to serve the request.
     fn are_met_by(&self, backend: &Backend, position: usize) -> bool {
@@ -276,8 +279,8 @@ impl RequestNeeds<'_> {
             && !self.is_too_long_for(backend, position)
     }
 
-    /// Returns `false` if the backend is known not to serve the path, the media or the length of the request. Of
-    /// an estimated length, only the least possible value counts.
+    /// Whether the backend may be able to serve the request. `false`: it is known not to serve the path, the
+    /// media or the length. For the length, only the lowest possible value of the estimate counts.
     fn may_be_met_by(&self, backend: &Backend, position: usize) -> bool {
         let context = self.lengths.at(position);
         let fits = |length: &RequestLength| {
@@ -288,7 +291,7 @@ impl RequestNeeds<'_> {
             && self.length.as_ref().is_none_or(fits)
     }
 
-    /// Whether the context of the backend is longer than that of the backend that refused the request.
+    /// Whether the backend has a longer context than the backend that refused the request.
     fn exceeds_refused(&self, position: usize) -> bool {
         let refused = self.requirements.longer_than;
         refused.is_none() || self.lengths.at(position) > refused
@@ -307,8 +310,8 @@ impl RequestNeeds<'_> {
         self.requirements.prompt.media == 0 || !backend.health.lacks(Some(MEDIA), self.now)
     }
 
-    /// Whether the estimated length of the request exceeds the context of the backend, or the backend
-    /// refused a prompt that was not longer.
+    /// Whether the estimated length of the request exceeds the context of the backend, or the backend refused a
+    /// prompt of equal or lower length.
     pub(super) fn is_too_long_for(&self, backend: &Backend, position: usize) -> bool {
         let Some(context) = self.lengths.at(position).map(f64::from) else {
             return false;

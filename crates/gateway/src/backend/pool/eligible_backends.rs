@@ -1,5 +1,5 @@
-//! The requirements of a request on its backend, the backends that may serve the request now, and how
-//! far circuit breakers restrict them.
+//! The requirements of a request on its backend, the backends that may serve the request now, and how far
+//! circuit breakers restrict them.
 
 use super::panic_mode;
 use crate::backend::Backend;
@@ -25,7 +25,7 @@ pub(super) enum BreakerMode {
     Ignored,
 }
 
-/// Output tokens that a request counts for while it waits, unless it states less.
+/// Output tokens assumed for a waiting request, unless the request states a lower limit.
 const ASSUMED_OUTPUT_TOKENS: u64 = 256;
 
 /// The properties of a request that decide which backend may serve it.
@@ -42,14 +42,14 @@ pub struct BackendRequirements<'a> {
     /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
     /// it.
     pub path: Option<&'static str>,
-    /// Maximum number of output tokens of one choice, from the request. 0: the client states no
-    /// limit. The prompt and these tokens must fit into the context of the model. `None`: the
-    /// length of the request cannot be estimated.
+    /// Maximum number of output tokens of one choice, from the request. 0: the client states no limit. The
+    /// prompt and these tokens must fit into the context of the model. `None`: the gateway cannot estimate the
+    /// length of the request.
     pub max_tokens: Option<u32>,
     /// Number of choices that the client requests.
     pub choices: u32,
-    /// Only the backends with the longest context may serve the request, and only if their context is
-    /// longer than this. `None`: no backend has refused the request because of its length.
+    /// If set, only the backends with the longest context may serve the request, and that context must exceed
+    /// this value. `None`: no backend has refused the request because of its length.
     pub longer_than: Option<u32>,
     /// The backends that must not get the request, because they failed it.
     pub excluded: &'a [Arc<Backend>],
@@ -62,18 +62,17 @@ pub struct BackendRequirements<'a> {
 /// The search for a backend that can be leased to a request.
 #[derive(Clone, Copy)]
 pub(super) struct BackendSearch<'a> {
-    /// What the request requires of a backend.
+    /// The requirements of the request on a backend.
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
-    /// The thresholds from which backends count as full. `None`: full backends get requests, too.
+    /// The thresholds above which a backend counts as full. `None`: full backends get requests too.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     pub(super) breaker_mode: BreakerMode,
-    /// Whether backends are allowed that are down only by suspicion.
+    /// Whether the search includes backends that are down only by suspicion.
     pub(super) allows_suspected: bool,
     /// The part of the request that the lease is for.
     pub(super) part: RequestPart,
-    /// The time of the search.
     pub(super) now: Instant,
 }
 
@@ -82,26 +81,23 @@ pub(super) struct BackendSearch<'a> {
 pub(super) struct EligibleBackends {
     /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,
-    /// The greatest number of tokens of the prompt that a single backend, full or not, has cached.
+    /// The greatest number of prompt tokens that any one backend, full or not, has cached.
     pub(super) most_cached: f64,
-    /// Whether backends could serve the request, and all of them are full.
+    /// Whether all backends that could serve the request are full. False if there are none.
     pub(super) are_full: bool,
-    /// Number of backends that are up and were not tried, whether or not their circuit breakers exclude
-    /// them.
+    /// Number of untried backends that are up. Backends that circuit breakers exclude count too.
     pub(super) up_count: usize,
-    /// Number of backends that are excluded because their circuit breaker is open: ejected
-    /// backends, and backends that reported overload a moment ago.
+    /// Number of backends with an open circuit breaker: ejected backends, and backends that reported overload a
+    /// moment ago.
     pub(super) open_breaker_count: usize,
-    /// Number of backends that their slow start after an ejection excludes from this request.
+    /// Number of backends that slow start after an ejection keeps from this request.
     pub(super) slow_start_count: usize,
     /// Whether the circuit breakers were ignored for this result.
     pub(super) ignores_ejections: bool,
 }
 
-// === impl BackendRequirements, BackendSearch, EligibleBackends ===
-
 impl<'a> BackendRequirements<'a> {
-    /// The requirements that every backend meets, for a request with this prompt and this random number.
+    /// Requirements that every backend meets. `prompt` and `seed` belong to the request.
     pub const fn none(prompt: &'a Arc<PromptFingerprint>, seed: u64) -> Self {
         Self {
             model: None,
@@ -124,15 +120,15 @@ impl<'a> BackendRequirements<'a> {
         Some(u64::from(limit) * u64::from(self.choices))
     }
 
-    /// The output tokens that a request counts for while it waits: an assumed number, or the limit that the
-    /// request states if that is less.
+    /// The output tokens that a waiting request counts for: an assumed number, or the limit of the request if
+    /// that is lower.
     pub fn assumed_output(&self) -> u64 {
         self.output_limit()
             .unwrap_or(u64::MAX)
             .min(ASSUMED_OUTPUT_TOKENS)
     }
 
-    /// The expected output tokens, but at most the limit that the request states.
+    /// The expected output tokens, limited to what the request allows.
     pub(super) fn bounded_output(&self, expected: f64) -> f64 {
         self.output_limit()
             .map_or(expected, |limit| expected.min(limit as f64))
@@ -140,7 +136,7 @@ impl<'a> BackendRequirements<'a> {
 }
 
 impl BackendSearch<'_> {
-    /// Whether the backend failed the request already.
+    /// Whether an earlier attempt of the request on this backend failed.
     pub(super) fn has_tried(&self, backend: &Arc<Backend>) -> bool {
         let tried = self.tried.iter().chain(self.requirements.excluded);
         tried.into_iter().any(|tried| Arc::ptr_eq(tried, backend))
@@ -189,7 +185,7 @@ impl EligibleBackends {
         !is_shut && !is_spared
     }
 
-    /// Whether no backend may serve the request, now or when it has capacity.
+    /// Whether no backend may serve the request, either now or once it has capacity.
     pub(super) fn is_empty(&self) -> bool {
         self.candidates.is_empty() && !self.are_full
     }
@@ -199,8 +195,8 @@ impl EligibleBackends {
         panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
     }
 
-    /// Returns how far the circuit breakers may restrict the backends of the request. `self` is the
-    /// result of the search with [`BreakerMode::Enforced`].
+    /// How far the circuit breakers may restrict the backends of the request. `self` must be the result of the
+    /// search with [`BreakerMode::Enforced`].
     pub(super) fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
         if self.is_panic(panic_threshold) {
             BreakerMode::Ignored
@@ -212,8 +208,8 @@ impl EligibleBackends {
     }
 }
 
-/// The choice of the policy for this request. If the policy panics, the policy `least_requests` chooses.
-/// It reads no estimates, so a wrong value of one backend fails no requests that other backends can
+/// The choice of the policy for this request. If the policy panics, the policy `least_requests` chooses
+/// instead. It reads no estimates, so a wrong value of one backend fails no requests that other backends can
 /// serve.
 pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
     supervise::catch_panic(BackgroundTask::ROUTING, || context.pick()).unwrap_or_else(|| {

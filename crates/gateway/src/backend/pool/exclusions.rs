@@ -1,5 +1,5 @@
-//! Why backends of a route are no candidates: their state or an option, and the reasons for the record of a
-//! routing decision.
+//! Why backends of a route are no candidates: because of their state or of an option. The record of the routing
+//! decision contains these reasons.
 
 use super::eligible_backends::BackendSearch;
 use super::snapshot::PoolSnapshot;
@@ -12,10 +12,9 @@ use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::{Candidate, CandidateSampler};
 
 impl PoolSnapshot {
-    /// The positions of the backends that are up, or suspected if `search` allows it, have a weight
-    /// above 0 and were not tried. If the request requires one backend, others are excluded, too. This
-    /// filter runs over all backends before other data of a backend is read, so that the CPU
-    /// overlaps the cache misses of a large pool.
+    /// The positions of untried backends with a weight above 0 that are up, or suspected if `search` allows it.
+    /// If the request requires one backend, only that one remains. The filter runs over all backends before
+    /// other data is read, so that the CPU overlaps the cache misses of a large pool.
     pub(super) fn filter_up(&self, positions: &[usize], search: &BackendSearch<'_>) -> Vec<usize> {
         let allows_suspected = search.allows_suspected;
         let only = search.requirements.backend;
@@ -32,11 +31,19 @@ impl PoolSnapshot {
         up
     }
 
-    /// Keeps the backends of `up` whose options allow this part of a request. Backends that are the last
-    /// choice serve it if no other backend is up, but not in a sample of the route, because other backends may
-    /// be up outside of the sample.
-    pub(super) fn retain_suitable(&self, up: &mut Vec<usize>, part: RequestPart, is_sample: bool) {
-        let suitability = |position: &usize| self.backends[*position].facets.suitability(part);
+    /// Keeps the backends of `up` whose options allow this part of a request. If only backends of last choice
+    /// remain, they are kept, except in a sample: other backends may be up outside of the sample.
+    pub(super) fn retain_suitable(
+        &self,
+        up: &mut Vec<usize>,
+        search: &BackendSearch<'_>,
+        is_sample: bool,
+    ) {
+        let model = search.requirements.model;
+        let suitability = |position: &usize| {
+            let facets = &self.backends[*position].facets;
+            facets.suitability(search.part, model)
+        };
         up.retain(|position| suitability(position) != Suitability::Unsuitable);
         let is_suitable = |position: &usize| suitability(position) == Suitability::Suitable;
         if is_sample || up.iter().any(is_suitable) {
@@ -44,8 +51,8 @@ impl PoolSnapshot {
         }
     }
 
-    /// The backends of the route that are no candidates, each with the reason, for the record of
-    /// the decision. Empty in a large pool, where most backends are not in the sample.
+    /// The backends of the route that are no candidates, each with the reason, for the record of the decision.
+    /// Empty in a large pool, where the sample omits most backends.
     pub(super) fn exclusions(
         &self,
         route: &ModelRoute,
@@ -76,7 +83,10 @@ impl PoolSnapshot {
             if let Some(reason) = exclusion_reason(backend, search) {
                 return (*position, reason);
             }
-            let reason = match backend.facets.suitability(RequestPart::Whole) {
+            let reason = match backend
+                .facets
+                .suitability(RequestPart::Whole, requirements.model)
+            {
                 _ if !needs.serves_path(backend) => "it does not serve the path",
                 _ if !needs.serves_media(backend) => "it does not serve media",
                 _ if needs.is_too_long_for(backend, *position) => {
@@ -102,8 +112,8 @@ impl PoolSnapshot {
     }
 }
 
-/// Why a backend of the route is no candidate, whatever the length, path and media of the request are.
-/// `None`: the backend is available.
+/// Why a backend of the route is no candidate for any request, regardless of length, path and media. `None`:
+/// the backend is available.
 fn exclusion_reason(backend: &Arc<Backend>, search: &BackendSearch<'_>) -> Option<&'static str> {
     if search
         .requirements

@@ -49,8 +49,8 @@ impl BackendPool {
         self.snapshot().backends.clone()
     }
 
-    /// The availability of each backend, by position. A backend that is down only by
-    /// suspicion counts as available, because it gets the requests that no other backend can serve.
+    /// The availability of each backend, by position. A suspected backend counts as available, because it gets
+    /// the requests that no other backend can serve.
     pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
         let snapshot = self.snapshot();
@@ -62,8 +62,8 @@ impl BackendPool {
         backends.map(availability).collect()
     }
 
-    /// Whether the engines of a model leave the attribution of Claude Code out of prompts, as vLLM does.
-    /// An engine whose kind is not known counts as vLLM.
+    /// Whether the engines of a model remove the attribution of Claude Code from prompts, as vLLM does. An
+    /// engine of unknown kind counts as vLLM.
     pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
         let snapshot = self.snapshot();
         let mut backends = route
@@ -74,7 +74,6 @@ impl BackendPool {
         !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
 
-    /// Number of backends in the pool.
     pub(super) fn backend_count(&self) -> usize {
         self.snapshot().backends.len()
     }
@@ -89,8 +88,8 @@ impl BackendPool {
         self.snapshot().candidate_sampler.bytes()
     }
 
-    /// Closes an idle connection to any backend, which frees the file descriptor of the connection.
-    /// Returns whether there was an idle connection.
+    /// Closes an idle connection to any backend, to free its file descriptor. Returns `false` if there was
+    /// none.
     pub fn close_idle_connection(&self) -> bool {
         let backends = self.backends();
         // The search starts at a random backend, so that no backend loses all its connections
@@ -101,7 +100,7 @@ impl BackendPool {
             .any(|backend| backend.idle_pool.close_oldest())
     }
 
-    /// Whether any backend may be sent requests: the value of [`Readiness::is_ready`] at lower cost.
+    /// Whether any backend may get requests: the value of [`Readiness::is_ready`] at lower cost.
     pub fn is_ready(&self) -> bool {
         self.snapshot().is_ready(clock::now())
     }
@@ -144,9 +143,8 @@ impl BackendPool {
             .cloned()
     }
 
-    /// Leases the backend that the policy picks among all backends that may serve the request,
-    /// except the backends in `tried`. Saturated backends are not excluded. Fails if no backend is
-    /// left.
+    /// Leases the backend that the policy picks among all backends that may serve the request, except those in
+    /// `tried`. Saturated backends are included. Fails if no backend is left.
     pub fn lease(
         &self,
         requirements: BackendRequirements<'_>,
@@ -159,9 +157,8 @@ impl BackendPool {
             .accept(requirements, now))
     }
 
-    /// Offers the backend that the policy picks. `None`: at least one backend could serve the request, and all
-    /// such backends are full. Without thresholds no backend counts as full.
-    /// Fails if no backend could serve the request.
+    /// Offers the backend that the policy picks. Without thresholds no backend counts as full. `None`: all
+    /// backends that could serve the request are full. Fails if no backend could serve the request.
     pub fn offer(
         &self,
         thresholds: Option<&SaturationThresholds>,
@@ -171,8 +168,8 @@ impl BackendPool {
         self.offer_within(&BackendSearch::new(&requirements, &[], thresholds, now))
     }
 
-    /// Offers the backend that the policy picks for a part of a request, except the backends in `tried`. `None`:
-    /// no backend can take the part.
+    /// Offers the backend that the policy picks for a part of a request, except those in `tried`. `None`: no
+    /// backend can take the part.
     pub fn offer_part(
         &self,
         part: RequestPart,
@@ -184,7 +181,7 @@ impl BackendPool {
         self.offer_within(&BackendSearch { part, ..search }).ok()?
     }
 
-    /// Whether the model has a backend that is not excluded from the request, whatever its state is.
+    /// Whether the model has a backend, in any state, that is not excluded from the request.
     pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
         let snapshot = self.snapshot();
         let positions = &snapshot.routes.lookup(requirements.model).backends;
@@ -200,7 +197,7 @@ impl BackendPool {
         })
     }
 
-    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
     pub fn expected_work(
         &self,
         requirements: BackendRequirements<'_>,
@@ -209,7 +206,7 @@ impl BackendPool {
         self.snapshot().expected_work(&requirements, now)
     }
 
-    /// The group of a request in the admission queue: the requests that the same backends can serve.
+    /// The group of a request in the admission queue. The same backends can serve all requests of a group.
     pub(crate) fn capacity_group(
         &self,
         requirements: &BackendRequirements<'_>,
@@ -246,9 +243,9 @@ impl BackendPool {
         snapshot.routes.lookup(model).lengths.at(position)
     }
 
-    /// Number of requests in progress at the backends of a model. For each backend: the running and
-    /// waiting requests on its last metrics page, which include those of other gateways, or the
-    /// requests of this gateway, if they are more.
+    /// Number of requests in progress at the backends of a model. For each backend, the greater of two numbers
+    /// counts: the running and waiting requests on its last metrics page, which include those of other
+    /// gateways, and the requests of this gateway.
     pub fn model_requests(&self, model: &str) -> u64 {
         let snapshot = self.snapshot();
         let positions = snapshot.routes.lookup(Some(model)).backends.iter();
@@ -271,8 +268,8 @@ impl BackendPool {
         self.snapshot().routes.lookup(model).backends.clone()
     }
 
-    /// The capacity of the KV caches of those backends at `positions` that are up, in tokens. `None`: none is up,
-    /// or one of them does not report its capacity.
+    /// The total capacity in tokens of the KV caches of the backends at `positions` that are up. `None`: no
+    /// backend is up, or one does not report its capacity.
     pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
         let snapshot = self.snapshot();
         let mut total = 0;
@@ -280,7 +277,7 @@ impl BackendPool {
             .iter()
             .filter_map(|position| snapshot.backends.get(*position))
         {
-            let suitability = backend.facets.suitability(RequestPart::Whole);
+            let suitability = backend.facets.suitability(RequestPart::Whole, None);
             let is_whole = suitability == Suitability::Suitable;
             if is_whole && backend.weight() > 0 && backend.health.is_serving() {
                 total += backend.health.state().sample?.load.capacity()?;
@@ -298,7 +295,7 @@ impl BackendPool {
 }
 
 impl BackendOffer {
-    /// Leases the offered backend. `requirements`: those of the request for which the offer was made.
+    /// Leases the offered backend. `requirements`: the requirements for which the offer was made.
     pub fn accept(
         self,
         requirements: BackendRequirements<'_>,
@@ -318,15 +315,15 @@ impl BackendOffer {
         self.picked.candidate().prefill.base
     }
 
-    /// Number of prompt tokens that the offered backend must compute although another backend that
-    /// may serve the request, full or not, has them in its cache.
+    /// Number of prompt tokens that the offered backend must compute although another eligible backend, full or
+    /// not, has them in its cache.
     pub fn lost_tokens(&self) -> f64 {
         self.picked.most_cached - self.picked.candidate().cached
     }
 }
 
-/// Applies the outcomes of requests to the health of backends. Failures must count, because a backend
-/// that fails every request immediately looks idle to the policies.
+/// Applies the outcomes of requests to the health of backends. Without this, a backend that fails every request
+/// at once would look idle to the policies.
 impl Sink for BackendPool {
     /// Notifies queued requests, because the end of a prefill may free capacity.
     fn first_output(&self, _: &RequestRecord) {
@@ -355,7 +352,7 @@ impl Sink for BackendPool {
             {
                 backend.health.on_cut(prompt.whole, clock::now());
             }
-            // A failure before the first output was already applied when its attempt failed.
+            // A failure before the first output was already counted when its attempt failed.
             if is_fault && has_output {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted {

@@ -1,8 +1,8 @@
-//! Tests of which backend the pool offers for a request.
+//! Tests of the offers of the pool for requests.
 
 use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, requirements};
 use super::*;
-use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
+use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets, RequestPart, Suitability};
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 use crate::backend::{Health, PoolSettings};
@@ -226,6 +226,49 @@ impl BackendFacet for Waking {
     }
 }
 
+/// An option that avoids its backend for a model while it is set.
+#[derive(Debug)]
+struct Avoiding(Arc<AtomicFlag>);
+
+impl BackendFacet for Avoiding {
+    fn judges_requests(&self) -> bool {
+        true
+    }
+
+    fn suitability(&self, _: RequestPart, model: Option<&str>) -> Suitability {
+        if self.0.get() && model == Some("a") {
+            Suitability::LastChoice("an option avoids it")
+        } else {
+            Suitability::Suitable
+        }
+    }
+}
+
+#[test]
+fn an_option_avoids_backends_for_a_model() {
+    let is_avoided = Arc::new(AtomicFlag::default());
+    let mut backends: Vec<Backend> = (8000..).map(backend_at).take(2).collect();
+    let facet = Box::new(Avoiding(is_avoided.clone()));
+    backends[0].facets.options.push(facet);
+    let pool = BackendPool::with_facets(backends, &PoolSettings::default(), PoolFacets::default());
+    for backend in pool.backends().iter() {
+        backend.update_state(|state| state.health = Health::Up);
+        let list = br#"{"data":[{"id":"a"},{"id":"b"}]}"#;
+        pool.set_models(backend, &ModelList::read(list).unwrap().models);
+    }
+    let first = pool.backends()[0].identity.id.clone();
+    let gets_requests = |model| {
+        let leases = (0..20).map(|_| lease(&pool, Some(model)).unwrap());
+        let leases: Vec<Lease> = leases.collect();
+        leases.iter().any(|it| it.backend().identity.id == first)
+    };
+    assert!(gets_requests("a"));
+    is_avoided.set(true);
+    assert!(!gets_requests("a") && gets_requests("b"));
+    pool.backends()[1].update_state(|state| state.health = Health::Down);
+    assert!(gets_requests("a"), "the last choice");
+}
+
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
 /// sleeping backends.
 fn uneven_pool() -> BackendPool {
@@ -244,7 +287,7 @@ fn uneven_pool() -> BackendPool {
     pool
 }
 
-/// The requirements of a request with a prompt of `prompt` and at most 8 output tokens.
+/// The requirements of a request with the prompt `prompt` and at most 8 output tokens.
 fn short_output(
     prompt: &Arc<PromptFingerprint>,
     longer_than: Option<u32>,
@@ -338,7 +381,7 @@ fn a_wait_for_more_context_ends_without_hope() {
 
 #[test]
 fn only_backends_with_enough_context_are_woken() {
-    // The choice among several is random.
+    // The choice among several backends is random.
     for _ in 0..16 {
         let pool = uneven_pool();
         let backends = pool.backends();

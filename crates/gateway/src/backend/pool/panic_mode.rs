@@ -9,17 +9,17 @@ use tokenweir_routing::resilience::Availability;
 /// Logs the start and the end of panic mode, in which ejected backends get requests too.
 #[derive(Debug, Default)]
 pub(super) struct PanicModeLog {
-    /// The period in which requests are routed in panic mode, and the number of these requests.
+    /// The period of routing in panic mode, and the number of requests in it.
     state: Mutex<(EventPeriod, u64)>,
 }
 
-/// Whether the share of backends that are not ejected is below `threshold`. `up` is the number of
-/// backends that are up, and `ejected` is the number of ejected backends among them.
+/// Whether the share of backends that are not ejected is below `threshold`. `up`: the number of backends that
+/// are up. `ejected`: how many of them are ejected.
 pub(super) fn is_panic(up: usize, ejected: usize, threshold: f64) -> bool {
     ((up - ejected) as f64) < threshold * up as f64
 }
 
-/// The number of backends that are available or ejected, and the number of ejected backends.
+/// The number of backends that are available or ejected, and how many of them are ejected.
 pub(super) fn count_eligible_and_ejected(
     availabilities: impl Iterator<Item = Availability>,
 ) -> (usize, usize) {
@@ -32,8 +32,6 @@ pub(super) fn count_eligible_and_ejected(
         },
     )
 }
-
-// === impl PanicModeLog ===
 
 impl PanicModeLog {
     /// Records a request that is routed in panic mode. The first such request logs the start of
@@ -54,8 +52,8 @@ impl PanicModeLog {
         is_new
     }
 
-    /// Records that panic mode applies to no backends now. Logs the end of panic mode when no request
-    /// was routed in panic mode for ten seconds. Returns whether the end was logged.
+    /// Records that panic mode applies to no backends now. Logs the end of panic mode ten seconds after the
+    /// last request in panic mode. Returns whether the end was logged.
     pub(super) fn end(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let (period, requests) = &mut *state;

@@ -18,7 +18,7 @@ pub struct Readiness {
     pub backends: Vec<BackendAvailability>,
     /// Whether panic mode ignores ejections, for at least one model.
     pub is_panic: bool,
-    /// Whether any backend may be sent requests, so that at least one model can be served.
+    /// Whether any backend may get requests, so that at least one model can be served.
     pub is_ready: bool,
 }
 
@@ -29,17 +29,14 @@ pub struct BackendAvailability {
     pub backend: Arc<Backend>,
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
-    /// Whether the backend may be sent requests now. Also true in two cases: the backend is ejected and
-    /// panic mode applies, or it is down only by suspicion and no other backend serves one of its models.
+    /// Whether the backend may get requests now. True in two special cases: the backend is ejected and panic
+    /// mode applies, or the backend is only suspected and no other backend serves one of its models.
     pub is_up: bool,
 }
 
-// === impl Readiness ===
-
 impl PoolSnapshot {
-    /// Whether any backend may be sent requests. If no backend is available and some are ejected,
-    /// this is true only with a panic threshold above 0, because panic mode then ignores the
-    /// ejections.
+    /// Whether any backend may get requests. If no backend is available and some are ejected, this is true only
+    /// with a panic threshold above 0, because panic mode then ignores the ejections.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.backends
             .iter()
@@ -105,8 +102,7 @@ impl PoolSnapshot {
 }
 
 impl Readiness {
-    /// Logs whether a backend is available, if that has changed. Returns whether and what was
-    /// logged, as [`ReadinessLog::record`] does.
+    /// Logs a change of whether a backend is available. Returns the result of [`ReadinessLog::record`].
     fn log_change(&self, log: &ReadinessLog, now: Instant) -> Option<bool> {
         let is_unknown = |it: &BackendAvailability| it.availability == Availability::Unknown;
         let is_known = !self.backends.is_empty() && !self.backends.iter().any(is_unknown);

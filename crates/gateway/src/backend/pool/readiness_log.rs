@@ -1,4 +1,4 @@
-//! Logs when no backend can be sent requests, and when a backend can be sent requests again.
+//! Logs the start and the end of each period in which no backend can get requests.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,9 +8,8 @@ use tokenweir_protocol::mutex::lock;
 /// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessLog {
-    /// Whether the start of a period without an available backend was logged, and its end was not.
-    /// Requests read this flag instead of `unready_since`, so that they do not wait for a lock that
-    /// is held while a log line is written.
+    /// Whether the start of a period without an available backend was logged, but not its end. Requests read
+    /// this flag, so that they do not wait for the lock that is held while a log line is written.
     pub(super) is_unready: AtomicFlag,
     state: Mutex<ReadinessLogState>,
 }
@@ -26,16 +25,15 @@ struct ReadinessLogState {
     ready_since: Option<Instant>,
 }
 
-/// The end of a period without an available backend is logged when a backend was available for this
-/// time. Without this time, each failed probe of an ejected backend would log an end and a start of
-/// the period.
+/// How long a backend must be available before the end of the period is logged. Without this time, each failed
+/// probe of an ejected backend would log an end and a start.
 const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 impl ReadinessLog {
-    /// Records whether a backend is available at `now`. `is_known` is false until the first health
-    /// checks have completed. While it is false, nothing is logged. `states` is a summary of the states of all
-    /// backends. Returns `true` if the start of a period without an available backend was logged,
-    /// `false` if its end was logged, and `None` if nothing was logged.
+    /// Records whether a backend is available at `now`. Logs nothing while `is_known` is false, which is so
+    /// until the first health checks have completed. `states` is a summary of the states of all backends.
+    /// Returns `true` if the start of a period without an available backend was logged, `false` if its end was
+    /// logged, and `None` if nothing was logged.
     pub(super) fn record(
         &self,
         is_ready: bool,

@@ -1,6 +1,6 @@
-//! An immutable snapshot of the backend pool: the backends, the routes and the policy. The snapshot
-//! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
-//! change of the pool makes a new snapshot, so a request never sees a part of a change.
+//! An immutable snapshot of the backend pool: the backends, the routes and the policy. The snapshot finds the
+//! eligible backends of a request, runs the policy and leases the picked backend. Each change of the pool makes
+//! a new snapshot, so a request never sees an incomplete change.
 
 use super::eligible_backends::{
     self, BackendRequirements, BackendSearch, BreakerMode, EligibleBackends,
@@ -41,27 +41,27 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// What options share between all backends.
+    /// The state that options share between all backends.
     pub(super) facets: PoolFacets,
-    /// Whether an option of any backend keeps whole requests away from it.
+    /// Whether an option keeps whole requests away from any backend.
     pub(super) has_unsuitable: bool,
 }
 
-/// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
-/// output) of a request.
+/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
+/// of a request.
 const MAX_COMPARED_CACHES: usize = 64;
 
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
     choice: PolicyChoice,
-    /// Greatest number of prompt tokens that an eligible backend has cached, full or not.
+    /// Greatest number of prompt tokens that any eligible backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
 }
 
-/// What an engine probably has to do for a request.
+/// The expected work of an engine for a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpectedWork {
     /// Tokens that the engine has to compute: uncached prompt and expected output.
@@ -69,8 +69,6 @@ pub struct ExpectedWork {
     /// Predicted TTFT in seconds.
     pub ttft: f64,
 }
-
-// === impl ExpectedWork ===
 
 impl ExpectedWork {
     fn min(self, other: Self) -> Self {
@@ -81,12 +79,9 @@ impl ExpectedWork {
     }
 }
 
-// === impl PoolSnapshot ===
-
 impl PoolSnapshot {
-    /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
-    /// request, and all such backends are full. Fails if no backend could serve the request.
-    /// `sequence`: the number of the decision.
+    /// Picks a backend for a request with the policy. `sequence`: the number of the decision. `None`: all
+    /// backends that could serve the request are full. Fails if no backend could serve the request.
     pub(super) fn pick(
         &self,
         search: &BackendSearch<'_>,
@@ -130,8 +125,8 @@ impl PoolSnapshot {
             }
             None => {
                 self.request_activation(route, requirements, now);
-                // This is the first request after the loss of the last backend: `readiness` logs
-                // the loss.
+                // This is the first request since the last backend became unavailable. `readiness` logs the
+                // loss.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
                     self.readiness(now);
                 }
@@ -140,8 +135,8 @@ impl PoolSnapshot {
         }
     }
 
-    /// Asks for one unavailable backend that may be able to serve the request and that an option can
-    /// make available, unless one was asked for already.
+    /// Asks an option to make one unavailable backend available that may be able to serve the request, unless
+    /// an earlier request for such a backend is still open.
     fn request_activation(
         &self,
         route: &ModelRoute,
@@ -156,7 +151,7 @@ impl PoolSnapshot {
         };
         let positions = route.backends.iter().copied().filter(can_activate);
         let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
-        // The backend is picked at random, because the first one may not become available.
+        // A random choice, because a fixed one might never become available.
         let is_requested = |backend: &&Arc<Backend>| {
             backend
                 .facets
@@ -174,7 +169,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
     pub(super) fn expected_work(
         &self,
         requirements: &BackendRequirements<'_>,
@@ -230,7 +225,7 @@ impl PoolSnapshot {
         (lease, Arc::new(decision))
     }
 
-    /// Records the choice for the shares of the candidates.
+    /// Updates the traffic shares of the candidates with the choice.
     fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
         let changes = shares::credit_changes(candidates, chosen);
         for (candidate, change) in candidates.iter().zip(changes) {
@@ -241,10 +236,9 @@ impl PoolSnapshot {
         }
     }
 
-    /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.
-    /// Call this when a request was routed without regard to ejections. That alone is not panic
-    /// mode: ejections are also ignored after attempts on all other backends, or while backends
-    /// report overload for a moment.
+    /// Whether the backends at these positions are in panic mode. Logs the start of panic mode. Call this when
+    /// a request was routed without regard to ejections. Such routing alone is not panic mode: the gateway also
+    /// ignores ejections after attempts on all other backends, and while backends report overload for a moment.
     fn check_panic_mode(&self, positions: &[usize], now: Instant) -> bool {
         let availabilities = positions
             .iter()
@@ -289,8 +283,7 @@ impl PoolSnapshot {
         };
         let mut eligible = filter_sample_first(BreakerMode::Enforced);
         if sample.is_some() && eligible.is_panic(self.panic_threshold) {
-            // The sample may contain many ejected backends by chance, so panic mode is decided from
-            // all backends.
+            // A sample may by chance contain many ejected backends, so all backends decide about panic mode.
             eligible = filter_positions(&route.backends, BreakerMode::Enforced);
         }
         let eligible = match eligible.required_breaker_mode(self.panic_threshold) {
@@ -300,8 +293,7 @@ impl PoolSnapshot {
         if search.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
-        // If all backends of the route are only suspected to be down, they serve requests nevertheless,
-        // until another one is available.
+        // Suspected backends serve requests while all backends of the route are suspected.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
@@ -327,7 +319,7 @@ impl PoolSnapshot {
         let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
         if self.has_unsuitable || search.part != RequestPart::Whole {
-            self.retain_suitable(&mut up, search.part, is_sample);
+            self.retain_suitable(&mut up, search, is_sample);
         }
         self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {
@@ -348,7 +340,7 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            // The candidate is passed by reference, because it has more than 200 bytes.
+            // The candidate is passed by reference because it is larger than 200 bytes.
             let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
                 candidate.position = position;
@@ -368,8 +360,8 @@ impl PoolSnapshot {
         eligible
     }
 
-    /// The error for a request that no backend can serve: `UnknownModel` if every backend has
-    /// listed its models and none lists the requested model, otherwise `NoBackend`.
+    /// The error for a request that no backend can serve: `UnknownModel` if every backend has listed its models
+    /// and no list has the requested model, and `NoBackend` in all other cases.
     fn no_candidate_error(&self, model: Option<&str>, route: &ModelRoute) -> GatewayError {
         match model {
             Some(model) if route.backends.is_empty() => GatewayError::UnknownModel {
@@ -380,8 +372,6 @@ impl PoolSnapshot {
         }
     }
 }
-
-// === impl PickedBackend ===
 
 impl PickedBackend {
     /// The estimates for the request at the picked backend.

@@ -3,21 +3,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The maximum number of tokens, of prompt and output together, that each backend accepts for a model.
+/// The maximum number of tokens (prompt plus output) that each backend accepts for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ModelLengths {
     /// The context length in tokens, by position of the backend. 0: not known.
     by_position: Arc<[u32]>,
-    /// Whether the lengths differ, so that a request can be too long for some of the backends only.
+    /// Whether the lengths differ, so that a request can be too long for only some backends.
     pub(in crate::backend) is_uneven: bool,
 }
 
-// === impl ModelLengths ===
-
 impl ModelLengths {
-    /// The lengths at the backends `positions`. `listed`: for each group of backends with equal model
-    /// lists, their positions and the context length in their list. `sets`: the lengths of other
-    /// models. If they contain equal lengths, both models share one copy.
+    /// The lengths at the backends `positions`. `listed`: for each group of backends with equal model lists,
+    /// their positions and the context length in their list. `sets`: the lengths of other models. Models with
+    /// equal lengths share one copy.
     pub(super) fn new<'a>(
         listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
         positions: &[usize],

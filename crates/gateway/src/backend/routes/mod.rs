@@ -1,6 +1,6 @@
-//! The route table: maps the model name of a request to the backends that serve the model, and to
-//! the model name that these backends use. The table is rebuilt when a backend lists other models.
-//! So a request costs one lookup, regardless of the number of backends.
+//! The route table maps the model name of a request to the backends that serve the model, and to the model name
+//! at these backends. A change of a model list rebuilds the table. So a request costs one lookup, regardless of
+//! the number of backends.
 
 mod lengths;
 mod model_config;
@@ -34,8 +34,8 @@ pub struct ModelRoute {
     pub label: ModelLabel,
     /// The model name that the backends use. `None`: the same name as in client requests.
     pub served_as: Option<Arc<str>>,
-    /// The positions in the pool of the backends that list the model, and of those that may serve
-    /// it because they have not listed their models yet.
+    /// The positions in the pool of the backends that list the model, and of backends that may serve it because
+    /// their list is not known yet.
     pub backends: Arc<[usize]>,
     /// The context lengths of the model at these backends.
     pub lengths: ModelLengths,
@@ -44,20 +44,23 @@ pub struct ModelRoute {
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
-    /// Caps on each request of the model. `None`: there are none.
+    /// Caps on each request of the model. `None`: no caps.
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
-    /// Whether responses get the name of the model that the client requested.
+    /// Whether the gateway writes the model name that the client requested into responses.
     pub(crate) renames_response: bool,
-    /// Whether an option chooses a version of the model for each request. The backends are those of all versions.
+    /// Whether an option chooses a version of the model for each request. The route then has the backends of
+    /// all versions.
     pub(crate) is_split: bool,
-    /// The model that serves the request as a version of the model that it names. `None`: the named model does.
+    /// The model that serves the request as a version of the model named in the request. `None`: the named
+    /// model serves it.
     pub(crate) version: Option<Arc<str>>,
-    /// Whether a backend may serve the model soon although none does now: the configuration names the
-    /// model, or backends that listed it left the pool.
+    /// Whether a backend may serve the model soon although none does now. The configuration names the model, or
+    /// backends that listed it left the pool.
     is_expected: bool,
-    /// Time since which no backend lists the model any more. `None`: a backend lists it, or none did.
+    /// Time since which no backend lists the model any more. `None`: a backend lists the model, or none ever
+    /// did.
     pub(crate) absent_since: Option<Instant>,
 }
 
@@ -66,12 +69,12 @@ pub struct ModelRoute {
 pub struct RouteTable {
     /// The routes of configured models and of models that backends list, by the name in client
     /// requests.
-    by_name: HashMap<Arc<str>, ModelRoute>,
+    by_name: HashMap<Arc<str>, Arc<ModelRoute>>,
     /// The route of requests without a model name.
-    default_route: ModelRoute,
+    default_route: Arc<ModelRoute>,
     /// The route of model names that are not in `by_name`. Its backends have not listed their
     /// models yet.
-    unknown_model_route: ModelRoute,
+    unknown_model_route: Arc<ModelRoute>,
     /// The models for `/v1/models`, sorted by id.
     models: Vec<ServedModel>,
     /// The distinct sets of backend positions of all routes.
@@ -80,7 +83,7 @@ pub struct RouteTable {
     has_unlisted_backend: bool,
 }
 
-/// Greatest number of models that backends listed before and that the table keeps.
+/// Maximum number of models that the table keeps although no backend lists them any more.
 const MAX_ABSENT_MODELS: usize = 1_000;
 
 /// A configured model, or a model that backends list, with its allowed backends as positions.
@@ -109,41 +112,38 @@ struct SharedLists {
     lengths: HashSet<ModelLengths>,
 }
 
-// === impl RouteTable ===
-
 impl RouteTable {
     /// The route of a requested model. A request without a model name, or with an empty name (which
     /// vLLM allows), may go to every backend.
-    pub fn lookup(&self, model: Option<&str>) -> &ModelRoute {
+    pub fn lookup(&self, model: Option<&str>) -> &Arc<ModelRoute> {
         match model {
             None | Some("") => &self.default_route,
             Some(name) => self.by_name.get(name).unwrap_or(&self.unknown_model_route),
         }
     }
 
-    /// Whether a request for the model is served as soon as a backend of the model is available. `false`
-    /// for a name that neither the configuration nor a present or former backend has named. While the
-    /// gateway knows no model name, every name is expected.
+    /// Whether a request for the model will be served once a backend of the model is available. `false` for a
+    /// name that neither the configuration nor a present or former backend has named. While the gateway knows
+    /// no model name, every name is expected.
     pub fn is_expected(&self, model: Option<&str>) -> bool {
         let Some(name) = model.filter(|name| !name.is_empty()) else {
             return true;
         };
-        let is_target = |route: &ModelRoute| route.served_as.as_deref() == Some(name);
+        let is_target = |route: &Arc<ModelRoute>| route.served_as.as_deref() == Some(name);
         match self.by_name.get(name) {
             Some(route) => route.is_expected || !route.backends.is_empty(),
             None => self.by_name.is_empty() || self.by_name.values().any(is_target),
         }
     }
 
-    /// Whether the model is expected although no backend lists it.
+    /// Whether the model is expected and no backend lists it.
     pub(crate) fn is_awaited(&self, model: Option<&str>) -> bool {
         let route = model.and_then(|name| self.by_name.get(name));
         route.is_some_and(|route| route.is_expected && route.backends.is_empty())
     }
 
-    /// The model that every backend uses for a request without a model name. `None`: the backends
-    /// use different models, a backend has not listed its models yet, or the configuration uses the
-    /// name of this model as an alias of another model.
+    /// The model that every backend uses for a request without a model name. `None`: the backends use different
+    /// models, a backend has not listed its models yet, or the name is configured as an alias of another model.
     pub fn default_model(&self) -> Option<&str> {
         let label = &self.default_route.label;
         let is_known = label.is_known() && !self.has_unlisted_backend;
@@ -161,8 +161,8 @@ impl RouteTable {
         &self.models
     }
 
-    /// The names that requests can have although no backend lists the model: the configuration names it,
-    /// or its backends left the pool.
+    /// The expected names of models that no backend lists: the configuration names them, or their backends left
+    /// the pool.
     pub(crate) fn unlisted_names(&self) -> impl Iterator<Item = &Arc<str>> {
         let is_listed = |name: &str| {
             self.models
@@ -205,21 +205,20 @@ impl RouteTable {
             models.extend(rule.model_entry(entries));
             let label = labels.label_for(&rule.name);
             let route = rule.route(label, entries, &unlisted, &mut shared);
-            by_name.insert(rule.name.clone(), route);
+            by_name.insert(rule.name.clone(), route.into());
         }
         RouteRule::add_split_routes(rules, labels, &mut shared, &mut by_name, &mut models);
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        let mut default_route = default_route(&groups, advertised.len(), labels, &mut shared);
-        default_route.caps = default_caps(rules, &groups);
+        let default_route = default_route(rules, &groups, advertised.len(), labels, &mut shared);
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
-            shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
+            Arc::new(shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty()));
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
         for (name, mut route) in absent.take(MAX_ABSENT_MODELS) {
             // Requests for a model that is no longer listed keep its label, if it has one.
             route.label = labels.label_for(&name);
             route.backends = unknown_model_route.backends.clone();
-            by_name.insert(name, route);
+            by_name.insert(name, route.into());
         }
         Self {
             by_name,
@@ -231,11 +230,11 @@ impl RouteTable {
         }
     }
 
-    /// The models of this table that are not in `current` and that a backend listed until a few minutes
-    /// ago, with routes without backends.
+    /// Models that are not in `current` and that a backend listed until a few minutes ago. Their routes have no
+    /// backends.
     fn absent_models<'a>(
         &'a self,
-        current: &HashMap<Arc<str>, ModelRoute>,
+        current: &HashMap<Arc<str>, Arc<ModelRoute>>,
         backends_left: bool,
         now: Instant,
     ) -> impl Iterator<Item = (Arc<str>, ModelRoute)> + use<'a> {
@@ -265,13 +264,14 @@ impl RouteTable {
 }
 
 /// The route of requests without a model name, to each of `count` backends. A backend uses the first model in
-/// its list. The label is that of unknown models if the first models of the backends differ.
+/// its list. If the first models of the backends differ, the label is the one for unknown models.
 fn default_route(
+    rules: &[RouteRule],
     groups: &[BackendGroup<'_>],
     count: usize,
     labels: &ModelLabelTable,
     shared: &mut SharedLists,
-) -> ModelRoute {
+) -> Arc<ModelRoute> {
     let mut first_models = groups.iter().filter_map(|group| group.models.first());
     let label = match first_models.next() {
         Some(first) if first_models.all(|other| other.id == first.id) => {
@@ -282,11 +282,14 @@ fn default_route(
     let listed = groups
         .iter()
         .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
-    shared.route(label, 0..count, listed)
+    Arc::new(ModelRoute {
+        caps: default_caps(rules, groups),
+        ..shared.route(label, 0..count, listed)
+    })
 }
 
-/// The caps of requests without a model name, which keep to those of all models that a backend could select: such a
-/// request must not escape the caps of the model that it gets.
+/// The caps of requests without a model name. They combine the caps of all models that a backend could select,
+/// so that such a request cannot escape the caps of its model.
 fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<RequestCaps>> {
     let is_default = |rule: &&RouteRule| {
         let first_names = groups.iter().filter_map(|group| group.models.first());
@@ -299,8 +302,6 @@ fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<
     caps.reduce(|one, other| Arc::new(one.and(&other)))
 }
 
-// === impl ModelRoute, SharedLists, RouteRule ===
-
 impl ModelRoute {
     /// The name of the model in the route table. `requested`: the name in the request.
     pub fn name<'a>(&'a self, requested: Option<&'a str>) -> Option<&'a str> {
@@ -309,8 +310,8 @@ impl ModelRoute {
 }
 
 impl SharedLists {
-    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists,
-    /// their positions and the context length of the model in their list.
+    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists, their
+    /// positions and their context length of the model.
     fn route<'a>(
         &mut self,
         label: ModelLabel,
@@ -378,8 +379,8 @@ impl RouteRule {
         self.served_as.as_ref().unwrap_or(&self.name)
     }
 
-    /// The route of the model. `entries`: the backends that list the model. `unlisted`: those that have not
-    /// listed their models yet.
+    /// The route of the model. `entries`: the backends that list the model. `unlisted`: the backends whose
+    /// model list is not known yet.
     fn route(
         &self,
         label: ModelLabel,

@@ -74,8 +74,6 @@ pub struct RoutePolicy {
     pub continuous_usage: Option<f64>,
 }
 
-// === impl ModelConfig, SplitVersion ===
-
 impl SplitVersion {
     const fn default_weight() -> u32 {
         1

@@ -1,7 +1,6 @@
-//! Assigns metric label values to models. Backends choose their model ids, so the number of label
-//! values is bounded. The first models get a label value each, and keep it while a backend lists
-//! them. All other models share the label value `_other`. The gateway serves models with and
-//! without a label value of their own alike.
+//! Assigns metric label values to models. Backends choose their model ids, so the number of label values must
+//! be bounded. The first models get one label value each, and keep it while a backend lists them. All other
+//! models share the label value `_other`. The label value does not affect how the gateway serves a model.
 
 use crate::status::LabelledModel;
 use std::collections::{HashMap, HashSet};
@@ -38,12 +37,12 @@ struct AssignedLabel {
 /// Default maximum number of label values for models that only backends list. Models that the
 /// configuration names do not count.
 pub const DEFAULT_MAX_MODEL_LABELS: usize = 200;
-/// Time for which the label value and the time series of a removed model are kept. It is long
-/// enough for Prometheus to scrape the last values.
+/// Time for which the label value and the time series of a removed model remain, so that Prometheus can scrape
+/// the last values.
 pub(super) const LABEL_RETENTION: Duration = Duration::from_mins(10);
-/// Maximum number of base models listed by backends whose time series exist before their first
-/// request. The time series of other models and of LoRA adapters begin with the first request,
-/// because the time series of one model take 39 KiB of the metrics page per backend.
+/// Maximum number of listed base models whose time series exist before their first request. The time series of
+/// other models and of LoRA adapters begin with the first request, because one model takes 39 KiB of the
+/// metrics page per backend.
 const MAX_SEEDED_MODELS: usize = 16;
 
 impl ModelLabelTable {
@@ -119,8 +118,7 @@ impl ModelLabelTable {
         labelled.collect()
     }
 
-    /// Number of label values that count towards `max_labels`: those of models that the
-    /// configuration does not name.
+    /// Number of label values that count towards `max_labels`: the models that the configuration does not name.
     fn discovered_count(&self) -> usize {
         self.by_name
             .values()
@@ -128,7 +126,7 @@ impl ModelLabelTable {
             .count()
     }
 
-    /// Assigns a label value to a model that has none. Returns whether a label value was assigned.
+    /// Assigns a label value to a model without one. Returns whether a label value was assigned.
     fn assign(&mut self, name: &Arc<str>, is_configured: bool, is_adapter: bool) -> bool {
         if self.by_name.contains_key(name) {
             return false;

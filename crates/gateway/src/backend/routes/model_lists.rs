@@ -38,8 +38,6 @@ pub(super) fn groups_by_model<'a>(
     served
 }
 
-// === impl BackendGroup ===
-
 impl<'a> BackendGroup<'a> {
     /// Groups the backends that have listed their models by their model list. Equal lists are
     /// detected by their shared allocation.
@@ -61,8 +59,6 @@ impl<'a> BackendGroup<'a> {
     }
 }
 
-// === impl ModelListInterner ===
-
 impl ModelListInterner {
     /// The models in the lists of all backends. A list that several backends share is visited once.
     pub(in crate::backend) fn distinct_models(
@@ -76,7 +72,7 @@ impl ModelListInterner {
         lists.flat_map(|list| list.iter())
     }
 
-    /// Returns the stored list that equals `models`. Stores `models` if there is none.
+    /// Returns the stored list that equals `models`. If none is stored, stores `models`.
     pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
         // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);

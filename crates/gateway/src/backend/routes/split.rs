@@ -11,12 +11,13 @@ use tokenweir_engine::model::ServedModel;
 use tokenweir_request::record::ModelLabel;
 
 impl RouteRule {
-    /// Adds the routes of split models to those of their versions, and their entries to `models`.
+    /// Adds the routes of split models to the routes of their versions, and the entries of split models to
+    /// `models`.
     pub(super) fn add_split_routes(
         rules: &[Self],
         labels: &ModelLabelTable,
         shared: &mut SharedLists,
-        by_name: &mut HashMap<Arc<str>, ModelRoute>,
+        by_name: &mut HashMap<Arc<str>, Arc<ModelRoute>>,
         models: &mut Vec<ServedModel>,
     ) {
         for rule in rules.iter().filter(|rule| !rule.versions.is_empty()) {
@@ -24,12 +25,12 @@ impl RouteRule {
             models.extend(entry);
             let label = labels.label_for(&rule.name);
             let route = rule.split_route(label, by_name, shared);
-            by_name.insert(rule.name.clone(), route);
+            by_name.insert(rule.name.clone(), route.into());
         }
     }
 
-    /// The rules of the configured models, and of the versions that the configuration names only as such.
-    /// `backends` are the ids of all backends, by position.
+    /// The rules of the configured models, and of versions that only a split names. `backends` are the ids of
+    /// all backends, by position.
     pub(in crate::backend) fn resolve_all(
         models: &[ModelConfig],
         backends: &[BackendId],
@@ -52,7 +53,7 @@ impl RouteRule {
     fn split_route(
         &self,
         label: ModelLabel,
-        by_name: &HashMap<Arc<str>, ModelRoute>,
+        by_name: &HashMap<Arc<str>, Arc<ModelRoute>>,
         shared: &mut SharedLists,
     ) -> ModelRoute {
         let routes = self.versions.iter().filter_map(|name| by_name.get(name));
@@ -66,7 +67,7 @@ impl RouteRule {
         }
     }
 
-    /// The entry of a split model for `/v1/models`, copied from its first version that has one.
+    /// The entry of a split model for `/v1/models`, copied from the first version that has an entry.
     fn split_entry(&self, models: &[ServedModel]) -> Option<ServedModel> {
         let entry = |name: &Arc<str>| models.iter().find(|model| *model.id == **name);
         let first = self.versions.iter().find_map(entry)?;

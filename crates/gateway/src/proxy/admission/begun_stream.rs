@@ -1,8 +1,8 @@
-//! Admission of streams that have begun: another backend shall continue them after theirs failed.
+//! Admission of streams that have begun and whose backend failed. Another backend continues such a stream.
 //!
-//! All streams of a failed backend need another one at the same moment. They wait in the admission queue
-//! until the other backends have capacity, so that none of these gets more than it can serve. A stream that
-//! has begun is queued even if the queue is full: the number of open streams bounds their number.
+//! All streams of a failed backend need another backend at the same moment. They wait in the admission queue
+//! until the other backends have capacity, so that no backend gets more than it can serve. A begun stream is
+//! queued even if the queue is full, because the number of open streams bounds the number of such entries.
 
 use super::controller::{AdmissionController, QueueGuard};
 use super::settings::{AdmissionSettings, WaitLimit};
@@ -16,37 +16,36 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 
-/// What a stream requires of the backend that continues it.
+/// The requirements of a stream on the backend that continues it.
 #[derive(Debug, Clone)]
 pub struct BegunStream {
     model: Option<String>,
-    /// What it requires beside the model.
+    /// The requirements except the model.
     pub requirements: OwnedRequirements,
 }
 
-/// A wait for a backend that continues a stream.
+/// The wait for a backend that continues a stream.
 pub struct BegunWait {
-    /// What the stream requires.
+    /// The requirements of the stream.
     pub stream: Arc<BegunStream>,
     /// The backends that failed the stream.
     pub excluded: Vec<Arc<Backend>>,
-    /// Time before the first try, for which a busy backend is left alone.
+    /// Pause before the first try, to spare a busy backend.
     pub pause: Duration,
     /// The end of the wait. `None`: the stream does not wait, because its backend still works.
     pub ends_at: Option<Instant>,
 }
 
 impl AdmissionController {
-    /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
+    /// The time until which a stream that is interrupted at `now` waits for another backend.
     pub fn begun_deadline(&self, now: Instant) -> Instant {
         let settings = self.settings.load();
         let max_wait = settings.as_ref().map(|settings| settings.max_wait);
         now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)
     }
 
-    /// Leases a backend that continues the stream of a request, at once or when one has capacity. Dropping
-    /// the future gives up the place in the queue. Fails if no other backend is up, or at the end of the
-    /// wait.
+    /// Leases a backend that continues the stream of a request, at once or when a backend has capacity.
+    /// Dropping the future leaves the queue. Fails if no other backend is up, or at the end of the wait.
     pub fn lease_begun(
         self: &Arc<Self>,
         record: &RequestRecord,
@@ -71,7 +70,7 @@ impl AdmissionController {
             let is_first = controller.pool.capacity_notifier.waiting_requests() == 0;
             let thresholds = settings.thresholds_of(requirements.model);
             let offer = match controller.pool.offer(Some(&thresholds), requirements, now) {
-                // Another backend of the model may come back, as for a request that has not begun.
+                // The stream waits for another backend of the model to come back, as a new request would.
                 Err(_) if controller.pool.has_other(requirements) => {
                     let backend_wait = now + settings.max_backend_wait;
                     let ends_at = wait.ends_at.map(|ends_at| ends_at.min(backend_wait));
@@ -97,7 +96,7 @@ impl AdmissionController {
         }
     }
 
-    /// Waits in the queue.
+    /// Waits in the queue for a lease.
     async fn wait_begun(
         &self,
         settings: &AdmissionSettings,
@@ -116,7 +115,7 @@ impl AdmissionController {
             key,
             result_receiver,
         };
-        // As for a new request, capacity may have become free before this request was queued.
+        // As for a new request, capacity may have become free before the request was queued.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
         let limit = WaitLimit {
             ends_at,
@@ -128,7 +127,7 @@ impl AdmissionController {
 }
 
 impl BegunStream {
-    /// The stream of a request with these requirements. Any backend with the model may continue it.
+    /// A stream with the requirements of its request. Any backend with the model may continue the stream.
     pub fn new(requirements: BackendRequirements<'_>) -> Self {
         let any = BackendRequirements {
             backend: None,

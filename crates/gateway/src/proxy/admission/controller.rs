@@ -26,11 +26,12 @@ use tokio::sync::oneshot;
 /// Decides which requests are sent to a backend now, and which requests wait in the queue.
 pub struct AdmissionController {
     pub(super) pool: Arc<BackendPool>,
-    /// The current settings. `None`: admission control is disabled, so no further request is queued.
+    /// The current settings. `None`: admission control is disabled, so no new request is queued.
     pub(super) settings: ArcSwapOption<AdmissionSettings>,
-    /// Hashes tenants, whose names clients may choose. Each process has a new random hash key.
+    /// Hashes the names of tenants, which clients may choose. The random key of the hash differs in each
+    /// process.
     tenant_hasher: RandomState,
-    /// `None`: requests wait for capacity only.
+    /// The gate that an option sets. `None`: requests wait for capacity only.
     pub(super) gate: ArcSwapOption<Arc<dyn AdmissionGate>>,
     pub(super) queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
@@ -41,11 +42,11 @@ enum Capacity {
     Backend(BackendOffer),
     /// Every backend that can serve the request is full.
     Full,
-    /// No backend can serve the request now. The request waits for one.
+    /// No backend can serve the request now, so the request waits.
     NoBackend,
 }
 
-/// The result of the second try to admit a request, which is made under the lock of the queue.
+/// The result of the second attempt to admit a request, under the lock of the queue.
 enum AdmitOutcome {
     /// The request got a lease.
     Leased(LeasedBackend),
@@ -60,8 +61,6 @@ pub(super) struct QueueGuard<'a> {
     pub(super) key: QueuedRequestId,
     pub(super) result_receiver: oneshot::Receiver<WaitResult>,
 }
-
-// === impl AdmissionController ===
 
 impl AdmissionController {
     /// Admission control for the backends of a pool. `None`: admission control is disabled, so no
@@ -82,9 +81,9 @@ impl AdmissionController {
         }
     }
 
-    /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
-    /// their class, or else in the default class. `None` disables admission control: waiting
-    /// requests get a lease on any available backend however full it is.
+    /// Replaces the settings. Waiting requests stay in the queue, in the new class of the same name, or in the
+    /// default class. `None` disables admission control: each waiting request gets a lease on any available
+    /// backend, full or not.
     pub fn update_settings(&self, settings: Option<AdmissionSettings>) {
         self.with_queue(|queue| {
             let previous = self.settings.load_full();
@@ -99,7 +98,7 @@ impl AdmissionController {
             }
             self.settings.store(settings.map(Arc::new));
         });
-        // A backend that was full may have capacity under the new thresholds.
+        // The new thresholds may give a full backend capacity.
         self.pool.capacity_notifier.notify();
     }
 
@@ -113,13 +112,12 @@ impl AdmissionController {
         names.zip(lock(&self.queue).waiting()).collect()
     }
 
-    /// The time at which the request that has waited longest entered the queue. `None`: no request waits.
+    /// The time at which the oldest waiting request entered the queue. `None`: no request waits.
     pub fn oldest_waiting(&self) -> Option<Instant> {
         lock(&self.queue).oldest()
     }
 
-    /// Number of requests in flight at a backend from which the gateway treats the backend as full.
-    /// `None`: the settings have no such threshold.
+    /// The configured number of requests in flight at which a backend counts as full. `None`: not configured.
     pub fn max_in_flight(&self) -> Option<u32> {
         self.settings
             .load()
@@ -132,7 +130,7 @@ impl AdmissionController {
         lock(&self.queue).waiting_models().collect()
     }
 
-    /// Whether requests wait for a backend while none can serve their model.
+    /// Whether requests wait while no backend can serve their model.
     pub(in crate::proxy) fn waits_for_backend(&self) -> bool {
         self.settings
             .load()
@@ -140,10 +138,10 @@ impl AdmissionController {
             .is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request. Flows of the same class share the queue fairly. The tenant is that
-    /// of the API key. Without an API key, the value of the configured tenant header stands for the
-    /// tenant, or else the network of the client. A token that nobody has checked does not: a client could
-    /// send another one with each request.
+    /// The flow of a request. Flows of one class share the queue fairly. The tenant of the API key defines the
+    /// flow. Without an API key, the value of the configured tenant header or, if it is missing, the network of
+    /// the client defines it. An unverified token does not define a flow, because a client could send another
+    /// one with each request.
     pub(super) fn flow(
         &self,
         settings: &AdmissionSettings,
@@ -168,14 +166,13 @@ impl AdmissionController {
         }
     }
 
-    /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
-    /// times at which the request enters and leaves the queue into `record`. A request that continues a
-    /// stored response waits only while the backend that has this response is unavailable, and not for
-    /// capacity.
+    /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the times at
+    /// which the request enters and leaves the queue into `record`. A request that continues a stored response
+    /// waits only while the backend with this response is unavailable, and not for capacity.
     ///
-    /// Fails if no backend serves the model, if no backend is available and the request does not wait
-    /// for one, if the queue is full, if a request with precedence displaces this request from the
-    /// queue, if this request cannot meet its TTFT objective, or after the maximum wait.
+    /// Fails in these cases: no backend serves the model; no backend is available and the request does not
+    /// wait; the queue is full; a request with precedence displaces this one; the TTFT objective cannot be met;
+    /// the maximum wait is over.
     pub(in crate::proxy) async fn lease(
         &self,
         record: &mut RequestRecord,
@@ -202,8 +199,8 @@ impl AdmissionController {
         Box::pin(self.admit_in_order(&settings, record, requirements, flow, now)).await
     }
 
-    /// Leases a backend to a request after the waiting requests that take precedence. The request
-    /// waits in the queue if necessary.
+    /// Leases a backend to a request after the waiting requests with precedence. The request waits in the queue
+    /// if necessary.
     async fn admit_in_order(
         &self,
         settings: &AdmissionSettings,
@@ -227,16 +224,15 @@ impl AdmissionController {
             key,
             result_receiver,
         };
-        // Capacity that was freed before this request was queued has woken no task, so it is
-        // dispatched here.
+        // Capacity freed before this request was queued has woken no task, so this call dispatches it.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
         let (result, without_backend) = guard.wait_for_lease(settings, requirements, limit).await;
         record.timings.leave_queue(without_backend, clock::now());
         result
     }
 
-    /// Leases a backend to a request if no waiting request takes precedence, or adds the request to
-    /// the queue.
+    /// Leases a backend to a request if no waiting request has precedence. If one has, adds the request to the
+    /// queue.
     fn admit_or_enqueue(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
@@ -250,9 +246,9 @@ impl AdmissionController {
         request.payload.is_admitted = record.admission.is_some();
         request.gated_until = gated_until(standing, now, now + settings.max_wait);
         let group = &request.group;
-        // Waiting requests are served first. The new request must wait if a request of its group that the gate
-        // cannot hold still waits. It must wait behind requests that the gate can hold only if the gate can hold
-        // the new request, too.
+        // Waiting requests are served first. The new request must wait behind a waiting request of its group
+        // that the gate cannot hold. It waits behind requests that the gate can hold only if the gate can hold
+        // the new request too.
         let must_wait = queue.precedes(group)
             && self
                 .dispatch_queued(queue, Some(settings), now)
@@ -288,8 +284,8 @@ impl AdmissionController {
         Ok(AdmitOutcome::Queued(key, limit))
     }
 
-    /// The capacity of the backends for a request. Fails if no backend can serve the request and the
-    /// request must not wait for one. `settings` is `None` if admission control is disabled.
+    /// The capacity of the backends for a request. Fails if no backend can serve the request and the request
+    /// must not wait. `settings`: `None` if admission control is disabled.
     fn offer(
         &self,
         settings: Option<&AdmissionSettings>,
@@ -324,8 +320,8 @@ impl AdmissionController {
         }
     }
 
-    /// Leases all available capacity to waiting requests, in the order of the queue. A request
-    /// whose group has no capacity is skipped. Returns the groups of the skipped requests.
+    /// Leases all free capacity to waiting requests, in the order of the queue. Skips requests whose group has
+    /// no capacity, and returns these groups.
     pub(super) fn dispatch_queued(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
@@ -341,7 +337,7 @@ impl AdmissionController {
             match self.offer(settings, queued_requirements(request), now) {
                 Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
                 Ok(Capacity::Full) => None,
-                // Other requests may go to the backend that failed this one.
+                // The backend that failed this stream may still serve other requests of the group.
                 Ok(Capacity::NoBackend) if request.is_begun => None,
                 Ok(Capacity::NoBackend) => {
                     without_backend.push(request.group.clone());
@@ -386,11 +382,9 @@ impl AdmissionController {
     }
 }
 
-// === impl QueueGuard ===
-
 impl QueueGuard<'_> {
-    /// Waits for the lease until the limit. Fails if the request is displaced from the queue, if
-    /// no backend serves its model any more, or at the limit.
+    /// Waits for the lease until the limit of the wait. Fails if the request is displaced from the queue, if no
+    /// backend serves its model any more, or at the limit.
     pub(super) async fn wait_for_lease(
         &mut self,
         settings: &AdmissionSettings,
@@ -434,7 +428,7 @@ impl QueueGuard<'_> {
                 };
                 (Err(error), without_backend)
             }
-            // The entry is already removed: the result was sent while the timeout expired.
+            // If the entry is already removed, the result was sent while the timeout expired.
             None => self.result_receiver.try_recv().unwrap_or(without_result),
         }
     }
@@ -442,7 +436,7 @@ impl QueueGuard<'_> {
 
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        // This has no effect if a result was sent, because the entry is already removed then.
+        // If a result was sent, the entry is already removed, and this call has no effect.
         self.controller
             .with_queue(|queue| queue.leave(self.key, clock::now()));
     }

@@ -1,18 +1,18 @@
-//! The gate of admission: an option that lets requests in one after the other, although backends have
-//! capacity for more. Requests that it does not let in wait in the admission queue.
+//! The admission gate: an option that holds requests back although backends have capacity for them. Held
+//! requests wait in the admission queue.
 
 use crate::backend::pool::BackendRequirements;
 use std::time::Instant;
 use tokenweir_request::observe::Admission;
 
-/// Decides which requests may be sent to backends that have capacity. Its functions are called for each
-/// request that generates text, some of them under the lock of the queue, so they must not block.
+/// Decides which requests may be sent to backends that have capacity. The gateway calls these methods for each
+/// request that generates text, some of them under the lock of the queue. So they must not block.
 pub trait AdmissionGate: Send + Sync + 'static {
-    /// Whether a request that waits, or is about to wait, may go in now.
+    /// Whether the gate would admit a request that waits, or is about to wait.
     fn standing(&self, request: &BackendRequirements<'_>, now: Instant) -> Standing;
 
-    /// Lets a request in that has a backend. The permit is dropped when the request has ended. `None`: the request
-    /// must wait, which is possible [`Entrance::AtOnce`] only.
+    /// Admits a request for which a backend has capacity. The permit is dropped when the request has ended.
+    /// `None`: the request must wait, which is allowed for [`Entrance::AtOnce`] only.
     fn enter(
         &self,
         request: &BackendRequirements<'_>,
@@ -20,37 +20,38 @@ pub trait AdmissionGate: Send + Sync + 'static {
         now: Instant,
     ) -> Option<Admission>;
 
-    /// Why `held` requests wait for the gate, such as `14 of 41 sessions fit into the KV caches`.
+    /// The reason why `held` requests wait for the gate, such as `14 of 41 sessions fit into the KV caches`.
     fn reason(&self, held: usize, now: Instant) -> String;
 }
 
-/// Whether a request may go in.
+/// Whether the gate admits a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// The request goes in before those that wait for the gate, because it continues what they wait for.
+    /// The gate admits the request before those that wait, because it continues work, such as a session, that
+    /// the gate has admitted.
     Member,
-    /// The request may go in if no other waits for the gate.
+    /// The gate admits the request if no other request waits for the gate.
     Fits,
     /// The request must wait.
     Held,
 }
 
-/// How a request goes in.
+/// How a request passed the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entrance {
-    /// Without a wait for the gate.
+    /// The request did not wait for the gate.
     AtOnce,
-    /// The gate had room for it after a wait.
+    /// The gate admitted the request after a wait.
     AfterWait,
-    /// The gate had no room for it until shortly before the end of its wait.
+    /// The gate had no room until shortly before the end of the request's maximum wait.
     Overdue,
 }
 
-/// The part of the time that a request may wait, in percent, for which the gate can hold it.
+/// The part of its maximum wait, in percent, for which the gate can hold a request.
 const GATED_PERCENT: u32 = 90;
 
 /// The time until which the gate can hold a request that may wait from `now` until `ends_at`. `None`: the gate
-/// does not hold it.
+/// does not hold the request.
 pub(super) fn gated_until(standing: Standing, now: Instant, ends_at: Instant) -> Option<Instant> {
     if standing == Standing::Member {
         return None;
@@ -59,7 +60,7 @@ pub(super) fn gated_until(standing: Standing, now: Instant, ends_at: Instant) ->
     Some(now + wait * GATED_PERCENT / 100)
 }
 
-/// Whether the request is one that the gate decides about.
+/// Whether the gate decides about the request, because the request generates text.
 pub(super) fn generates(requirements: &BackendRequirements<'_>) -> bool {
     requirements.max_tokens.is_some()
 }

@@ -11,7 +11,7 @@ use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::QueuedRequest;
 
 impl AdmissionController {
-    /// Sets the gate. `None`: requests wait for capacity only, also those that wait now.
+    /// Sets the gate. `None`: all requests, including those that wait now, wait for capacity only.
     pub fn set_gate(&self, gate: Option<Arc<dyn AdmissionGate>>) {
         self.gate.store(gate.map(Arc::new));
         self.pool.capacity_notifier.notify();
@@ -29,7 +29,7 @@ impl AdmissionController {
         (held > 0).then(|| gate.reason(held, now))
     }
 
-    /// The standing of a request with the gate. A request that has been let in once stays in.
+    /// The gate's decision about a request. An admitted request remains admitted.
     pub(super) fn standing(
         &self,
         record: &RequestRecord,
@@ -54,7 +54,8 @@ impl AdmissionController {
             .is_some_and(|gate| gate.standing(&requirements, now) == Standing::Held)
     }
 
-    /// Leases an offered backend to a new request, and lets the request in. `None`: it must wait for the gate.
+    /// Leases an offered backend to a new request if the gate admits the request. `None`: the request must wait
+    /// for the gate.
     pub(super) fn accept(
         &self,
         offer: BackendOffer,
@@ -74,7 +75,7 @@ impl AdmissionController {
         Some(leased)
     }
 
-    /// Leases an offered backend to a waiting request, and lets the request in.
+    /// Leases an offered backend to a waiting request, and passes the request through the gate.
     pub(super) fn accept_waiting(
         &self,
         offer: BackendOffer,

@@ -11,15 +11,15 @@ use tokenweir_routing::saturation::SaturationThresholds;
 /// the maximum wait.
 #[derive(Debug, Clone)]
 pub struct AdmissionSettings {
-    /// The thresholds from which a backend counts as full.
+    /// The thresholds at which a backend counts as full.
     pub thresholds: SaturationThresholds,
     /// Maximum number of waiting requests.
     pub queue_capacity: usize,
-    /// Maximum wait of a request. After that, the gateway rejects the request.
+    /// Maximum wait of a request, after which the gateway rejects the request.
     pub max_wait: Duration,
     /// Maximum wait of a request whose model no backend can serve. 0: such a request does not wait.
     pub max_backend_wait: Duration,
-    /// The objectives of `slos`. A stream that cannot meet the TTFT limit of its objective is refused.
+    /// The objectives of `slos`. The gateway refuses a stream that cannot meet the TTFT limit of its objective.
     pub objectives: Vec<Objective>,
     /// The priority classes: tiers in order of precedence.
     pub classes: PriorityClasses,
@@ -32,25 +32,22 @@ pub struct AdmissionSettings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub(super) ends_at: Instant,
-    /// The end of the time for which a gate can hold the request. `None`: none can.
+    /// The time until which the gate can hold the request. `None`: the gate does not hold the request.
     pub(super) gated_until: Option<Instant>,
-    /// The TTFT limit of the objective from which `ends_at` follows. `None`: `ends_at` follows from
-    /// a maximum wait.
+    /// The TTFT limit of the objective that determines `ends_at`. `None`: a maximum wait determines `ends_at`.
     pub(super) objective: Option<Duration>,
 }
 
-// === impl AdmissionSettings ===
-
 impl AdmissionSettings {
-    /// The maximum wait of a stream for another backend without admission control.
+    /// The maximum wait of a stream for another backend if admission control is disabled.
     pub(super) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
 
-    /// Whether requests wait for a backend while none can serve their model.
+    /// Whether requests wait while no backend can serve their model.
     pub(super) const fn waits_for_backend(&self) -> bool {
         !self.max_backend_wait.is_zero()
     }
 
-    /// The thresholds for requests for a model, by the name that clients use.
+    /// The thresholds for a model. `model`: the name that clients use.
     pub(super) fn thresholds_of(&self, model: Option<&str>) -> SaturationThresholds {
         SaturationThresholds {
             limits: slo::latency_limits(&self.objectives, model),
@@ -58,8 +55,8 @@ impl AdmissionSettings {
         }
     }
 
-    /// The limit of the wait of a request. `is_without_backend`: no backend can serve its model.
-    /// `predicted_ttft`: its TTFT in seconds without a wait.
+    /// How long a request may wait. `is_without_backend`: no backend can serve its model. `predicted_ttft`: its
+    /// TTFT in seconds without a wait.
     pub(super) fn wait_limit(
         &self,
         record: &RequestRecord,

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 /// A lease on a backend, and the decision that picked the backend.
 pub type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
-/// What a request requires of its backend beside the model, while the request waits or its stream is open.
+/// The requirements of a request on its backend, without the model. Kept while the request waits or its stream
+/// is open.
 #[derive(Debug, Clone)]
 pub struct OwnedRequirements {
     /// The prompt.
@@ -33,12 +34,12 @@ pub struct OwnedRequirements {
     seed: u64,
 }
 
-/// A queued request: what it requires, and the channel for its lease.
+/// A queued request: its requirements, and the channel for its lease.
 pub(super) struct LeaseWaiter {
     requirements: OwnedRequirements,
     /// The TTFT of the request in seconds without a wait.
     pub(super) predicted_ttft: f64,
-    /// Whether the gate has nothing to decide: it has let the request in already, or the stream has begun.
+    /// Whether the gate need not decide, because it has admitted the request or the stream has begun.
     pub(super) is_admitted: bool,
     result_sender: oneshot::Sender<WaitResult>,
 }
@@ -52,12 +53,10 @@ pub(super) struct Flow {
     pub(super) tenant: u64,
 }
 
-/// The result of the wait of a request, and the part of the wait in which no backend could serve the
-/// model.
+/// The result of a request's wait, and the part of the wait in which no backend could serve the model.
 pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 
-/// The entry of a request in the queue, and the receiver of its lease or error. `work`: `None` if no backend
-/// is up.
+/// The queue entry of a request, and the receiver of its lease or error. `work`: `None` if no backend is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
     group: CapacityGroup,
@@ -72,7 +71,7 @@ pub(super) fn queue_entry(
         is_admitted: false,
         result_sender,
     };
-    // The cost of the request in the fair queue.
+    // The fair queue charges the request for this prompt and its output.
     let prompt = requirements.prompt.tokens(TOKENS_PER_BYTE) as u64;
     let tokens = requirements.assumed_output().saturating_add(prompt);
     let request = QueuedRequest {
@@ -113,7 +112,7 @@ pub(super) fn enqueue(
     }
 }
 
-/// What a waiting request requires of a backend.
+/// The requirements of a waiting request on its backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
     request
         .payload
@@ -121,10 +120,8 @@ pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> Backe
         .of_model(request.group.model.as_deref())
 }
 
-// === impl OwnedRequirements ===
-
 impl OwnedRequirements {
-    /// A copy of these requirements, but for the model.
+    /// A copy of the requirements without the model.
     pub(super) fn new(requirements: BackendRequirements<'_>) -> Self {
         Self {
             prompt: requirements.prompt.clone(),
@@ -140,7 +137,7 @@ impl OwnedRequirements {
         }
     }
 
-    /// The requirements of a request for this model.
+    /// The requirements for a request for `model`.
     pub(super) fn of_model<'a>(&'a self, model: Option<&'a str>) -> BackendRequirements<'a> {
         BackendRequirements {
             model,
@@ -158,11 +155,9 @@ impl OwnedRequirements {
     }
 }
 
-// === impl LeaseWaiter ===
-
 impl LeaseWaiter {
-    /// Sends the lease or the error to the waiting request. If the client of the request has
-    /// disconnected, the lease is dropped and thereby released.
+    /// Sends the lease or the error to the waiting request. If the client has disconnected, the lease is
+    /// dropped and thereby released.
     pub(super) fn send_result(
         self,
         result: Result<LeasedBackend, GatewayError>,

@@ -15,7 +15,7 @@ use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::{FailoverDenialReason, RequestRecord};
 use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 
-/// Time between two tries to lease another backend for a request whose backend is down.
+/// Interval at which a request whose backend is down tries to lease another backend.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The attempts of one request so far.
@@ -23,9 +23,10 @@ pub(crate) struct Attempts<'a> {
     pub(crate) request: &'a PreparedRequest<'a>,
     /// The share of the retry budget that the request uses.
     pub(crate) share: RetryBudgetShare,
-    /// The backends that do not get the request again.
+    /// The backends that must not get the request again.
     pub(crate) tried: Vec<Arc<Backend>>,
-    /// Only a backend with a longer context than this can serve the request. `None`: any can.
+    /// Only a backend with a longer context than this can serve the request. `None`: the context length does
+    /// not matter.
     pub(crate) longer_than: Option<u32>,
     /// Number of failed attempts. An attempt that could not reach its backend does not count.
     failed: u32,
@@ -54,8 +55,8 @@ impl<'a> Attempts<'a> {
         self.failed += u32::from(counts);
     }
 
-    /// Decides whether another attempt may follow a failed one that was counted. The error is the reason
-    /// why not.
+    /// Decides whether another attempt may follow a failed attempt that was counted. The error is the reason
+    /// against another attempt.
     pub(crate) fn allow_another(
         &self,
         record: &RequestRecord,
@@ -75,17 +76,17 @@ impl<'a> Attempts<'a> {
         next.map_err(|_| FailoverDenialReason::NoOtherBackend)
     }
 
-    /// Waits until the health checker has declared the leased backend down and the request may fail
-    /// over, and returns the lease on another backend. A stuck backend closes no connection, so without
-    /// this function the request would wait until its own timeout.
+    /// Waits until the health checker has declared the leased backend down and the request may fail over.
+    /// Returns the lease on another backend. A stuck backend closes no connection, so without this function the
+    /// request would wait until its own timeout.
     ///
-    /// While no other backend is available, this function keeps waiting and the attempt continues,
-    /// because its backend may recover.
+    /// While no other backend is available, this function keeps waiting and the attempt continues, because its
+    /// backend may recover.
     pub(crate) async fn lease_when_down(&self, lease: &Lease) -> LeasedBackend {
         loop {
             lease.backend().health.wait_declared_down().await;
             let tried = [self.tried.as_slice(), std::slice::from_ref(lease.backend())].concat();
-            // A backend whose engine also seems stuck would be no better.
+            // Another backend whose engine also seems stuck would be no better.
             if let Ok(next) = self.pool_lease(&tried)
                 && !next.0.backend().is_last_resort()
                 && self
@@ -111,7 +112,7 @@ impl<'a> Attempts<'a> {
         leased.unwrap_or_else(|deadline| Err(deadline.error()))
     }
 
-    /// What the request requires of its next backend.
+    /// The requirements of the request on its next backend.
     pub(crate) fn requirements(&self) -> BackendRequirements<'a> {
         BackendRequirements {
             longer_than: self.longer_than,

@@ -1,4 +1,4 @@
-//! A failed attempt, with what the client gets if the request does not fail over.
+//! A failed attempt, and the result for the client if the request does not fail over.
 
 use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::ResponseDeadline;
@@ -19,9 +19,9 @@ use tokenweir_routing::resilience::FailureKind;
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
 
-/// The failure of an attempt, and what the client gets if the request cannot fail over.
+/// The failure of an attempt, and the result for the client if the request cannot fail over.
 pub struct AttemptFailure {
-    /// What failed.
+    /// The kind of the failure.
     pub kind: FailureKind,
     /// A description of the failure for logs and status pages.
     message: Cow<'static, str>,
@@ -30,7 +30,7 @@ pub struct AttemptFailure {
     pub(crate) rest: Option<Duration>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.
-    pub(crate) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+    pub(crate) fallback: Result<PrefetchedResponse, GatewayError>,
 }
 
 /// A failed attempt with the lease on its backend.
@@ -39,12 +39,10 @@ pub struct FailedAttempt {
     pub failure: AttemptFailure,
     /// The lease on the backend.
     pub lease: Lease,
-    /// Whether the backend may get the request again, because the attempt failed by what the gateway had
-    /// added to the request.
+    /// Whether the backend may get the request again, because only the gateway's additions to the request made
+    /// the attempt fail.
     pub keeps_backend: bool,
 }
-
-// === impl AttemptFailure ===
 
 impl AttemptFailure {
     /// A failure that a response of the backend shows. The client gets this response if the request
@@ -55,7 +53,7 @@ impl AttemptFailure {
             kind,
             message: kind.as_str().into(),
             rest,
-            fallback: Ok(Box::new(response)),
+            fallback: Ok(response),
         }
     }
 
@@ -85,8 +83,8 @@ impl AttemptFailure {
                 (FailureKind::Died, GatewayError::Closed)
             }
             SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
-            // Reading the body from the client failed. This happens only to a request whose body is
-            // forwarded unread, and `unread.rs` handles that error before it calls this function.
+            // Reading the body from the client failed, which is possible only for a body that is forwarded
+            // unread. `unread.rs` handles that error before it calls this function.
             SendError::RequestBody(_) => {
                 (FailureKind::GatewayExhausted, GatewayError::IncompleteBody)
             }
@@ -113,18 +111,17 @@ impl AttemptFailure {
         Self::without_response(kind, kind.as_str(), GatewayError::NoBackend)
     }
 
-    /// The response that shows the failure. `None`: the backend sent none.
+    /// The response that shows the failure. `None`: the backend sent no response.
     pub fn response(&self) -> Option<&PrefetchedResponse> {
-        self.fallback.as_ref().ok().map(|response| &**response)
+        self.fallback.as_ref().ok()
     }
 
-    /// Whether only the answer of another backend can show whether this backend or the client causes the
-    /// failure.
+    /// Whether the cause may be either the backend or the client. The answer of another backend shows which.
     pub(crate) fn is_refusal(&self) -> bool {
         self.kind.is_judged_by_peers() && self.fallback.is_ok()
     }
 
-    /// Names the kind of the failure more precisely.
+    /// Replaces the kind of the failure by a more precise one.
     pub fn set_kind(&mut self, kind: FailureKind) {
         self.kind = kind;
         self.message = kind.as_str().into();
@@ -151,7 +148,7 @@ impl AttemptFailure {
                         .entry(RETRY_AFTER)
                         .or_insert(HeaderValue::from_static("1"));
                 }
-                Ok(Forwarded::new(*response, lease))
+                Ok(Forwarded::new(response, lease))
             }
             Err(error) => {
                 exchange.discard_attempt(self.kind.as_str());
@@ -165,8 +162,6 @@ impl AttemptFailure {
         }
     }
 }
-
-// === impl FailedAttempt ===
 
 impl FailedAttempt {
     /// A failed attempt whose backend does not get the request again.

@@ -23,23 +23,23 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::{Exchange, PrefetchedBody};
 use tokenweir_routing::resilience::FailureKind;
 
-/// Maximum bytes of a response that are buffered before its first output. A response that exceeds
-/// this size without output is forwarded like a response with output.
+/// Maximum bytes of a response that are buffered before its first output. Beyond this size, a response without
+/// output is forwarded like a response with output.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;
 /// Maximum wait for the body of an error response.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Texts by which an error response of vLLM shows that its engine is dead. The vLLM process ends a
-/// few seconds after such a response.
+/// Texts in an error response of vLLM that show a dead engine. The vLLM process ends a few seconds after such a
+/// response.
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] = [
     b"The server had an error while processing your request",
     b"EngineDeadError",
 ];
 
-/// Reads and buffers the beginning of a response: to its first output, to its end, or for a limited time.
+/// Reads and buffers the beginning of a response until its first output, its end, or a time limit.
 ///
-/// Backends send comments, blank lines, empty events or white space to keep connections alive. Such bytes
-/// reach the client at once if no other event and no JSON has arrived before. After a buffered event they
-/// are buffered too, so that the order stays the same.
+/// Backends send comments, blank lines, empty events or white space to keep connections alive. Such bytes reach
+/// the client at once if no other event and no JSON has arrived before. After a buffered event they are
+/// buffered too, which preserves the order.
 ///
 /// Fails with the deadline that passes first.
 pub(crate) async fn buffer_until_first_output(
@@ -58,7 +58,7 @@ pub(crate) async fn buffer_until_first_output(
     let wait_ends_at = began_at + max_wait(status, request);
     let mut deadlines = request.deadlines;
     deadlines.on_bytes(|| began_at);
-    // Tokio registers this timer at its first poll, so a response that needs no wait registers none.
+    // Tokio registers this timer at its first poll, so it costs nothing if the response needs no wait.
     let timeout = tokio::time::sleep_until(deadlines.next_before(wait_ends_at).into());
     let mut timeout = std::pin::pin!(timeout);
     let mut buffered_bytes = 0;
@@ -111,8 +111,8 @@ fn max_wait(status: StatusCode, request: &PreparedRequest<'_>) -> Duration {
     }
 }
 
-/// Reads the next frame of the response. Sends what was buffered to the client before if it only keeps the
-/// connection open.
+/// Reads the next frame of the response. Before the wait, sends buffered bytes to the client if they only keep
+/// the connection open.
 fn next_frame<'a>(
     exchange: &'a Exchange,
     prefetched: &'a mut PrefetchedBody<BackendBody>,
@@ -152,24 +152,24 @@ fn send_keep_alive(
     }
 }
 
-/// Whether more of the response is needed to decide whether the attempt failed.
+/// Whether the gateway must read more of the response to decide whether the attempt failed.
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observer) = exchange.observer() else {
         return false;
     };
-    // Empty texts alone do not show that the backend generates an answer.
+    // Empty texts alone do not show that the backend generates output.
     let has_output = has_output && observer.is_answered();
-    // The body of a 404 shows whether the backend lacks the model or something else, and that of a 400
-    // whether the request is too long. For any other client error the status is enough.
+    // The body of a 404 shows whether the model or something else is missing. The body of a 400 shows whether
+    // the request is too long. For other client errors the status is sufficient.
     let needs_body = status.is_success()
         || status.is_server_error()
         || matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
     needs_body && !has_output && observer.is_awaited(status.is_success())
 }
 
-/// Passes a frame of the response to the exchange, and buffers the bytes that are to be forwarded
-/// to the client. Returns the number of buffered bytes.
+/// Passes a frame of the response to the exchange, and buffers the bytes for the client. Returns the number of
+/// buffered bytes.
 fn buffer_frame(
     exchange: &mut Exchange,
     frame: Frame<Bytes>,
@@ -186,8 +186,8 @@ fn buffer_frame(
     length
 }
 
-/// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or
-/// another backend could not avoid its failure.
+/// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or its failure
+/// would be the same at every backend.
 pub(crate) fn classify_failure(
     exchange: &mut Exchange,
     status: StatusCode,
@@ -196,7 +196,7 @@ pub(crate) fn classify_failure(
 ) -> Option<FailureKind> {
     let model = request.backend_model;
     match status {
-        // A 404 that names the model is about the model.
+        // A 404 that names the model reports a missing model.
         StatusCode::NOT_FOUND
             if model.is_some_and(|model| contains_any(prefetched, &[model.as_bytes()])) =>
         {
@@ -210,7 +210,7 @@ pub(crate) fn classify_failure(
             }
             kind
         }
-        // A 404 to a request that names a stored response is about this response.
+        // A 404 to a request that names a stored response reports a missing response.
         StatusCode::NOT_FOUND if names_stored_response(request) => Some(FailureKind::NotStored),
         status => match FailureKind::of_status(status.as_u16()) {
             FailureKind::ServerError if contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
@@ -233,7 +233,8 @@ pub(crate) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[
         .any(|text| memmem::find(&buffered, text).is_some())
 }
 
-fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
+/// The part of a response that was read.
+pub(crate) fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     let chunks = prefetched
         .frames
         .iter()
@@ -242,8 +243,8 @@ fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     chunks.collect::<Vec<&[u8]>>().concat()
 }
 
-/// The minimum number of prompt tokens that an error response about the prompt length states, as in
-/// `contains at least 2049 input tokens`. `None`: the response states none.
+/// The minimum number of prompt tokens that an error response about the prompt length states, as in `contains
+/// at least 2049 input tokens`. `None`: no number stated.
 pub(crate) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
     let body = buffered(prefetched);
     let end = memmem::find(&body, b" input tokens")?;
@@ -255,8 +256,8 @@ pub(crate) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option
     std::str::from_utf8(before.get(start..)?).ok()?.parse().ok()
 }
 
-/// Whether a list in the request is empty, so that a list in the answer of an API without generated text can
-/// be empty, too.
+/// Whether a list in the request is empty. In an API without generated text, the list in the answer can then be
+/// empty too.
 fn asks_for_nothing(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
@@ -274,16 +275,18 @@ fn asks_for_nothing(
     has_empty_list && contains_any(prefetched, &[b"[]"])
 }
 
-/// The kind of failure that a response with a success status reports in its body before the first
-/// output. `None`: the response has output, or shows no failure that another backend could avoid.
+/// The kind of failure that a response with a success status reports in its body before the first output.
+/// `None`: the response has output, or shows no failure that another backend could avoid.
 fn classify_in_band_failure(
     exchange: &mut Exchange,
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> Option<FailureKind> {
-    if exchange.record().timings.first_output.is_some() {
+    let has_output = exchange.record().timings.first_output.is_some();
+    let observer = exchange.observer()?;
+    // Empty texts alone are output, and no answer.
+    if has_output && observer.is_answered() {
         return None;
     }
-    let observer = exchange.observer()?;
     let observed = observer.observed();
     if let Some(error) = &observed.error {
         let code = error.code.as_ref().and_then(|code| code.parse().ok());

@@ -10,7 +10,7 @@ use tokenweir_protocol::headers::{self, UpstreamHeaders};
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
 
-/// What a request to a backend is made from.
+/// The parts from which a request to a backend is built.
 pub struct OutboundRequest<'a> {
     /// The head of the client request.
     pub head: &'a request::Parts,
@@ -27,8 +27,8 @@ pub struct OutboundRequest<'a> {
 const ADDED_HEADERS: usize = 4;
 
 impl OutboundRequest<'_> {
-    /// Builds the request for the backend: the method and path of the client request, its headers
-    /// rewritten for the backend, and the body. `span_id` is the id of the trace span of the attempt.
+    /// Builds the request for the backend: method and path of the client request, headers rewritten for the
+    /// backend, and the body. `span_id`: the id of the attempt's trace span.
     pub(super) fn build(
         &self,
         record: &RequestRecord,

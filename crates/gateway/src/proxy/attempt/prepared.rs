@@ -22,27 +22,26 @@ pub struct PreparedRequest<'a> {
     pub head: &'a request::Parts,
     /// The fields that were read from the body.
     pub fields: &'a RequestFields,
-    /// The body, with edits for the backends.
+    /// The body and its edits for the backends.
     pub body: &'a UpstreamBody,
-    /// What the request requires of its backend.
+    /// The requirements of the request on its backend.
     pub requirements: &'a BackendRequirements<'a>,
-    /// The deadlines until the response head is sent to the client.
-    /// [`PreparedRequest::current_deadlines`] returns those that still apply.
+    /// The deadlines until the response head is sent to the client. [`PreparedRequest::current_deadlines`]
+    /// leaves out those that no longer apply.
     pub(crate) deadlines: AttemptDeadlines,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
-    /// Whether the request is about a stored response. A backend that does not have it answers 404,
-    /// and another backend may have it.
+    /// Whether the request is about a stored response. If a backend answers 404, another backend may have the
+    /// response.
     pub(crate) is_lookup: bool,
-    /// The response that can begin before its backend is decided. `None`: this response cannot
-    /// begin early.
+    /// The response that can begin before its backend is decided. `None`: the response cannot begin early.
     pub(crate) early: Option<&'a EarlyResponse>,
     /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
     pub response_headers_timeout: Option<Duration>,
 }
 
 impl PreparedRequest<'_> {
-    /// What a request to a backend with this body is made from.
+    /// The parts of a request to a backend, with this body.
     pub fn outbound<'b>(&'b self, body: &'b Bytes) -> OutboundRequest<'b> {
         OutboundRequest {
             head: self.head,
@@ -52,19 +51,19 @@ impl PreparedRequest<'_> {
         }
     }
 
-    /// Whether the request may have side effects besides its response. The gateway lets at most one
-    /// backend execute such a request.
+    /// Whether the request may have side effects besides its response. At most one backend may execute such a
+    /// request.
     pub fn has_side_effects(&self) -> bool {
         self.fields.has_effects(self.body.original())
     }
 
-    /// Whether the client has got the head of the response and comments.
+    /// Whether the client has received the head of the response and comments.
     pub(crate) fn has_begun_response(&self) -> bool {
         self.early.is_some_and(EarlyResponse::has_begun)
     }
 
-    /// The deadlines that apply now. The read timeout that the client announced no longer applies
-    /// when the gateway has sent bytes, such as comments, before the response.
+    /// The deadlines that apply now. The read timeout that the client announced ends when the gateway has sent
+    /// any bytes, such as comments.
     pub fn current_deadlines(&self) -> AttemptDeadlines {
         if self.has_begun_response() {
             self.deadlines.without_client()
@@ -73,9 +72,9 @@ impl PreparedRequest<'_> {
         }
     }
 
-    /// Awaits `future` within the deadlines. Returns the deadline that passes first as the error.
-    /// `future` is passed as a pinned reference: a future passed by value would take memory for each
-    /// place that awaits it, and again for the argument.
+    /// Awaits `future` within the deadlines. The error is the deadline that passes first. `future` is a pinned
+    /// reference to save memory: a future passed by value would be stored in each place that awaits it, and
+    /// again as the argument.
     pub(crate) async fn within_deadlines<T>(
         &self,
         mut future: Pin<&mut impl Future<Output = T>>,

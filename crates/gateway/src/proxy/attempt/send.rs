@@ -4,10 +4,10 @@ use super::outbound::OutboundRequest;
 use super::prepared::PreparedRequest;
 use crate::backend::{Backend, Lease};
 use bytes::Bytes;
+use http::HeaderValue;
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderValue, Response};
 use tokenweir_engine::dialect::EngineKind;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -22,8 +22,7 @@ pub struct OutboundAttempt<'a> {
     pub lease: &'a Lease,
     /// The body for the backend.
     pub body: Bytes,
-    /// Whether only one engine may receive the body, and only once. Such an attempt is sent on a new
-    /// connection.
+    /// Whether only one engine may receive the body, and only once. Such an attempt uses a new connection.
     pub is_once: bool,
 }
 
@@ -31,12 +30,12 @@ pub struct OutboundAttempt<'a> {
 ///
 /// If a pooled connection closes before a byte of the response, the request is sent to the same backend once
 /// more, on a new connection, because the backend may have closed the idle connection before the request
-/// arrived. This requires that the backend cannot have executed the request, or that the request has no
-/// side effects. Any other close of a connection is an error of the backend.
+/// arrived. This requires that the backend cannot have executed the request, or that the request has no side
+/// effects. Any other close of a connection is an error of the backend.
 pub(crate) async fn send(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
-) -> Result<Response<BackendBody>, SendError> {
+) -> Result<BackendResponse, SendError> {
     let mut via = if attempt.is_once {
         ConnectionSource::New
     } else {
@@ -45,8 +44,7 @@ pub(crate) async fn send(
     // Whether the whole request had been written to the pooled connection before it was closed.
     let mut was_written = false;
     loop {
-        // This is the only place that awaits `send_via`: each further place would add the whole
-        // state of `send_via` to this future.
+        // `send_via` is awaited only here, because each further place would add its whole state to this future.
         let result = send_via(via, record, attempt, None).await;
         match result {
             Err(SendError::StaleConnection {
@@ -57,8 +55,8 @@ pub(crate) async fn send(
                 via = ConnectionSource::New;
                 was_written = was_request_written;
             }
-            // The backend received the request and now accepts no connection: the request may have
-            // crashed the backend.
+            // The backend got the request and now accepts no connection, so the request may have crashed the
+            // backend.
             Err(SendError::Connect(reason)) if was_written => {
                 return Err(SendError::Closed(reason));
             }
@@ -67,14 +65,14 @@ pub(crate) async fn send(
     }
 }
 
-/// Sends the request to one backend over a connection from the source `via` and waits for the response
-/// head. `stream`: the body, if it is not in the attempt.
+/// Sends the request to one backend over a connection from the source `via` and waits for the response head.
+/// `stream`: the body, unless the attempt contains it.
 pub(crate) async fn send_via(
     via: ConnectionSource,
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
     stream: Option<RequestStream>,
-) -> Result<Response<BackendBody>, SendError> {
+) -> Result<BackendResponse, SendError> {
     let OutboundAttempt {
         request: prepared,
         lease,
@@ -95,7 +93,8 @@ pub(crate) async fn send_via(
     }
     let attempt = new_attempt(backend, span_id);
     record.timings.sent = Some(attempt.started);
-    // The record keeps this memory while a stream is open, and most requests have one attempt.
+    // Reserves one element only: most requests have one attempt, and the record keeps the memory while a stream
+    // is open.
     record.attempts.reserve_exact(1);
     record.attempts.push(attempt);
     let client = &prepared.context.backend_client;
@@ -116,7 +115,7 @@ pub(crate) async fn send_via(
     result
 }
 
-/// Sends a request that the gateway made from that of the client, such as a prefill leg, on a new
+/// Sends a request that the gateway derived from the client's request, such as a prefill leg, on a new
 /// connection. Returns the attempt for the record, and the future of the response.
 pub fn send_apart(
     client: &HttpClient,
@@ -125,7 +124,7 @@ pub fn send_apart(
     outbound: &OutboundRequest<'_>,
 ) -> (
     Attempt,
-    impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + use<>,
+    impl Future<Output = Result<BackendResponse, SendError>> + Send + use<>,
 ) {
     let span_id = fastrand::u64(1..);
     let request = outbound.build(record, lease, span_id);
@@ -161,5 +160,7 @@ fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
         ended: None,
         status: None,
         failure: None,
+        proxy: None,
+        engine_error: None,
     }
 }

@@ -1,4 +1,4 @@
-//! A request of a client that is about to be forwarded.
+//! A request of a client that is ready to be forwarded.
 
 use crate::proxy::access::Principal;
 use crate::proxy::context::ProxyContext;
@@ -14,7 +14,7 @@ pub(crate) struct InboundRequest<'a, B> {
 }
 
 impl<'a, B> InboundRequest<'a, B> {
-    /// The same request with another body.
+    /// Replaces the body of the request.
     pub(super) fn map<C>(self, body: impl FnOnce(B) -> C) -> InboundRequest<'a, C> {
         let Self {
             context,

@@ -1,7 +1,7 @@
 //! Forwards a request about a stored response to the backend that has the response.
 //!
-//! If this gateway did not see the response begin, for example after a restart, it asks the backends
-//! one after the other until one of them does not answer 404.
+//! If this gateway did not see the response begin, for example after a restart, it asks one backend after
+//! another until a response is not 404.
 
 use super::inbound::InboundRequest;
 use crate::backend::pool::BackendRequirements;
@@ -20,7 +20,7 @@ use tokenweir_protocol::openai::route;
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::PromptFingerprint;
 
-/// Reads the body of the request, which vLLM ignores, and sends the request to backends until one
+/// Reads the body of the request, which vLLM ignores. Sends the request to one backend after another until one
 /// has the stored response.
 pub(super) async fn forward<B: IncomingBody>(
     inbound: InboundRequest<'_, B>,
@@ -47,7 +47,7 @@ pub(super) async fn forward<B: IncomingBody>(
     };
     let record = exchange.record();
     let leased = match requirements.backend {
-        // The request waits while the only backend that has the response is unavailable.
+        // The request waits while the only backend with the response is unavailable.
         Some(_) => {
             state
                 .admission

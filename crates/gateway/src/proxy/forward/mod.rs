@@ -1,4 +1,4 @@
-//! Forwards a request as its route requires.
+//! Forwards a request in the way that its route requires.
 
 mod inbound;
 mod lookup;
@@ -14,8 +14,8 @@ pub(super) use inbound::InboundRequest;
 use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::observe::Exchange;
 
-/// Forwards a request as its route requires: with a body that the gateway reads or does not read,
-/// or to the backend of a stored response.
+/// Forwards a request in the way that its route requires: with a body that the gateway reads, with a body that
+/// it does not read, or to the backend of a stored response.
 pub(super) async fn forward<B: IncomingBody + Send + 'static>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,

@@ -1,5 +1,5 @@
-//! Forwards a request whose body the gateway reads: checks it, waits for admission, and sends it to a
-//! backend.
+//! Forwards a request whose body the gateway reads: checks the request, waits for admission, and sends the
+//! request to a backend.
 
 use super::inbound::InboundRequest;
 use super::route::find_route;
@@ -32,9 +32,9 @@ use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
 
-/// Reads and checks the request, waits for admission, and sends the request to backends until a
-/// response has begun or the request fails. `route_total`: the timeout of the whole request from
-/// its configured route. `None`: that route sets none.
+/// Reads and checks the request, waits for admission, and sends the request to backends until a response has
+/// begun or the request fails. `route_total`: the configured route's timeout of the whole request. `None`: the
+/// route sets none.
 pub(super) async fn forward<B: IncomingBody>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
@@ -113,7 +113,7 @@ fn read_fields(
     settings: &RequestSettings,
     head: &request::Parts,
     body: &[u8],
-) -> Result<RequestFields, GatewayError> {
+) -> Result<Box<RequestFields>, GatewayError> {
     let fields = body::peek_request(head, body, record.api)?;
     record.options = settings.options(&head.headers, &fields);
     record.options.has_tools = fields.prompt.has_tools();
@@ -126,7 +126,7 @@ fn read_fields(
     Ok(fields)
 }
 
-/// A request that may be sent to a backend.
+/// A request that has passed all checks and may be sent to a backend.
 struct CheckedRequest {
     control: EngineControlCheck,
     target: RequestTarget,
@@ -134,18 +134,19 @@ struct CheckedRequest {
     body: UpstreamBody,
 }
 
-/// What a request requires of its backend, beside the fields of its body.
+/// The requirements of a request on its backend that are not fields of its body.
 struct RequestTarget {
     prompt: Arc<PromptFingerprint>,
     /// A hash of the session id. `None`: the request has no session.
     session: Option<u64>,
-    /// The only backend that may serve the request, because it has the response that the request continues.
+    /// The only backend that may serve the request, because it has the stored response that the request
+    /// continues.
     stored_at: Option<BackendId>,
-    /// The limit of output tokens that the gateway sets. `None`: that of the client applies.
+    /// The limit of output tokens that the gateway sets. `None`: the limit of the client applies.
     default_max_tokens: Option<u64>,
 }
 
-/// Checks what a request may ask of a backend, and makes the body for the backends.
+/// Checks which fields and models the request may use, and builds the body for the backends.
 fn check(
     exchange: &mut Exchange,
     context: &ProxyContext,
@@ -201,7 +202,7 @@ fn allow_early_response(exchange: &mut Exchange, early: &EarlyResponse) {
 }
 
 impl RequestTarget {
-    /// What the request requires of its backend.
+    /// The requirements of the request on its backend.
     fn requirements<'a>(
         &'a self,
         record: &RequestRecord,
@@ -221,8 +222,8 @@ impl RequestTarget {
     }
 }
 
-/// The greatest number of output tokens of a choice that the request allows, 0 if it states none. `None`: the
-/// API generates no text. `stated`: the number in the request.
+/// The maximum number of output tokens of a choice that the request allows. 0: the request states none. `None`:
+/// the API generates no text. `stated`: the number in the request.
 fn output_limit(api: Option<Api>, stated: Option<u64>) -> Option<u32> {
     if !api.is_some_and(Api::generates) {
         return None;

@@ -6,11 +6,12 @@ use crate::proxy::context::ProxyContext;
 use crate::proxy::option::RequestOptions;
 use crate::proxy::request::read_request::ReadRequest;
 use http::request;
+use std::sync::Arc;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
-/// The route of the model that the request names, or of its version that an option chooses.
+/// The route of the model that the request names, or of the model version that an option chooses.
 pub(super) async fn find_route(
     context: &ProxyContext,
     principal: &Principal,
@@ -18,7 +19,7 @@ pub(super) async fn find_route(
     head: &request::Parts,
     fields: &RequestFields,
     body: &[u8],
-) -> Result<ModelRoute, GatewayError> {
+) -> Result<Arc<ModelRoute>, GatewayError> {
     let pool = &context.state.pool;
     let route = principal.find_route(pool, exchange, fields).await?;
     let record = exchange.record();

@@ -1,5 +1,5 @@
-//! Forwards requests whose body the gateway does not read: uploads to a configured route with a fixed
-//! model, and WebSocket connections. Both are sent to one backend once, because their bytes are not kept.
+//! Forwards requests whose body the gateway does not read: uploads to a configured route with a fixed model,
+//! and WebSocket connections. Each is sent to one backend once, because the gateway does not store the bytes.
 
 use super::inbound::InboundRequest;
 use super::route::find_route;
@@ -26,9 +26,8 @@ use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::RequestRecord;
 
-/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout
-/// for the whole request. The parts of the body are forwarded as they arrive, and only as fast as the
-/// backend reads them.
+/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout of the
+/// whole request. Each chunk of the body is forwarded on arrival, but only as fast as the backend reads.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
@@ -56,14 +55,15 @@ pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     forward(inbound, exchange, Some(&unread.model), limits).await
 }
 
-/// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes in
-/// both directions. The model is the parameter `model` of the query, if there is one.
+/// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes in both
+/// directions. The query parameter `model` names the model, if present.
 pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
 ) -> ForwardResult {
     let accept = websocket::expected_accept(inbound.head).ok_or(GatewayError::WebSocketRequired)?;
-    // A client can name any model in a WebSocket event, and the gateway does not read these events.
+    // The gateway does not read WebSocket events, in which a client can name any model. So the client needs
+    // access to all models.
     if !inbound.principal.allowed_models().allow(None) {
         let model = "a model of a WebSocket, whose events the gateway does not read,".to_owned();
         return Err(GatewayError::ModelNotAllowed { model });
@@ -86,10 +86,10 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
 
 /// The time limits of a request.
 struct TimeLimits {
-    /// Timeout of the whole request, from its route. `None`: the timeout of the model, or else the
+    /// Timeout of the whole request, from its route. `None`: the timeout of the model or, if it has none, the
     /// global timeout.
     total: Option<Duration>,
-    /// Maximum time without bytes in either direction. `None`: the response is no WebSocket.
+    /// Maximum time without bytes in either direction. `None`: the request is no WebSocket.
     idle: Option<Duration>,
 }
 
@@ -152,7 +152,7 @@ async fn forward(
     relay::send_unread(exchange, &prepared, stream, leased).await
 }
 
-/// Records that the request is read as far as the gateway reads it. Returns the fields that are known of it.
+/// Records that the gateway has read all that it reads of the request. Returns the known fields.
 fn begin(
     record: &mut RequestRecord,
     settings: &RequestSettings,
@@ -168,7 +168,7 @@ fn begin(
     fields
 }
 
-/// The first value of a parameter in a query, percent-decoded.
+/// The first value of a query parameter, percent-decoded.
 fn query_value(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;

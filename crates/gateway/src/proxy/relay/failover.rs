@@ -11,7 +11,7 @@ use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use crate::proxy::steps::Steps;
 use http::Response;
 use std::pin::pin;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
@@ -31,7 +31,8 @@ pub(crate) async fn send(
 ) -> ForwardResult {
     let mut attempts = Attempts::begin(request, exchange.record());
     loop {
-        // In a block, so that the values of the attempt take no memory during the search below.
+        // The block ends the lifetime of the attempt's values, so that they take no memory during the search
+        // below.
         let failed = {
             let (lease, decision) = leased;
             let record = exchange.record();
@@ -79,8 +80,8 @@ pub(crate) async fn send(
     }
 }
 
-/// Makes one attempt: sends the request to the leased backend, and buffers the response until its
-/// first output. Fails if the attempt failed before the first output.
+/// Makes one attempt: sends the request to the leased backend, and buffers the response until its first output.
+/// Returns an error if the attempt fails before that.
 async fn send_once(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
@@ -101,16 +102,24 @@ async fn send_once(
     record.options.continuous_usage_injected = usage.continuous;
     let response = receive_head(record, &attempt).await?;
     let (mut head, body) = response.into_parts();
+    steps.on_head(exchange, &attempt, &head);
     headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let buffering = first_output::buffer_until_first_output(exchange, head.status, body, request);
     let prefetched = buffering.await.map_err(AttemptFailure::of_deadline)?;
     let failure = first_output::classify_failure(exchange, head.status, &prefetched, request);
     let is_success = failure.is_none() && head.status.is_success();
+    if !head.status.is_success() {
+        let record = exchange.record();
+        let source = attempt::error_source(&head.headers, &first_output::buffered(&prefetched));
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.proxy = source;
+        }
+    }
     if is_success && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
-    let response = Response::from_parts(head, prefetched);
+    let response = Box::new(Response::from_parts(head, prefetched));
     match failure {
         None => Ok(response),
         Some(kind) => Err(AttemptFailure::of_response(kind, response)),
@@ -121,7 +130,7 @@ async fn send_once(
 async fn receive_head(
     record: &mut RequestRecord,
     attempt: &OutboundAttempt<'_>,
-) -> Result<Response<BackendBody>, AttemptFailure> {
+) -> Result<BackendResponse, AttemptFailure> {
     let request = attempt.request;
     loop {
         let sending = pin!(attempt::send(record, attempt));
@@ -137,7 +146,7 @@ async fn receive_head(
     }
 }
 
-/// Leaves an attempt whose backend was declared down before the first output.
+/// Ends an attempt whose backend was declared down before the first output.
 fn leave_down_backend(
     exchange: &mut Exchange,
     steps: &mut Steps,
@@ -145,14 +154,14 @@ fn leave_down_backend(
     lease: Lease,
 ) {
     let mut failed = FailedAttempt::new(AttemptFailure::of_down_backend(), lease);
-    // Another backend is leased, so nothing else can follow.
+    // The result is ignored, because another backend is already leased.
     let _ = steps.after_failure(exchange, attempts, &mut failed);
     attempts.count(&failed);
     exchange.discard_attempt(failed.failure.kind.as_str());
 }
 
-/// Leases another backend after a failed attempt. `None`: none is left, and a step searches for one. The
-/// error is the reason why no attempt may follow.
+/// Leases another backend after a failed attempt. `None`: no backend is left, and a step searches for one. The
+/// error is the reason against another attempt.
 fn lease_next(
     exchange: &mut Exchange,
     steps: &mut Steps,
@@ -175,7 +184,7 @@ fn lease_next(
     }
 }
 
-/// Ends a request whose last attempt has failed: with an earlier response that a step kept, or with this
+/// Ends a request whose last attempt has failed. The client gets an earlier response that a step kept, or this
 /// failure.
 fn end(
     exchange: &mut Exchange,
@@ -189,11 +198,11 @@ fn end(
     } = failed;
     let ends_in_stream = matches!(failure.kind, FailureKind::Died | FailureKind::Empty);
     if ends_in_stream && request.has_begun_response() {
-        // Without the error, the client would get a stream of comments only.
+        // Without this error, the client would get a stream that contains comments only.
         failure.fallback = Err(GatewayError::Closed);
     }
     if let Some(kept) = steps.end_with_failure(exchange, request, &failure, reason) {
-        return Ok(Forwarded::new(*kept, lease));
+        return Ok(Forwarded::new(kept, lease));
     }
     if !failure.is_refusal() && failure.kind != FailureKind::TooLong {
         exchange.record().not_retried = Some(reason);

@@ -1,4 +1,4 @@
-//! Sends a request whose body the gateway does not keep: once, without failover.
+//! Sends a request whose body the gateway does not store: once, without failover.
 
 use crate::proxy::admission::LeasedBackend;
 use crate::proxy::attempt::{
@@ -9,7 +9,7 @@ use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use std::pin::pin;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -18,8 +18,8 @@ use tokenweir_request::observe::{Exchange, PrefetchedBody};
 use tokenweir_request::record::FailoverDenialReason;
 use tokenweir_routing::resilience::BreakerAction;
 
-/// Sends a request with the body `stream` to the leased backend. Returns its response, whose body has
-/// not been read, with the lease.
+/// Sends a request with the body `stream` to the leased backend. Returns the response, with its body unread,
+/// and the lease.
 pub(crate) async fn send(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
@@ -38,7 +38,7 @@ pub(crate) async fn send(
         body: Bytes::new(),
         is_once: true,
     };
-    // A pooled connection that closes would lose a part of the body.
+    // A new connection, because a pooled connection that closes would lose a part of the body.
     let sending = attempt::send_via(ConnectionSource::New, record, &attempt, Some(stream));
     let sent = request.within_deadlines(pin!(sending)).await;
     let failure = match sent {
@@ -58,8 +58,8 @@ pub(crate) async fn send(
         Ok(Err(error)) => AttemptFailure::of_send(&error),
         Err(deadline) => AttemptFailure::of_deadline(deadline),
     };
-    // A client that pauses its upload can make a timeout of the backend expire. So a failure that
-    // the circuit breaker would count is ignored while the upload is incomplete.
+    // A client that pauses its upload can cause a timeout at the backend. So while the upload is incomplete,
+    // failures do not count for the circuit breaker.
     let is_held = upload.is_some_and(|upload| !upload.is_ended.get());
     if !is_held || failure.kind.effect() != BreakerAction::CountFailure {
         failure.apply_to(lease.backend());
@@ -73,7 +73,7 @@ pub(crate) async fn send(
 fn classify(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
-    response: Response<BackendBody>,
+    response: BackendResponse,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (mut head, body) = response.into_parts();
     headers::remove_gateway_headers(head.status, &mut head.headers);
@@ -82,11 +82,11 @@ fn classify(
     let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
         None
     } else {
-        // The body is not kept, so no peer can be asked whether it refuses the request too.
+        // Since the body is not stored, the gateway cannot ask a peer whether it would refuse the request too.
         first_output::classify_failure(exchange, head.status, &body, request)
             .filter(|kind| !kind.is_judged_by_peers())
     };
-    let response = Response::from_parts(head, body);
+    let response = Box::new(Response::from_parts(head, body));
     match kind {
         None => Ok(response),
         Some(kind) => Err(AttemptFailure::of_response(kind, response)),

@@ -1,5 +1,5 @@
-//! Receives the complete body of a request. The gateway needs all of the body to read its fields
-//! and to retry the request.
+//! Receives the complete body of a request. The gateway needs the whole body to read its fields and to retry
+//! the request.
 
 use super::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
 use super::settings::RequestSettings;
@@ -22,27 +22,27 @@ use tokenweir_protocol::openai::{Api, form};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
-/// Maximum initial capacity of the body buffer, in bytes. A `Content-Length` above it does not raise
-/// the initial capacity, because a client can declare a length and send fewer bytes.
+/// Maximum initial capacity of the body buffer, in bytes. A larger `Content-Length` does not raise the initial
+/// capacity, because a client can declare a length and send fewer bytes.
 const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 3;
 
-/// Maximum length of a decoded body, as a multiple of its encoded length, or [`MAX_SMALL_BYTES`] if that is
-/// longer. Text of prompts decodes to less than this.
+/// Maximum length of a decoded body, as a multiple of its encoded length. [`MAX_SMALL_BYTES`] applies instead
+/// if it is longer. Prompts have a lower compression ratio.
 const MAX_DECODED_FACTOR: usize = 200;
 const MAX_SMALL_BYTES: usize = 1 << 20;
 /// Number of bytes that are decoded before other tasks run.
 const DECODED_AT_ONCE_BYTES: usize = 64 << 10;
 
-/// Minimum rate of an upload, in bytes per second. It is below the rate of compressed speech.
+/// Minimum rate of an upload, in bytes per second. Compressed speech has a higher rate.
 const MIN_UPLOAD_RATE: f64 = 256.0;
 /// Time for which an upload may be slower than [`MIN_UPLOAD_RATE`], as a multiple of the idle timeout.
 const SLOW_UPLOAD_FACTOR: u32 = 2;
 
 /// The body of a request as the server receives it.
 pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {
-    /// The body, if the gateway has received it before.
+    /// Takes the body, if the gateway has already received it.
     fn take_held(&mut self) -> Option<HeldBody> {
         None
     }
@@ -58,9 +58,9 @@ impl IncomingBody for ReceivedBody {
     }
 }
 
-/// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
-/// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
-/// length of the body and the time at which it was complete. Fails as `read_body` and `decode` do.
+/// Reads the complete body of a request within the limits of `settings` and of the `memory` of all bodies.
+/// Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received length of
+/// the body and the time at which it was complete. Fails as `read_body` and `decode` do.
 pub async fn receive_body(
     settings: &RequestSettings,
     memory: &Arc<BodyMemory>,
@@ -91,8 +91,8 @@ pub async fn receive_body(
     Ok(HeldBody::new(decoded, permit))
 }
 
-/// The encoding of the body. Fails for an encoding that the gateway does not decode, and for an encoded body
-/// whose digest is in a header, because the backend gets another body.
+/// The encoding of the body. Fails for an encoding that the gateway does not decode. Also fails for an encoded
+/// body with a digest header, because the digest would not match the decoded body.
 fn accepted_encoding(head: &request::Parts) -> Result<Option<ContentEncoding>, GatewayError> {
     match ContentEncoding::of(&head.headers) {
         Ok(Some(encoding)) if headers::has_body_digest(&head.headers) => {
@@ -105,9 +105,9 @@ fn accepted_encoding(head: &request::Parts) -> Result<Option<ContentEncoding>, G
     }
 }
 
-/// Decodes a body. Fails if the decoded body is longer than `limit` or than [`MAX_DECODED_FACTOR`] allows, if
-/// the encoded body is damaged, or if the memory limit of all request bodies is exceeded. The memory of
-/// both bodies is counted before it is allocated.
+/// Decodes a body, and counts the memory of both bodies before allocation. Fails if the decoded body is longer
+/// than `limit` or than [`MAX_DECODED_FACTOR`] allows, if the encoded body is damaged, or if the memory limit
+/// of all request bodies is exceeded.
 async fn decode(
     encoding: ContentEncoding,
     encoded: Bytes,
@@ -155,8 +155,8 @@ async fn decode(
     Ok(buffer.freeze())
 }
 
-/// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a
-/// client that sends a byte within each `idle_timeout` would hold the memory of the body for ever.
+/// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a client
+/// that sends one byte within each `idle_timeout` would hold the body memory for ever.
 pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
     let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
     idle_timeout
@@ -164,8 +164,8 @@ pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Durati
         .saturating_add(transfer.unwrap_or_default())
 }
 
-/// The length of the body that the request head declares, in bytes. `None`: the head declares no valid
-/// length. Fails if the length exceeds `limit`.
+/// The length of the body in bytes, as the request head declares it. `None`: the head declares no valid length.
+/// Fails if the length exceeds `limit`.
 pub(crate) fn declared_length(
     head: &request::Parts,
     limit: usize,
@@ -181,14 +181,14 @@ pub(crate) fn declared_length(
     Ok(length)
 }
 
-/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if no chunk
-/// arrives for `idle_timeout`, if the client ends the body early, or if the memory limit of all request
-/// bodies is exceeded.
+/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if no chunk arrives
+/// for `idle_timeout`, if the client ends the body early, or if the memory limit of all request bodies is
+/// exceeded.
 ///
-/// Chunks are copied into one buffer as they arrive: a client may send a byte at a time, and a
-/// stored chunk costs more memory than its bytes. A body of a single chunk is not copied. The
-/// capacity of the buffer is counted in `memory_permit` before the buffer is allocated. While the
-/// buffer grows, the old and the new buffer exist, and both are counted.
+/// Chunks are copied into one buffer as they arrive, because a client may send single bytes, and a stored chunk
+/// costs more memory than its bytes. A body of a single chunk is not copied. `memory_permit` counts the
+/// capacity of the buffer before allocation. While the buffer grows, the old and the new buffer exist, and both
+/// are counted.
 async fn read_body(
     head: &request::Parts,
     mut body: impl Body<Data = Bytes, Error: StdError + 'static> + Unpin,
@@ -232,7 +232,7 @@ async fn read_body(
         }
         let required = buffer.len() + data.len();
         if required > buffer.capacity() {
-            // `BytesMut::reserve` is not used, because it allocates more than requested.
+            // `BytesMut::reserve` would allocate more than requested.
             let capacity = next_capacity(buffer.len(), length).min(limit).max(required);
             buffer = grow_buffer(buffer, capacity, memory_permit)?;
         }
@@ -245,8 +245,9 @@ async fn read_body(
     })
 }
 
-/// The capacity to which a full buffer of `received` bytes grows: the declared length of the body, but at
-/// most by [`MAX_GROWTH_FACTOR`]. If `received` has reached the declared length: twice `received`.
+/// The capacity to which a full buffer of `received` bytes grows: the declared length of the body, but at most
+/// [`MAX_GROWTH_FACTOR`] times `received` more. If `received` has reached the declared length, the capacity
+/// doubles.
 fn next_capacity(received: usize, declared: usize) -> usize {
     let missing = declared.saturating_sub(received);
     let growth = if missing > 0 {
@@ -272,8 +273,8 @@ fn grow_buffer(
     Ok(larger)
 }
 
-/// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing,
-/// otherwise `IncompleteBody` (the client disconnected).
+/// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing, and
+/// `IncompleteBody` if the client disconnected.
 pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -288,14 +289,15 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
 /// the audio paths. A GET or DELETE request may have no body. Fails for any other body, because a
-/// backend could read another model name from it than the gateway, which checks the access to a model.
+/// backend could read another model name from it than the gateway, which checks the access to a model. The fields are
+/// boxed, because each caller that returns them would copy 600 bytes.
 pub fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,
-) -> Result<RequestFields, GatewayError> {
+) -> Result<Box<RequestFields>, GatewayError> {
     if body.is_empty() && matches!(head.method, Method::GET | Method::DELETE) {
-        return Ok(RequestFields::default());
+        return Ok(Box::default());
     }
     let fields = if api == Some(Api::Audio) {
         let mut types = head.headers.get_all(CONTENT_TYPE).iter();
@@ -307,7 +309,7 @@ pub fn peek_request(
     } else {
         RequestFields::parse(body)
     };
-    fields.map_err(|error| {
+    fields.map(Box::new).map_err(|error| {
         tracing::debug!(path = head.uri.path(), %error, "request body rejected");
         error.into()
     })
@@ -324,7 +326,7 @@ mod tests {
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Reads a body of these chunks. `declared`: the value of `Content-Length`.
+    /// Reads a body that arrives in these chunks. `declared`: the value of `Content-Length`.
     async fn read(
         declared: Option<usize>,
         chunks: impl Stream<Item = io::Result<Bytes>>,
@@ -407,7 +409,7 @@ mod tests {
         assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
     }
 
-    /// A body of this many equal bytes in gzip.
+    /// A gzip body that decodes to `length` equal bytes.
     fn gzip_of(length: usize) -> Bytes {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         io::Write::write_all(&mut encoder, &vec![b' '; length]).unwrap();
@@ -451,7 +453,7 @@ mod tests {
             let memory = Arc::new(BodyMemory::default());
             let (mut permit, mut received) = (memory.empty_permit(party("a")), 0);
             let chunks = stream::iter(0..100).map(|_| {
-                // The memory before this chunk is bounded by the bytes received so far.
+                // The bytes received before this chunk bound the memory.
                 assert!(
                     memory.used_bytes()
                         <= INITIAL_CAPACITY_BYTES.max((MAX_GROWTH_FACTOR + 1) * received),

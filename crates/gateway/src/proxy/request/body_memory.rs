@@ -21,7 +21,7 @@ use tokenweir_request::error::GatewayError;
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    /// The bodies of each party that are larger than [`LARGE_BODY_BYTES`].
+    /// The bodies above [`LARGE_BODY_BYTES`], by party.
     large_bodies: Mutex<HashMap<Party, LargeBodies>>,
 }
 
@@ -42,19 +42,19 @@ pub struct BodyMemoryPermit {
     bytes: usize,
 }
 
-/// A request body that the gateway holds, with the permit for its memory. Who holds the bytes holds the
-/// permit, so no part of the gateway can forget to count them.
+/// A request body that the gateway holds, with the permit for its memory. The two values stay together, so that
+/// no code can hold the bytes without counting them.
 #[derive(Debug)]
 pub struct HeldBody {
     bytes: Bytes,
     permit: BodyMemoryPermit,
 }
 
-/// The body of a request that the gateway handles after it has received the body. `None`: it was taken.
+/// The body of a request that is received before the gateway handles the request. `None`: the body was taken.
 pub struct ReceivedBody(Option<HeldBody>);
 
-/// Size in bytes above which a body counts towards the share of its party. Smaller bodies do not count:
-/// they are so many that the lock would cost too much, and too small to fill the memory.
+/// Size in bytes above which a body counts towards the share of its party. Smaller bodies do not count: they
+/// are too many for the cost of the lock, and too small to fill the memory.
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
 impl Default for BodyMemory {
@@ -99,13 +99,13 @@ impl BodyMemory {
         }
     }
 
-    /// The body of a request without one.
+    /// An empty body for a request without a body.
     pub(crate) fn no_body(self: &Arc<Self>, party: Party) -> HeldBody {
         HeldBody::new(Bytes::new(), self.empty_permit(party))
     }
 
-    /// Maximum number of bytes of all large bodies of one tenant or address: three quarters of the
-    /// limit, so that others can send requests. A single body may be larger.
+    /// Maximum number of bytes of all large bodies of one tenant or address. Three quarters of the limit leave
+    /// memory for others. A single body may be larger.
     fn share_bytes(&self) -> usize {
         self.limit_bytes() / 4 * 3
     }
@@ -119,7 +119,7 @@ impl BodyMemoryPermit {
             return Ok(());
         }
         let before = self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // The bytes are counted even on failure. Dropping the permit releases them.
+        // On failure the bytes remain counted until the permit is dropped.
         let of_party = self.set_bytes(self.bytes + bytes);
         let is_over = before.saturating_add(bytes) > self.memory.limit_bytes()
             || of_party > self.memory.share_bytes();
@@ -130,8 +130,8 @@ impl BodyMemoryPermit {
         }
     }
 
-    /// Changes the bytes of this request. Returns the bytes of all large bodies of the party, or 0
-    /// if this body is not large, did not change, or is the only large one.
+    /// Changes the bytes of this request. Returns the bytes of all large bodies of the party. Returns 0 if this
+    /// body is not large, did not change, or is the only large one.
     fn set_bytes(&mut self, bytes: usize) -> usize {
         let large = |bytes: usize| if bytes > LARGE_BODY_BYTES { bytes } else { 0 };
         let before = large(self.bytes);
@@ -194,12 +194,12 @@ impl HeldBody {
         self.permit.add(self.bytes.len())
     }
 
-    /// The bytes for a connection that sends them while the caller holds this body.
+    /// The bytes for a connection. The caller holds this body while the connection sends them.
     pub(super) fn to_send(&self) -> Bytes {
         self.bytes.clone()
     }
 
-    /// The bytes, for a holder that counts them in another memory.
+    /// The bytes, for a holder that counts them as other memory.
     pub(super) fn into_uncounted(self) -> Bytes {
         self.bytes
     }
@@ -214,7 +214,7 @@ impl Deref for HeldBody {
 }
 
 impl ReceivedBody {
-    /// A body that was received before.
+    /// A body that was received earlier.
     pub const fn new(body: HeldBody) -> Self {
         Self(Some(body))
     }

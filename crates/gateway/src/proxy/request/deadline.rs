@@ -1,6 +1,6 @@
-//! The deadlines of a response: the configured deadlines, and the time after which the client no
-//! longer waits.
+//! The deadlines of a response: the configured deadlines, and the time for which the client waits.
 
+use super::identity::HeaderLookup;
 use super::settings::RequestSettings;
 use crate::backend::routes::RoutePolicy;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,10 +14,10 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseDeadline {
     pub(crate) at: Instant,
-    /// The timeout from which `at` follows. The error text states this timeout.
+    /// The timeout that determines `at`. The error text states this timeout.
     limit: Duration,
-    /// The failure of an attempt when the deadline has passed. It shows which timeout `limit` is: that of
-    /// the first output, that of the whole request, or the one that the client announced.
+    /// The failure of an attempt when the deadline has passed. It names the kind of timeout: first output,
+    /// whole request, or announced by the client.
     pub failure: FailureKind,
 }
 
@@ -27,8 +27,8 @@ pub struct AttemptDeadlines {
     /// The deadline for the first output, from the shorter one of the configured first-output
     /// timeout and total timeout. `None`: no timeout applies.
     pub(crate) first_output: Option<ResponseDeadline>,
-    /// The timeout that the client announced, and the time from which it counts: that of the last byte
-    /// of the request or of the response. `None`: the client announced none, or it does not apply.
+    /// The timeout that the client announced, and its start: the time of the last byte of the request or of the
+    /// response. `None`: the client announced none, or the timeout does not apply.
     client: Option<(Duration, Instant)>,
 }
 
@@ -41,20 +41,20 @@ pub(crate) struct RequestDeadlines {
     pub(crate) end: Option<Instant>,
 }
 
-/// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds. The
-/// Python SDK sends the first header. The JavaScript SDK sends the second header, and waits that long for
-/// the response head only.
+/// The request headers in which OpenAI's SDKs send their timeout in seconds. The Python SDK sends the first
+/// header, a timeout for each byte. The JavaScript SDK sends the second header, a timeout for the response head
+/// only.
 static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
-/// Time after the client's timeout in which the client can disconnect by itself. If the connection is
-/// still open after that, the client is probably gone, and a proxy in between keeps the connection open.
+/// Time after the client's timeout for the client to disconnect by itself. If the connection is still open
+/// after that, the client is probably gone, and an intermediate proxy keeps the connection open.
 const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {
-    /// The deadlines of a request whose body was read, counted from its head. Each timeout is that of
-    /// its configured route (`route_total`), or else of its model (`policy`), or else the global one.
+    /// The deadlines of a request whose body was read, counted from its head. Each timeout comes from the first
+    /// of these that sets it: the configured route (`route_total`), the model (`policy`), the global settings.
     pub(crate) fn new(
         record: &RequestRecord,
         headers: &HeaderMap,
@@ -66,8 +66,7 @@ impl RequestDeadlines {
         let total = route_total.or(policy.total).or(settings.total_timeout);
         let mut attempt = AttemptDeadlines::new(record, headers, first_output, total);
         if record.outlives_connection() {
-            // The attempt does not end when the client disconnects, so the timeout that it announced does
-            // not apply.
+            // This attempt does not end when the client disconnects, so the client's timeout does not apply.
             attempt = attempt.without_client();
         }
         Self {
@@ -76,8 +75,8 @@ impl RequestDeadlines {
         }
     }
 
-    /// Writes these deadlines, and the idle timeout and the truncation handling of the model, into the
-    /// policy of a stream.
+    /// Writes these deadlines into the policy of a stream, with the idle timeout and the truncation handling of
+    /// the model.
     pub(crate) fn apply(self, route: &RoutePolicy, stream_policy: &mut StreamPolicy) {
         stream_policy.first_output_by = self.attempt.first_output.map(|deadline| deadline.at);
         stream_policy.ends_by = self.end;
@@ -89,10 +88,10 @@ impl RequestDeadlines {
 }
 
 impl AttemptDeadlines {
-    /// The deadlines of a request: `configured_limit` for the first output, and the timeout `total`
-    /// of the whole request, are counted from its head. `configured_limit` applies to streams only,
-    /// because other responses have no output before their end. The client's timeout is counted from
-    /// the end of the request body.
+    /// The deadlines of a request: `configured_limit` for the first output, and the timeout `total` of the
+    /// whole request, are counted from its head. `configured_limit` applies to streams only, because other
+    /// responses have no output before their end. The client's timeout is counted from the end of the request
+    /// body.
     pub(crate) fn new(
         record: &RequestRecord,
         headers: &HeaderMap,
@@ -120,6 +119,7 @@ impl AttemptDeadlines {
                 failure,
             })
         });
+        let headers = HeaderLookup::new(headers);
         let announced = CLIENT_TIMEOUT_HEADERS
             .iter()
             .find_map(|name| headers.get(name));
@@ -133,8 +133,8 @@ impl AttemptDeadlines {
         }
     }
 
-    /// The same deadlines without the timeout that the client announced, for a response to which
-    /// that timeout does not apply.
+    /// The deadlines without the timeout that the client announced, for a response to which that timeout does
+    /// not apply.
     pub(crate) fn without_client(self) -> Self {
         Self {
             client: None,
@@ -142,8 +142,8 @@ impl AttemptDeadlines {
         }
     }
 
-    /// Restarts the client's read timeout, because a byte came from the backend. `now` is called
-    /// only if the client announced a timeout.
+    /// Restarts the client's read timeout after a byte from the backend. `now` is called only if the client
+    /// announced a timeout.
     pub(crate) fn on_bytes(&mut self, now: impl FnOnce() -> Instant) {
         self.client = self.client.map(|(limit, _)| (limit, now()));
     }
@@ -157,7 +157,7 @@ impl AttemptDeadlines {
         deadlines.min_by_key(|deadline| deadline.at)
     }
 
-    /// The earlier one of `other` and the instant of the next deadline.
+    /// The earlier of `other` and the next deadline.
     pub fn next_before(self, other: Instant) -> Instant {
         self.next().map_or(other, |deadline| deadline.at.min(other))
     }

@@ -1,5 +1,5 @@
-//! Enforces the permissions for engine-control fields and headers of a request: rejects or removes
-//! fields of the body, removes headers, and sets the `cache_salt` that is derived from the tenant.
+//! Enforces the permissions for engine-control fields and headers of a request. Rejects or removes fields of
+//! the body, removes headers, and sets a `cache_salt` derived from the tenant.
 
 use super::read_request::ReadRequest;
 use crate::proxy::access::AccessControl;
@@ -15,21 +15,21 @@ use tokenweir_request::record::RequestRecord;
 
 const CACHE_SALT_FIELD: &str = "cache_salt";
 
-/// The result of the engine-control check of one request: the permissions that apply to the
-/// request, and the edits of its body.
+/// The result of the engine-control check of one request: the permissions of the request, and the edits of its
+/// body.
 pub(crate) struct EngineControlCheck {
     /// The union of the permissions of the principal and of the model.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
     pub(crate) edits: Vec<FieldEdit>,
-    /// The `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client, if any, is
-    /// forwarded.
+    /// The `cache_salt` that the gateway sets. `None`: the gateway forwards the `cache_salt` of the client, if
+    /// any.
     pub(crate) salt: Option<String>,
 }
 
 impl EngineControlCheck {
-    /// Checks the engine-control fields of a request. Fails if the body has a field for which the request
-    /// lacks the permission and which cannot be removed.
+    /// Checks the engine-control fields of a request. Fails if the body has a field without permission that
+    /// cannot be removed.
     pub(crate) fn check(
         access: &AccessControl,
         record: &RequestRecord,
@@ -58,9 +58,9 @@ impl EngineControlCheck {
         Ok(result)
     }
 
-    /// Adds the edit that sets `cache_salt` to a hash of the tenant and of the client's own
-    /// `cache_salt`, which the edit replaces. Does nothing without a salt key or a tenant, and on API
-    /// paths without `cache_salt`. Fails if the `cache_salt` of the client is not a string.
+    /// Adds the edit that replaces `cache_salt` by a hash of the tenant and the client's own `cache_salt`. Does
+    /// nothing without a salt key or a tenant, and on API paths without `cache_salt`. Fails if the `cache_salt`
+    /// of the client is not a string.
     fn derive_salt(
         &mut self,
         access: &AccessControl,
@@ -98,8 +98,8 @@ impl EngineControlCheck {
         self.permissions.allow(permission)
     }
 
-    /// Removes the engine-control headers for which the request lacks the permission. Call this
-    /// after the gateway itself has read the headers, for example the session header.
+    /// Removes the engine-control headers for which the request lacks the permission. Call this only after the
+    /// gateway has read the headers, for example the session header.
     pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
         remove_headers_where(headers, |name| {
             self.permissions.strips_header(name.as_str())

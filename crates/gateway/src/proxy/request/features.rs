@@ -27,27 +27,26 @@ pub struct TextSampling {
     pub max_text_bytes: usize,
 }
 
-/// The requests whose text one consumer gets.
+/// The sample of requests whose text one consumer gets.
 #[derive(Debug, Clone, Copy)]
 pub struct TextSample {
     /// The consumer.
     pub consumer: TextConsumer,
     /// Share of requests, from 0 to 1.
     pub share: f64,
-    /// Whether a hash of the trace id decides, so that all gateways sample the same traces. For a request
-    /// without a trace, a hash of the request id decides. Otherwise the requests are drawn at random.
+    /// Whether a hash of the trace id decides, so that all gateways sample the same traces. A request without a
+    /// trace uses a hash of its request id. If false, requests are drawn at random.
     pub is_by_trace: bool,
 }
 
-/// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. Gateways with an exchange
-/// use its key instead.
+/// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot construct a
+/// prompt with the hashes of another prompt. Gateways in an exchange share a key instead.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
-/// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
-/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `facets`:
-/// the parts of the pool that share prompts with other gateways.
+/// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different models or with
+/// different `cache_salt`s share no cached prefix, so their hashes differ. `salt`: the `cache_salt` that the
+/// gateway sets. `None`: the client's `cache_salt` counts. `facets`: the options that share prompts with other
+/// gateways.
 pub(crate) fn hash_prompt(
     request: &ReadRequest<'_>,
     salt: Option<&str>,
@@ -67,18 +66,18 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, pieces).with_media(body.media))
 }
 
-/// A request body, as far as the fingerprint of its prompt depends on it.
+/// The parts of a request body on which the fingerprint of its prompt depends.
 #[derive(Default)]
 pub(crate) struct PromptBody<'a> {
     pub(crate) bytes: &'a [u8],
     /// Number of bytes of media in the body.
     pub(crate) media: u64,
-    /// The bytes in the prompt fields that the engine does not put into the prompt.
+    /// The bytes of the prompt fields that the engine leaves out of the prompt.
     pub(crate) left_out: LeftOut,
 }
 
 impl<'a> PromptBody<'a> {
-    /// The body of a request of this API to a model.
+    /// The parts of the body of a request of this API to a model.
     pub(crate) fn new(
         bytes: &'a [u8],
         record: &RequestRecord,
@@ -99,8 +98,8 @@ impl<'a> PromptBody<'a> {
     }
 }
 
-/// Converts a number of a request to the 32 bits with which routing calculates. A number that does not
-/// fit becomes `u32::MAX`.
+/// Converts a number of a request to `u32`, the type for numbers in routing. A greater number becomes
+/// `u32::MAX`.
 pub(crate) fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -114,9 +113,9 @@ pub(crate) fn session_hash(
     identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
 }
 
-/// A hash of what all requests of a conversation have in common: its session, or else its tenant and user, or
-/// else the first message of the user, or the whole prompt if it has no messages. `None`: the request has none of
-/// them. Every process computes the same hash.
+/// A hash that all requests of a conversation share. It is computed from the first of these that the request
+/// has: the session, the tenant and user, the user's first message, the whole prompt. `None`: the request has
+/// none of these. Every process computes the same hash.
 pub fn conversation_hash(
     settings: &RequestSettings,
     record: &RequestRecord,
@@ -145,8 +144,8 @@ pub fn conversation_hash(
     (length > 0).then(|| hash.digest())
 }
 
-/// Decides for which consumers the text of the request is retained. If there is one, copies an excerpt of the
-/// prompt from the body into the record.
+/// Decides which consumers get the text of the request. If any does, copies an excerpt of the prompt from the
+/// body into the record.
 pub(crate) fn sample_text(
     sampling: &TextSampling,
     fields: &RequestFields,
@@ -174,8 +173,8 @@ pub(crate) fn sample_text(
     }
 }
 
-/// A hash of the trace id, or of the request id without a trace, as a number from 0 to 1. Every
-/// gateway computes the same number. A request is sampled if the number is below the sampled share.
+/// A number from 0 to 1: a hash of the trace id or, without a trace, of the request id. Every gateway computes
+/// the same number. A request is sampled if the number is below the sampled share.
 fn sampling_value(trace_id: Option<u128>, request_id: &RequestId) -> f64 {
     let hash = match trace_id {
         Some(trace_id) => xxhash_rust::xxh3::xxh3_64(&trace_id.to_be_bytes()),
@@ -184,8 +183,8 @@ fn sampling_value(trace_id: Option<u128>, request_id: &RequestId) -> f64 {
     unit(mix(hash))
 }
 
-/// A hash without a random key. Every process computes the same hash, so all gateways send a
-/// session to the same backend.
+/// A hash without a random key. Every process computes the same hash, so all gateways send a session to one
+/// backend.
 fn stable_hash(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }

@@ -1,5 +1,5 @@
-//! The body of a request that the gateway forwards while it arrives. It counts its bytes. If it fails, its
-//! error contains a [`GatewayError`].
+//! The body of a request that the gateway forwards while it arrives. The body counts its bytes. An error of the
+//! body contains a [`GatewayError`].
 
 use super::body::{body_error, max_upload_time};
 use bytes::Bytes;
@@ -27,8 +27,8 @@ pub(crate) struct ForwardedBody<B> {
     timer: Option<Pin<Box<Sleep>>>,
     /// Time at which the present wait for the client began. `None`: no limited wait is in progress.
     waits_since: Option<Instant>,
-    /// Total time of all earlier waits for the client, without the time in which the backend does
-    /// not read the body.
+    /// Total of all earlier waits for the client. Times in which the backend does not read the body are not
+    /// included.
     waited: Duration,
 }
 
@@ -52,7 +52,7 @@ impl<B> ForwardedBody<B> {
         }
     }
 
-    /// The `GatewayError` that an error of this body contains, or `IncompleteBody` if it contains none.
+    /// The `GatewayError` inside an error of this body. Without one, `IncompleteBody`.
     pub(crate) fn gateway_error(error: &io::Error) -> GatewayError {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         inner.cloned().unwrap_or(GatewayError::IncompleteBody)

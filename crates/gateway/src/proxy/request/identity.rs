@@ -1,5 +1,5 @@
-//! The user, the session and the conversation of a request, as its client names them. They are
-//! reported on spans and log lines, and never in metrics.
+//! The user, the session and the conversation that the client of a request names. Spans and log lines report
+//! them, but metrics never do.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
@@ -22,10 +22,10 @@ pub enum IdentityMode {
     Off,
 }
 
-/// Reads which user, session and conversation a request names.
+/// Reads the user, session and conversation that a request names.
 #[derive(Debug, Clone, Default)]
 pub struct IdentityReader {
-    /// How the names of user, session and conversation are reported.
+    /// The form in which user, session and conversation are reported.
     pub mode: IdentityMode,
     /// The key of the pseudonyms.
     pub key: PseudonymKey,
@@ -60,7 +60,7 @@ impl IdentityReader {
             return RequestIdentity::default();
         }
         let sent = &fields.identity;
-        let headers = &HeadersByLength::new(headers);
+        let headers = &HeaderLookup::new(headers);
         let agent = AgentUser::from_fields(fields);
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
         let header_text = |names| first_header(headers, names).and_then(text);
@@ -72,12 +72,13 @@ impl IdentityReader {
         let conversation = header_text(&self.conversation_headers)
             .or_else(|| from_body(&sent.conversation))
             .or_else(|| from_body(&sent.metadata_conversation));
-        // Both are reported with the kind `session`, so that equal values have equal pseudonyms.
+        // Session and conversation share the pseudonym kind `session`, so that equal values have equal
+        // pseudonyms.
         let session = session.map(|value| self.report("session", value));
         let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
             user: user.map(|value| self.report(Self::USER, value)),
-            // The turns of a session are one conversation, unless the client names a conversation.
+            // If the client names no conversation, the turns of a session form one conversation.
             conversation: conversation.or_else(|| session.clone()),
             session,
         }
@@ -86,13 +87,13 @@ impl IdentityReader {
     /// The name of the user of a request, as the client sent it. `None`: the request names no user.
     pub(crate) fn user_name(&self, headers: &HeaderMap, fields: &RequestFields) -> Option<String> {
         let agent = AgentUser::from_fields(fields);
-        self.user_of(&HeadersByLength::new(headers), fields, agent.user)
+        self.user_of(&HeaderLookup::new(headers), fields, agent.user)
     }
 
-    /// `agent`: the user in the field of an agent.
+    /// The user that a request names. `agent`: the user in the field of an agent.
     fn user_of(
         &self,
-        headers: &HeadersByLength<'_>,
+        headers: &HeaderLookup<'_>,
         fields: &RequestFields,
         agent: Option<String>,
     ) -> Option<String> {
@@ -113,9 +114,9 @@ impl IdentityReader {
     }
 }
 
-/// The name of the session of a request, for routing: the value of the first header of `names` that the
-/// request has. Without such a header: the field of the body that names the session, or else the
-/// conversation, as in [`IdentityReader::read`]. `None`: the request names no session.
+/// The session name of a request, for routing: the value of the first header of `names` that the request has.
+/// Without such a header, the session field of the body or, if it is missing, the conversation as in
+/// [`IdentityReader::read`]. `None`: the request names no session.
 pub(crate) fn session_name<'a>(
     headers: &'a HeaderMap,
     names: &[HeaderName],
@@ -123,7 +124,7 @@ pub(crate) fn session_name<'a>(
 ) -> Option<Cow<'a, [u8]>> {
     let sent = &fields.identity;
     let from_body = |value: &'a Option<Box<str>>| Some(value.as_deref()?.as_bytes().into());
-    first_header(&HeadersByLength::new(headers), names)
+    first_header(&HeaderLookup::new(headers), names)
         .map(|value| value.as_bytes().into())
         .or_else(|| from_body(&sent.metadata_session))
         .or_else(|| {
@@ -146,7 +147,7 @@ impl AgentUser {
             .unwrap_or_default()
     }
 
-    /// Splits a `metadata.user_id` into user and session. The field is a JSON object, or a text with
+    /// Splits a `metadata.user_id` into user and session. The field is a JSON object, a text with
     /// [`SESSION_SEPARATOR`], or the id of a user.
     fn parse(text: &str) -> Self {
         if let Ok(serde_json::Value::Object(members)) = serde_json::from_str(text) {
@@ -173,24 +174,22 @@ impl AgentUser {
     }
 }
 
-/// The headers of a request, and the lengths of their names. Most configured header names differ in
-/// length from all header names of a request, so a lookup of such a name needs no hash.
-struct HeadersByLength<'a> {
+/// The headers of a request, with a summary of the lengths and first letters of their names. Most names that are looked
+/// up differ in both from all header names of a request, so their lookup needs no hash.
+pub(super) struct HeaderLookup<'a> {
     headers: &'a HeaderMap,
-    /// Bit n: the request has a header name whose length in bytes, modulo 64, is n.
-    lengths: u64,
+    /// The [`bit_of`] each name.
+    bits: u64,
 }
 
-impl<'a> HeadersByLength<'a> {
-    fn new(headers: &'a HeaderMap) -> Self {
-        let lengths = headers
-            .keys()
-            .fold(0, |lengths, name| lengths | length_bit(name));
-        Self { headers, lengths }
+impl<'a> HeaderLookup<'a> {
+    pub(super) fn new(headers: &'a HeaderMap) -> Self {
+        let bits = headers.keys().fold(0, |bits, name| bits | bit_of(name));
+        Self { headers, bits }
     }
 
-    fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
-        if self.lengths & length_bit(name) == 0 {
+    pub(super) fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
+        if self.bits & bit_of(name) == 0 {
             None
         } else {
             self.headers.get(name)
@@ -198,15 +197,14 @@ impl<'a> HeadersByLength<'a> {
     }
 }
 
-fn length_bit(name: &HeaderName) -> u64 {
-    1 << (name.as_str().len() % 64)
+fn bit_of(name: &HeaderName) -> u64 {
+    let name = name.as_str().as_bytes();
+    let first = name.first().copied().unwrap_or_default();
+    1 << ((name.len() + usize::from(first)) % 64)
 }
 
 /// The first value of 1 to [`MAX_VALUE_BYTES`] bytes among the headers `names`, in this order.
-fn first_header<'a>(
-    headers: &HeadersByLength<'a>,
-    names: &[HeaderName],
-) -> Option<&'a HeaderValue> {
+fn first_header<'a>(headers: &HeaderLookup<'a>, names: &[HeaderName]) -> Option<&'a HeaderValue> {
     let is_plausible = |value: &&HeaderValue| (1..=MAX_VALUE_BYTES).contains(&value.len());
     names
         .iter()

@@ -1,5 +1,5 @@
-//! The request of a client: reads its body, derives its fields and features from head and body, and makes
-//! its deadlines and the body for a backend.
+//! The request of a client: reads its body, derives its fields and features, and determines its deadlines and
+//! the body for a backend.
 
 pub(super) mod body;
 pub(super) mod body_memory;

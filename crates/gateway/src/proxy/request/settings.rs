@@ -14,29 +14,26 @@ pub struct RequestSettings {
     pub first_output_timeout: Option<Duration>,
     /// Timeout of the whole request, counted from its head. `None`: no timeout.
     pub total_timeout: Option<Duration>,
-    /// Paths that the configuration adds to those of the inference APIs. The gateway forwards requests
-    /// for these paths to backends.
+    /// Paths that the configuration adds to the paths of the inference APIs. The gateway forwards requests for
+    /// these paths to backends.
     pub routes: ConfiguredRoutes,
     /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,
-    /// Maximum wait for the next chunk of a request body. After that, the request is rejected.
+    /// Maximum wait for the next chunk of a request body, after which the request is rejected.
     pub body_idle_timeout: Duration,
-    /// Maximum time in which a WebSocket has no bytes in either direction. After that, it is closed.
+    /// Maximum time without bytes in either direction of a WebSocket, after which the connection is closed.
     pub websocket_idle_timeout: Duration,
     /// Determines the tier of a request from its headers.
     pub tiers: TierResolver,
     /// Reads user, session and conversation of a request, for spans and log lines.
     pub identities: IdentityReader,
-    /// The names of the headers that can contain a session id. If a request has several of them,
-    /// the first in this list counts.
+    /// The names of the headers that can contain a session id. The first of them that a request has counts.
     pub session_headers: Vec<HeaderName>,
 }
 
-// === impl RequestSettings ===
-
 impl RequestSettings {
-    /// The options of a request for its record, such as `stream` and `max_tokens`, from the fields
-    /// of the body and the headers.
+    /// The options of a request for its record, such as `stream` and `max_tokens`. Read from the fields of the
+    /// body and from the headers.
     pub fn options(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestOptions {
         RequestOptions {
             stream: fields.stream,

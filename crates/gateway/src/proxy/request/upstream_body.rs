@@ -1,5 +1,5 @@
-//! The request body for a backend: the bytes of the client, with edits. The edits rename the model,
-//! remove or set engine-control fields, and request usage.
+//! The request body for a backend: the bytes of the client with edits. The edits rename the model, remove or
+//! set engine-control fields, and request usage.
 
 use super::body_memory::HeldBody;
 use super::read_request::ReadRequest;
@@ -24,26 +24,26 @@ pub struct UpstreamBody {
     model_edit: Option<Splice>,
     /// The edits that remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
-    /// The API. `None`: the API has no `stream_options`, or the body must not be edited.
+    /// The API, if it has `stream_options` and the body may be edited.
     api: Option<Api>,
-    /// The edit that requests usage at the end of the stream. `None`: the client itself requests usage,
-    /// or this body cannot request usage.
+    /// The edit that requests usage at the end of the stream. `None`: the client requests usage, or the body
+    /// cannot request it.
     usage_edit: Option<Splice>,
-    /// The edit that requests continuous usage (a token count in every event). `Some`: the client
-    /// requests usage at the end of the stream only.
+    /// The edit that requests continuous usage (a token count in every event). `None`: the body cannot request
+    /// it, or the client does not request usage at the end of the stream only.
     continuous_usage_edit: Option<Splice>,
-    /// A number from 0 to 1. The gateway requests continuous usage if the number is below the
-    /// configured share of the backend and below that of the model. 1: the body cannot request usage.
+    /// A number from 0 to 1. The gateway requests continuous usage if the number is below both the backend's
+    /// share and the model's share. 1: the body cannot request usage.
     usage_sampling_value: f64,
     /// The model's upper limit of the share of streams with continuous usage, from 0 to 1.
     max_continuous_usage: f64,
-    /// The edited copy of the body, and the usage that the gateway requests in it. `None`: no copy
-    /// exists. The first backend that needs edits gets a copy. A backend that needs another usage
-    /// injection gets a new copy, which replaces this one. So at most two bodies exist.
+    /// The edited copy of the body, and the usage that the gateway requests in it. The first backend that needs
+    /// edits gets a copy. A backend that needs another usage injection gets a new copy, which replaces this
+    /// one. So at most two bodies exist. `None`: no copy exists.
     edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
 }
 
-/// The usage that the gateway requests from the backend although the client did not request it.
+/// The usage that the gateway requests from the backend in addition to the client's request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UsageInjection {
     /// Whether the gateway requests the usage event at the end of the stream.
@@ -53,13 +53,11 @@ pub(crate) struct UsageInjection {
 }
 
 impl UpstreamBody {
-    /// The body for the backends of a request. `control_edits` are the edits of the engine-control
-    /// check. The gateway requests usage only on APIs with `stream_options`: chat completions and
-    /// completions.
+    /// The body for the backends of a request. `control_edits`: the edits of the engine-control check. The
+    /// gateway requests usage only on APIs with `stream_options`: chat completions and completions.
     ///
-    /// A body whose digest is in a request header is never edited. Fails if the model of such a
-    /// body must be renamed or an engine-control field must be edited, or if there is no memory for the
-    /// edited copy.
+    /// The gateway never edits a body whose digest is in a request header. Fails if the model of such a body
+    /// must be renamed or an engine-control field must be edited, or if there is no memory for the edited copy.
     pub(crate) fn new(
         original: HeldBody,
         record: &RequestRecord,
@@ -68,7 +66,7 @@ impl UpstreamBody {
     ) -> Result<Self, GatewayError> {
         let ReadRequest { route, fields, .. } = request;
         let is_signed = headers::has_body_digest(&request.head.headers);
-        // A version can have the name of the split model at its backends.
+        // At its backends, a version can have the name of the split model.
         let served_as = route.served_as.as_deref();
         let served_as = served_as.filter(|name| Some(*name) != fields.model.as_deref());
         let renaming = served_as.zip(fields.model_slot.as_ref());
@@ -114,13 +112,13 @@ impl UpstreamBody {
             edited_copy: Mutex::default(),
         };
         if body.is_edited() {
-            // The few bytes that the edits add do not count.
+            // The count ignores the few bytes that the edits add.
             body.original.add_copy()?;
         }
         Ok(body)
     }
 
-    /// Whether the client requests the usage event and not continuous usage.
+    /// Whether the client requests the usage event but not continuous usage.
     pub(crate) fn requests_usage_event(&self) -> bool {
         self.continuous_usage_edit.is_some()
     }
@@ -138,8 +136,7 @@ impl UpstreamBody {
         &self.original
     }
 
-    /// The bytes that the last backend got, the edited copy or the original, for a holder that counts them in
-    /// another memory.
+    /// The bytes that the last backend got, edited or not, for a holder that counts them as other memory.
     pub fn sent(&self) -> Bytes {
         let copy = lock(&self.edited_copy);
         copy.as_ref()
@@ -152,7 +149,7 @@ impl UpstreamBody {
         (self.bytes_with(injection), injection)
     }
 
-    /// The body that requests the usage of `injection`.
+    /// The body with the edits that request this usage.
     fn bytes_with(&self, injection: UsageInjection) -> Bytes {
         if !self.is_edited() {
             return self.original.to_send();
@@ -209,8 +206,8 @@ impl UpstreamBody {
     }
 }
 
-/// A number from 0 to 1 that depends on the request id only. So all attempts and all gateways make the same
-/// decision whether to request continuous usage.
+/// A number from 0 to 1 that depends on the request id only. So all attempts and all gateways decide alike
+/// whether to request continuous usage.
 fn usage_sampling_value(request_id: &str) -> f64 {
     unit(
         request_id

@@ -1,12 +1,11 @@
-//! The beginning of a response before its backend is decided: bytes that keep the connection open. They
-//! reach the client while the request can still fail over to another backend.
+//! The beginning of a response before its backend is decided: bytes that keep the connection open. They reach
+//! the client while the request can still fail over to another backend.
 //!
-//! Proxies between client and gateway close connections on which nothing arrives for some time. The bytes
-//! are the SSE comments and blank lines that a backend sends before its first event, the white space that
-//! it sends before JSON, and the comments of `streams.keep_alive`. They contain no output, so any backend
-//! can continue the response. But they fix the status 200. So a later failure becomes an error event in
-//! the format of the API. A JSON response is cut instead, because an error document with the status 200
-//! would look like a successful response.
+//! Proxies between client and gateway close connections without traffic. The bytes are the SSE comments and
+//! blank lines that a backend sends before its first event, the white space that it sends before JSON, and the
+//! comments of `streams.keep_alive`. They contain no output, so any backend can continue the response. But they
+//! fix the status 200. So a later failure becomes an error event in the format of the API. A JSON response is
+//! cut instead, because an error document with the status 200 would look like a successful response.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -21,33 +20,32 @@ use tokenweir_request::observe::KEEP_ALIVE_COMMENT;
 use tokio::time::Sleep;
 
 /// The beginning of the response to one request. The future that handles the request writes it, and the
-/// connection of the client reads it.
+/// client's connection reads it.
 #[derive(Default)]
 pub struct EarlyResponse(Mutex<EarlyState>);
 
 #[derive(Default)]
 struct EarlyState {
-    /// The API of the request, if the response may begin early. `None`: the request has not been
-    /// read, or it requests no stream.
+    /// The API of the request, if the response may begin early. `None`: the request has not been read, or
+    /// requests no stream.
     api: Option<Api>,
-    /// Whether the response is JSON and no event stream.
+    /// Whether the response is JSON instead of an event stream.
     is_json: bool,
-    /// The time without bytes for the client after which a comment is due. `None`: the gateway adds
-    /// no comments.
+    /// The time without bytes for the client after which a comment is due. `None`: the gateway adds no
+    /// comments.
     interval: Option<Duration>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Comments or white space for the client that have not been sent.
+    /// Unsent comments or white space for the client.
     comments: BytesMut,
-    /// The response headers that are to be sent. `None`: no comment is due yet, or they were sent.
+    /// The unsent response headers. `None`: no comment is due yet, or the headers were sent.
     head: Option<HeaderMap>,
     has_begun: bool,
 }
 
-// === impl EarlyResponse ===
-
 impl EarlyResponse {
-    /// Allows the response to begin early. The request has been read and requests a stream of `api`.
-    /// `interval`: time without bytes after which a comment is due. `None`: the gateway adds no comments.
+    /// Allows the response to begin early. Call this when the request has been read and requests a stream of
+    /// `api`. `interval`: time without bytes after which a comment is due. `None`: the gateway adds no
+    /// comments.
     pub(in crate::proxy) fn allow(&self, api: Api, interval: Option<Duration>) {
         let mut state = lock(&self.0);
         state.api = Some(api);
@@ -66,8 +64,8 @@ impl EarlyResponse {
         lock(&self.0).has_begun
     }
 
-    /// Sends bytes of a backend, as [`Self::is_allowed`] permits. The future that handles the request must
-    /// return `Pending` next: if it returns a response that has not begun early, the bytes are lost.
+    /// Sends bytes of a backend, if [`Self::is_allowed`] permits it. The future that handles the request must
+    /// return `Pending` next. If it returned a response instead, the bytes would be lost.
     pub(in crate::proxy) fn send(&self, is_stream: bool, comments: &[u8]) {
         let mut state = lock(&self.0);
         state.comments.extend_from_slice(comments);
@@ -75,9 +73,8 @@ impl EarlyResponse {
         state.timer = None;
     }
 
-    /// Adds a comment if one is due, and makes the head of the response if there are bytes to send.
-    /// Called when the future that handles the request is pending. `head` makes the response headers
-    /// for a media type.
+    /// Adds a comment if one is due, and makes the head of the response if there are bytes to send. Called when
+    /// the future that handles the request is pending. `head` makes the response headers for a media type.
     pub(in crate::proxy) fn on_pending(
         &self,
         cx: &mut Context<'_>,
@@ -99,7 +96,7 @@ impl EarlyResponse {
         }
     }
 
-    /// The response headers that are to be sent now. `None`: no comment is due, or they were taken.
+    /// Takes the unsent response headers. `None`: no comment is due, or the headers were taken.
     pub(super) fn take_head(&self) -> Option<HeaderMap> {
         lock(&self.0).head.take()
     }
@@ -109,7 +106,7 @@ impl EarlyResponse {
         lock(&self.0).api
     }
 
-    /// Whether the response is JSON and no event stream.
+    /// Whether the response is JSON instead of an event stream.
     pub(super) fn is_json(&self) -> bool {
         lock(&self.0).is_json
     }
@@ -119,7 +116,7 @@ impl EarlyResponse {
         !lock(&self.0).comments.is_empty()
     }
 
-    /// Takes the comments or white space that wait to be sent to the client. `None`: nothing waits.
+    /// Takes the unsent comments or white space for the client. `None`: nothing waits.
     pub(super) fn take_comments(&self) -> Option<Bytes> {
         let mut state = lock(&self.0);
         (!state.comments.is_empty()).then(|| state.comments.split().freeze())

@@ -1,6 +1,6 @@
-//! The response of a backend that the client gets.
+//! The response of a backend that is forwarded to the client.
 
-use super::response_body::{ProxyResponseBody, ResponseGuard};
+use super::response_body::{ProxyResponse, ProxyResponseBody, ResponseGuard};
 use crate::backend::Lease;
 use http::Response;
 use http::header::CONTENT_LENGTH;
@@ -8,17 +8,18 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::observe::{Continue, Exchange, ObservedBody, PrefetchedBody};
 
-/// A response of a backend whose head and first frames have been read.
-pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+/// A response of a backend whose head and first frames have been read. Boxed, because each step between the attempt
+/// and the client moves it.
+pub(crate) type PrefetchedResponse = Box<Response<PrefetchedBody<BackendBody>>>;
 
-/// Finds the body of another backend for a response whose backend cannot complete it.
+/// Finds the body of another backend for a response that its own backend cannot complete.
 pub type BodySource = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
 
-/// The response of a backend that the client gets.
+/// The response of a backend that is forwarded to the client.
 pub(crate) struct Forwarded {
     pub(crate) response: PrefetchedResponse,
     lease: Lease,
-    /// `None`: the response ends if its backend fails.
+    /// The source of another body if the backend fails. `None`: the response then ends.
     pub(crate) body_source: Option<BodySource>,
 }
 
@@ -36,19 +37,22 @@ impl Forwarded {
         self,
         exchange: Exchange,
         permit: Option<ConcurrencyPermit>,
-    ) -> Response<ProxyResponseBody> {
+    ) -> ProxyResponse {
         let Self {
-            mut response,
+            response,
             lease,
             body_source,
         } = self;
+        let (mut head, body) = response.into_parts();
         if exchange.may_change_length() {
-            response.headers_mut().remove(CONTENT_LENGTH);
+            head.headers.remove(CONTENT_LENGTH);
         }
         let guard = ResponseGuard { lease, permit };
-        response.map(|body| {
-            let observed = ObservedBody::new(body, exchange, guard);
-            ProxyResponseBody::Observed(observed.with_replacement(body_source))
-        })
+        let mut body = ObservedBody::new(body, exchange, guard);
+        body.set_replacement(body_source);
+        Box::new(Response::from_parts(
+            head,
+            ProxyResponseBody::Observed(body),
+        ))
     }
 }

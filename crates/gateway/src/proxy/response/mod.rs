@@ -10,6 +10,6 @@ mod run_body;
 pub use early_response::EarlyResponse;
 pub use forwarded::BodySource;
 pub(super) use forwarded::{Forwarded, PrefetchedResponse};
-pub use response_body::{Handling, ProxyResponseBody, Responding, ResponseGuard};
+pub use response_body::{Handling, ProxyResponse, ProxyResponseBody, Responding, ResponseGuard};
 pub use response_headers::ResponseHeaders;
 pub use run_body::{RunBody, RunHead};

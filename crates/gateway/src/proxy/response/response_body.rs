@@ -19,6 +19,9 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::observe::{ObservedBody, ObservedBodyError};
 
+/// The response to a client. Boxed, because each layer between the proxy and the connection moves it.
+pub type ProxyResponse = Box<Response<ProxyResponseBody>>;
+
 /// The body of a response to a client.
 #[expect(
     clippy::large_enum_variant,
@@ -31,23 +34,23 @@ pub enum ProxyResponseBody {
     Observed(BackendResponseBody),
     /// The body of a response that began before its backend was decided.
     Early(Box<EarlyBody>),
-    /// The body of a response that goes on without its connection.
+    /// The body of a response that continues without its connection.
     Followed(Box<RunBody>),
 }
 
 type BackendResponseBody = ObservedBody<BackendBody, ResponseGuard>;
 
-/// What a response body of a backend holds until its end.
+/// The values that a response body from a backend holds until its end.
 pub struct ResponseGuard {
     /// The lease on the backend that sends the body.
     pub lease: Lease,
-    /// `None`: the request does not count towards a concurrency limit.
+    /// The concurrency permit. `None`: no concurrency limit applies to the request.
     #[expect(dead_code, reason = "its drop ends the permit")]
     pub(in crate::proxy) permit: Option<ConcurrencyPermit>,
 }
 
 /// The future that handles a request and returns the response.
-pub type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
+pub type Handling = Pin<Box<dyn Future<Output = ProxyResponse> + Send>>;
 
 /// The body of a response that began before its backend was decided.
 pub struct EarlyBody {
@@ -58,29 +61,32 @@ pub struct EarlyBody {
 enum BodyState {
     /// The request is still being handled, and its response is not known.
     Handling(Handling),
-    /// The request succeeded: the body of its response is forwarded.
+    /// The request succeeded, and the body of its response is forwarded.
     Streaming(ProxyResponseBody),
-    /// The request failed after the client got the beginning of a stream: the body of the error
-    /// response becomes an error event.
+    /// The request failed after the client got the beginning of a stream. The body of the error response
+    /// becomes an error event.
     Failed {
         status: StatusCode,
         body: ProxyResponseBody,
         read: BytesMut,
     },
-    /// The request failed after the client got the beginning of a JSON response, so the body ends with
-    /// a transport error and without a JSON document.
+    /// The request failed after the client got the beginning of a JSON response. The body ends with a transport
+    /// error and without a JSON document.
     Cut,
     Ended,
 }
 
-/// Maximum number of bytes of an error response that are read into the error event.
+/// Maximum number of bytes of an error response that are read for the error event.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
-// === impl ProxyResponseBody ===
-
 impl ProxyResponseBody {
+    /// A response that the gateway made.
+    pub fn complete(response: Response<Full<Bytes>>) -> ProxyResponse {
+        Box::new(response.map(Self::Complete))
+    }
+
     /// Records that the server flushed the client's connection after it took frames of this body.
-    /// `is_complete`: all of their bytes are written.
+    /// `is_complete`: all bytes of the frames are written.
     pub fn on_flush(&mut self, is_complete: bool) {
         match self {
             Self::Complete(_) | Self::Followed(_) => {}
@@ -127,11 +133,9 @@ impl Body for ProxyResponseBody {
     }
 }
 
-// === impl EarlyBody ===
-
 impl EarlyBody {
-    /// Creates the body of a response that begins before `handling`, the future that handles the
-    /// request, has completed.
+    /// Creates the body of a response that begins before `handling` completes. `handling`: the future that
+    /// handles the request.
     pub(super) fn new(early: Arc<EarlyResponse>, handling: Handling) -> Self {
         Self {
             early,
@@ -200,7 +204,7 @@ impl EarlyBody {
 }
 
 /// How the body of `response` continues an early response, whose beginning the client already has.
-fn rest_of(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
+fn rest_of(response: ProxyResponse, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
     if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {
         return BodyState::Streaming(body);
@@ -215,8 +219,8 @@ fn rest_of(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     }
 }
 
-/// The future of the response to a request. It returns the response of the handling future or, if bytes
-/// are due before that, an early response whose body contains the handling future.
+/// The future of the response to a request. It returns the response of the handling future. If bytes are due
+/// before that, it returns an early response whose body contains the handling future.
 pub struct Responding {
     /// The future that handles the request. `None`: the response was returned.
     handling: Option<Handling>,
@@ -234,7 +238,7 @@ impl Responding {
 }
 
 impl Future for Responding {
-    type Output = Response<ProxyResponseBody>;
+    type Output = ProxyResponse;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(mut handling) = self.handling.take() else {
@@ -250,6 +254,6 @@ impl Future for Responding {
         let body = EarlyBody::new(self.early.clone(), handling);
         let mut response = Response::new(ProxyResponseBody::Early(Box::new(body)));
         *response.headers_mut() = headers;
-        Poll::Ready(response)
+        Poll::Ready(Box::new(response))
     }
 }

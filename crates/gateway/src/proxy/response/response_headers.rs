@@ -14,7 +14,7 @@ pub struct ResponseHeaders<'a> {
     pub origin: Option<&'a HeaderValue>,
     /// The CORS rules.
     pub cors: &'a Cors,
-    /// The client, whose rate limits the headers state.
+    /// The client. The headers state its remaining rate limits.
     pub principal: &'a Principal,
 }
 
@@ -27,7 +27,7 @@ impl ResponseHeaders<'_> {
     }
 
     /// Completes the headers of a response. `Upgrade` applies to one hop, so [`Self::complete`] removes it. A
-    /// response about an upgrade gets its own `Upgrade` back.
+    /// response to an upgrade gets its own `Upgrade` header again.
     pub(crate) fn complete_response<B>(&self, response: &mut Response<B>) {
         let status = response.status();
         let headers = response.headers_mut();

@@ -1,13 +1,13 @@
-//! Response headers that name the backend of a request and the reason of its routing decision, for
-//! clients that ask for them and have the permission `routing_headers`. They reveal the names and
-//! the number of the backends, so no client has the permission by default.
+//! Response headers that name the backend of a request and the reason of the routing decision. Clients with the
+//! permission `routing_headers` can ask for them. No client has the permission by default, because the headers
+//! reveal the names and the number of the backends.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokenweir_request::record::RequestRecord;
 
 /// The request header with which a client asks for the response headers. Its value is `1`.
 const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
-/// The response header with the name of the backend that got the request last.
+/// The response header that names the last backend to which the request was sent.
 const BACKEND: HeaderName = HeaderName::from_static("x-tokenweir-backend");
 /// The response header with the reason of the routing decision.
 const REASON: HeaderName = HeaderName::from_static("x-tokenweir-reason");
@@ -21,7 +21,7 @@ pub(crate) fn is_requested(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value == "1")
 }
 
-/// Adds the headers to the response of a backend.
+/// Adds the routing headers to the response of a backend.
 pub(crate) fn write(headers: &mut HeaderMap, record: &RequestRecord) {
     let backend = record
         .backend()

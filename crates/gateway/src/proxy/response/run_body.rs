@@ -1,4 +1,4 @@
-//! The response body of a request that goes on without its connection. A separate task, the run, writes the
+//! The response body of a request that continues without its connection. A separate task, the run, stores the
 //! response, and each connection of the client reads it.
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandl
 use tokenweir_request::record::{Outcome, Termination};
 use tokenweir_request::runs::{Chunk, End, EventIds, Reader};
 
-/// The response head of a request to which the client can return after a lost connection.
+/// The response head of a run: a request to which the client can return after a lost connection.
 #[derive(Debug)]
 pub struct RunHead {
     /// The status.
@@ -24,18 +24,18 @@ pub struct RunHead {
     pub length: Option<u64>,
 }
 
-/// The response body that one connection reads from the stored output of a run: a request to which
-/// the client can return after a lost connection.
+/// The response body that one connection reads from the stored output of a run. A run is a request to which the
+/// client can return after a lost connection.
 pub struct RunBody {
     reader: Reader<RunHead>,
     /// Adds event ids to the stream. `None`: the client did not ask for event ids.
     ids: Option<EventIds>,
-    /// The first bytes for the client, if they were read together with events that it has.
+    /// The first bytes for the client. They were read together with events that the client already has.
     first: Bytes,
     /// Aborts the connection if its client does not read.
     pub abort: ResponseAbortHandle,
-    /// The exchange of this request, if it reads the response to an earlier request with the same
-    /// `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
+    /// The exchange of this request, if it is a repetition that reads the response to an earlier request with
+    /// the same `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
     exchange: Option<Exchange>,
     /// Number of bytes of the body that remain to be sent. `None`: unknown.
     remaining: Option<u64>,
@@ -44,7 +44,7 @@ pub struct RunBody {
 }
 
 impl RunBody {
-    /// The body that `reader` reads. `ids`: adds event ids. `None`: the client did not ask for them.
+    /// The body that `reader` reads. `ids`: adds event ids. `None`: the client asked for no event ids.
     pub fn new(reader: Reader<RunHead>, ids: Option<EventIds>, abort: ResponseAbortHandle) -> Self {
         let first = Bytes::new();
         Self {
@@ -58,13 +58,13 @@ impl RunBody {
         }
     }
 
-    /// The head of the response. `None`: the run ended without one.
+    /// The head of the response. `None`: the run ended without a response.
     pub async fn head(&mut self) -> Option<Arc<RunHead>> {
         poll_fn(|cx| self.reader.poll_head(cx.waker())).await
     }
 
-    /// Reads the events that the client has. `false`: the response does not have all of them, so they are
-    /// of another one. The client has got the events from this gateway, so the run has them now.
+    /// Skips the events that the client already has. The client got these events from this gateway, so the run
+    /// must contain them. `false`: it does not, so they belong to another response.
     pub fn skip_events(&mut self, head: &RunHead) -> bool {
         let Self {
             reader,
@@ -87,7 +87,8 @@ impl RunBody {
         true
     }
 
-    /// Begins the body of a response with this head. `exchange`: of a request that did not begin the run.
+    /// Begins the body of a response with this head. `exchange`: the exchange of a request that did not begin
+    /// the run.
     pub fn begin(&mut self, head: &RunHead, exchange: Option<Exchange>) {
         if !is_event_stream(&head.headers) {
             self.ids = None;
@@ -144,7 +145,7 @@ impl RunBody {
                     return Poll::Ready(Some(Err(ObservedBodyError::Followed)));
                 }
                 Chunk::End(End::Broken) => {
-                    // The server discards its buffer on an error, so it may write the buffer before.
+                    // The server discards its buffer on an error, so the body first lets it write the buffer.
                     self.is_flushed = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

@@ -1,5 +1,5 @@
-//! Decides whether a failed request is sent to another backend, before and after its first output: attempt
-//! limit, retry budget, side effects and poison requests.
+//! Decides whether a failed request is sent to another backend, before and after its first output. The decision
+//! depends on the attempt limit, the retry budget, side effects, and whether the request may crash backends.
 
 pub(super) mod peer_answers;
 
@@ -41,15 +41,15 @@ pub struct RetryController {
     pub settings: RetrySettings,
     /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
-    /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
-    /// tenant whose requests fail on every backend uses up the budget of the other tenants.
+    /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent a tenant whose
+    /// requests fail on every backend from using up the budget of other tenants.
     budget_shares: Arc<[TpsBudget]>,
-    /// What peers (other backends of the same model) answered to requests that one backend refused.
+    /// The answers of peers (other backends of the same model) to requests that one backend refused.
     pub(super) peer_answers: Arc<PeerAnswers>,
 }
 
-/// The index of the budget share that the retries of a request use: the hash, modulo the number of
-/// shares, of the tenant of the request, or of the client address if the request has no tenant.
+/// The index of the budget share for the retries of a request: a hash of the tenant, or of the client address
+/// without a tenant, modulo the number of shares.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetryBudgetShare(pub(super) usize);
 
@@ -58,10 +58,9 @@ pub(super) struct RetryBudgetShare(pub(super) usize);
 pub(super) struct FailedRequest {
     /// The failure of the last attempt.
     pub(super) kind: FailureKind,
-    /// Number of failed attempts of the request. An attempt that could not reach its backend does
-    /// not count.
+    /// Number of failed attempts of the request. Attempts that could not reach their backend do not count.
     pub(super) failed_attempts: u32,
-    /// Number of backends that the request was sent to, the last attempt included.
+    /// Number of backends to which the request was sent, including the last attempt.
     pub(super) tried_backends: usize,
     /// Whether the request may have side effects besides its response.
     pub(super) has_side_effects: bool,
@@ -69,16 +68,16 @@ pub(super) struct FailedRequest {
 
 /// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Number of backends that died while they had a request, at which the request is suspected to be the
-/// cause.
+/// Number of backends that died while they had a request, from which the request is suspected to be the cause.
 const POISON_CRASHES: usize = 2;
-/// Time after which the death of a backend no longer counts: a long stream can outlive several backends.
+/// Time for which the death of a backend counts. Without this limit, a long stream that outlives several
+/// backends would be suspected.
 const CRASH_TIME: Duration = Duration::from_mins(10);
-/// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
-/// the same hash value use the same share.
+/// Number of budget shares. A hash of the tenant or client address selects the share, so some tenants use a
+/// share together.
 const BUDGET_SHARE_COUNT: usize = 64;
-/// Maximum number of backends that are asked for one stored response, so that a request for an
-/// unknown id costs a bounded number of requests.
+/// Maximum number of backends that are asked for one stored response. It bounds the cost of a request for an
+/// unknown id.
 const MAX_LOOKUP_BACKENDS: usize = 32;
 
 impl Default for RetrySettings {
@@ -91,8 +90,6 @@ impl Default for RetrySettings {
         }
     }
 }
-
-// === impl RetryController ===
 
 impl RetryController {
     /// A controller with these settings and a new budget.
@@ -121,9 +118,8 @@ impl RetryController {
         }
     }
 
-    /// A controller with the new settings and the state of this controller. The state consists of
-    /// the answers of peers and the remaining budget. The budget starts anew if `budget_ratio` or
-    /// `min_retries_per_second` changes.
+    /// A controller with the new settings and the state of this controller: the answers of peers and the
+    /// remaining budget. The budget starts anew if `budget_ratio` or `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
         let has_same_budget = self
             .settings
@@ -147,8 +143,8 @@ impl RetryController {
         self.budget_shares[share.0].deposit();
     }
 
-    /// Decides whether a failed request may be retried on another backend, and withdraws the retry
-    /// from the budget. The error is the reason why the request may not be retried.
+    /// Decides whether a failed request may be retried on another backend, and withdraws the retry from the
+    /// budget. The error is the reason against a retry.
     pub(super) fn allow(
         &self,
         share: RetryBudgetShare,
@@ -185,9 +181,9 @@ impl RetryController {
     }
 }
 
-/// Whether a request may be the cause of crashes: `kind` is the crash of `backend` in its present attempt,
-/// and another backend died a short time ago while it had the request. The request itself counts, not its
-/// content: equal requests of several clients break off together when one backend dies.
+/// Whether a request may be the cause of crashes. `kind`: the crash of `backend` in the present attempt. True
+/// if another backend also died a short time ago while it had this request. Equal requests of other clients do
+/// not count, because all requests of a backend break off together when it dies.
 pub fn is_poison(
     record: &RequestRecord,
     backend: &BackendId,
@@ -213,10 +209,8 @@ pub fn is_poison(
     backends.len() >= POISON_CRASHES
 }
 
-// === impl RetryBudgetShare ===
-
 impl RetryBudgetShare {
-    /// The budget share of a request.
+    /// The budget share for the request of `record`.
     pub(super) fn for_record(record: &RequestRecord) -> Self {
         let hash = match (&record.caller, client_network(record.client)) {
             (Some(identity), _) => xxh3_64(identity.tenant.as_bytes()),
@@ -280,7 +274,7 @@ mod tests {
                 failed_request(FailureKind::SlowOutput, 1),
                 Err(NotRetryable),
             ),
-            // A request that reached no backend is always retried.
+            // A request that reached no backend may always be retried.
             (no_budget, unreachable(0), Ok(())),
             (no_budget, unreachable(99), Ok(())),
         ] {
@@ -397,6 +391,8 @@ mod tests {
             ended: now.checked_sub(age),
             status: None,
             failure: Some(failure.as_str()),
+            engine_error: None,
+            proxy: None,
         };
         let second = Duration::from_secs(1);
         for (earlier, kind, expected) in [

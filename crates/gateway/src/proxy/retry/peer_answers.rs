@@ -1,23 +1,22 @@
-//! What peers answered to requests that one backend refused: a status such as 400 or 401 does not show
-//! whether the client or the backend causes it.
+//! The answers of peers to requests that one backend refused. A status such as 400 or 401 does not show whether
+//! the client or the backend is the cause.
 //!
-//! To compare, the gateway sends the refused request to a peer too. If all backends refuse the requests of
-//! a client alike, the gateway learns this and sends most further requests of this kind only once.
+//! To compare, the gateway sends the refused request to a peer too. If all backends refuse the requests of a
+//! client alike, the gateway learns this and sends most further requests of this kind only once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_routing::mix;
 
-/// Number of slots. A hash selects the slot of a refusal. For all refusals of a slot together, the
-/// gateway learns one share: that of the refused requests that a peer answered differently.
+/// Number of slots. A hash selects the slot of a refusal. For each slot, the gateway learns one share: the
+/// share of refused requests that a peer answered differently.
 const SLOT_COUNT: usize = 4096;
 /// Time for which a learned share counts after the last comparison with the answer of a peer.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// The gateway sends a share of refused requests to a peer: this factor times the learned share of
-/// refused requests that a peer answered differently. So if a peer answers one request in four
-/// differently, all refused requests are sent to a peer.
+/// Factor from the learned share of refused requests that a peer answered differently to the share that is sent
+/// to a peer. With 4, all refused requests are sent to a peer if peers answer one in four differently.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
 /// Minimum share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;
@@ -34,12 +33,10 @@ pub(in crate::proxy) struct PeerAnswers {
 /// Maximum number of milliseconds that a slot can store.
 const MAX_MILLISECONDS: u64 = 0x7fff_ffff;
 
-/// The refusals of one backend with one status to one group of clients. The gateway learns one share for
-/// them.
+/// The slot for the refusals of one backend with one status to one group of clients. The gateway learns one
+/// share per slot.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::proxy) struct RefusalSlot(usize);
-
-// === impl PeerAnswers ===
 
 impl PeerAnswers {
     pub(in crate::proxy) fn new(now: Instant) -> Self {
@@ -49,8 +46,8 @@ impl PeerAnswers {
         }
     }
 
-    /// The slot of a refusal. `group` is the index of the group of clients, and `backend` is a hash of
-    /// the name of the backend.
+    /// The slot of a refusal. `group`: the index of the group of clients. `backend`: a hash of the name of the
+    /// backend.
     pub(in crate::proxy) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
         let hash = mix(backend ^ (u64::from(status) << 32) ^ group as u64);
         RefusalSlot(hash as usize % SLOT_COUNT)
@@ -76,8 +73,8 @@ impl PeerAnswers {
         self.slots[slot.0].store(value, Ordering::Relaxed);
     }
 
-    /// Share of the refused requests of this slot that a peer answered differently, from 0 to 1. Returns 1
-    /// if there was no comparison within [`MEMORY`].
+    /// Share, from 0 to 1, of the refused requests of this slot that a peer answered differently. 1: no
+    /// comparison within [`MEMORY`].
     fn share(&self, slot: RefusalSlot, now: Instant) -> f32 {
         let value = self.slots[slot.0].load(Ordering::Relaxed);
         let age = (self.milliseconds(now) + 1).wrapping_sub(value >> 32) & MAX_MILLISECONDS;
@@ -87,7 +84,7 @@ impl PeerAnswers {
         f32::from_bits(value as u32)
     }
 
-    /// Milliseconds since `origin`, in 31 bits: after 24 days they begin at 0 again.
+    /// Milliseconds since `origin`, in 31 bits, which wrap around after 24 days.
     fn milliseconds(&self, now: Instant) -> u64 {
         (now.saturating_duration_since(self.origin).as_millis() as u64) & MAX_MILLISECONDS
     }

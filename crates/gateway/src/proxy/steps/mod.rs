@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! before an attempt    optional steps  may change the body
+//! head of a response   optional steps  see it before the gateway removes headers
 //! after a failure      optional steps, name the failure more precisely, for the steps after them. What an
 //!                      facets, length  option added to the request explains more failures than the others
 //!                      moved model     marks the model lists as stale even if the request ends here
@@ -29,6 +30,7 @@ use super::request::body_memory::HeldBody;
 use super::request::engine_control::EngineControlCheck;
 use super::request::read_request::ReadRequest;
 use super::response::{Forwarded, PrefetchedResponse, routing_headers};
+use http::response;
 use refusals::Refusals;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::observe::Exchange;
@@ -72,6 +74,18 @@ impl Steps {
             if let Some(preparing) = step.before(exchange, attempt) {
                 preparing.await;
             }
+        }
+    }
+
+    /// Shows the head of the response to an attempt.
+    pub(super) fn on_head(
+        &mut self,
+        exchange: &mut Exchange,
+        attempt: &OutboundAttempt<'_>,
+        head: &response::Parts,
+    ) {
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.on_head(exchange, attempt, head);
         }
     }
 
@@ -119,8 +133,8 @@ impl Steps {
             Some(OptionalStep { option, step })
         });
         let optional = steps.collect();
-        let is_requested = routing_headers::is_requested(&request.head.headers);
-        let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
+        let is_explained = control.allow(Permission::RoutingHeaders)
+            && routing_headers::is_requested(&request.head.headers);
         Self {
             optional,
             is_explained,
@@ -155,7 +169,7 @@ impl Steps {
         request: &PreparedRequest<'_>,
         failure: &AttemptFailure,
         reason: FailoverDenialReason,
-    ) -> Option<Box<PrefetchedResponse>> {
+    ) -> Option<PrefetchedResponse> {
         let retry = &request.context.retry;
         if let Some(kept) = self.refusals.end_with_failure(exchange, failure, retry) {
             return Some(kept);

@@ -29,7 +29,7 @@ pub(super) struct Refusals {
 /// The response of a refused attempt, which the client gets if no peer answers with success.
 struct HeldResponse {
     aside: AttemptAside,
-    response: Box<PrefetchedResponse>,
+    response: PrefetchedResponse,
     decision: Option<Arc<RoutingDecision>>,
 }
 
@@ -58,8 +58,6 @@ const MEDIA_WORDS: [&[u8]; 8] = [
     b"ultimodal",
     b"ulti-modal",
 ];
-
-// === impl Refusals ===
 
 impl Refusals {
     /// Records a failure that only the answer of a peer can explain. If peers recently refused such requests
@@ -139,7 +137,7 @@ impl Refusals {
         exchange: &mut Exchange,
         failure: &AttemptFailure,
         retry: &RetryController,
-    ) -> Option<Box<PrefetchedResponse>> {
+    ) -> Option<PrefetchedResponse> {
         self.blame_client(exchange, retry, clock::now());
         let last = if failure.is_refusal() {
             failure.response()
@@ -180,8 +178,6 @@ impl Refusals {
         }
     }
 }
-
-// === impl Refusal ===
 
 impl Refusal {
     /// `None`: the failed attempt is no refusal.

@@ -11,7 +11,6 @@ use tokio::task::{AbortHandle, JoinSet};
 /// The open connections of the admin listener.
 #[derive(Default)]
 pub(super) struct AdminConnections {
-    /// One task for each open connection.
     tasks: JoinSet<()>,
     /// The open connections, from the oldest to the newest.
     connections: Vec<AdminConnection>,
@@ -39,7 +38,7 @@ pub(super) struct OpenRequest {
     is_stream: bool,
 }
 
-/// What a connection is used for, from the least to the most worth keeping.
+/// The use of a connection, from the least to the most worth keeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionUse {
     /// No complete request head has arrived.
@@ -48,15 +47,13 @@ enum ConnectionUse {
     Idle,
     /// A request is open.
     Request,
-    /// A stream of the scaler is open.
+    /// A gRPC stream of the scaler is open.
     GrpcStream,
 }
 
-// === impl AdminConnections ===
-
 impl AdminConnections {
     /// Waits until the number of connections is below `limit`. At the limit, closes the connection that is
-    /// least worth keeping. So no client can keep probes out, whatever its connections do.
+    /// least worth keeping, so that no client can lock out probes.
     pub(super) async fn make_room(&mut self, limit: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -88,20 +85,17 @@ impl AdminConnections {
         });
     }
 
-    /// Among the connections of the client that has the most of them, the oldest connection with the
-    /// lowest use.
+    /// Selects the client with the most connections. Returns its oldest connection with the lowest use.
     fn least_worth_keeping(&self) -> Option<&AdminConnection> {
         let busiest = limits::busiest(self.connections.iter().map(|it| it.client));
         let of_busiest = self
             .connections
             .iter()
             .filter(|it| busiest.contains(&it.client));
-        // The first of several minima is the oldest connection.
+        // `min_by_key` returns the first of several minima, which is the oldest connection.
         of_busiest.min_by_key(|connection| connection.requests.current_use())
     }
 }
-
-// === impl ConnectionRequests ===
 
 impl ConnectionRequests {
     /// Counts a request whose head has arrived.
@@ -128,7 +122,8 @@ impl ConnectionRequests {
 }
 
 impl OpenRequest {
-    /// Records the head of the response. KEDA keeps the streams of the scaler open for hours.
+    /// Records the head of the response, which shows a gRPC stream. KEDA keeps the streams of the scaler open
+    /// for hours.
     pub(super) fn on_response(&mut self, headers: &HeaderMap) {
         if headers::media_type(headers).starts_with("application/grpc") {
             self.is_stream = true;
@@ -152,7 +147,7 @@ mod tests {
     use http::HeaderValue;
     use http::header::CONTENT_TYPE;
 
-    /// Adds a connection of the client with this last byte of its address, which never ends.
+    /// Adds a connection that never ends, of a client whose address has this last byte.
     fn connect(connections: &mut AdminConnections, client: u8) -> Arc<ConnectionRequests> {
         let requests = Arc::<ConnectionRequests>::default();
         let ip = IpAddr::from([10, 0, 0, client]);

@@ -1,8 +1,8 @@
 //! Serves the admin listener over HTTP/1.1 and HTTP/2, with or without TLS.
 //!
-//! The number of admin connections is limited to a small number, so that the admin listener does not use
-//! the file descriptors that clients need. It stays reachable for probes: every read of a request has a
-//! timeout, and at the limit a new connection replaces another one.
+//! A low limit on admin connections leaves the file descriptors to clients. Two rules keep the listener
+//! reachable for probes: every read of a request has a timeout, and at the limit a new connection replaces
+//! another one.
 
 mod connections;
 mod timed_body;
@@ -32,18 +32,17 @@ use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
-/// Timeout of the TLS handshake.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for a complete request head, from the start of the connection or from the end of the
-/// previous response. The timeout is longer than the usual time between two scrapes of Prometheus
-/// and between two updates of the live page, so their connections stay open.
+/// Timeout for a complete request head, from the start of the connection or from the end of the previous
+/// response. It exceeds the usual interval of Prometheus scrapes and of live page updates, so their connections
+/// stay open.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for a complete request body, from the end of the request head. The requests of operators have
-/// no body, those of KEDA a small one.
+/// Timeout for a complete request body, from the end of the request head. Requests of operators have no body,
+/// and requests of KEDA have a small one.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of open requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
-/// Time between two PING frames, which find out that the client of an HTTP/2 connection is gone.
+/// Time between two PING frames on an HTTP/2 connection. The frames detect that the client is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Accepts and serves admin connections in an endless loop. All connections end when the returned
@@ -93,7 +92,7 @@ async fn serve_connection(
         },
     };
     let service = service_fn(move |mut request: Request<Incoming>| {
-        // The log line about a drain names the address of the client that requested it.
+        // The log line about a drain contains the address of the client.
         request.extensions_mut().insert(ConnectInfo(peer));
         let mut guard = requests.begin();
         let request = request.map(|body| Body::new(TimedBody::new(body, BODY_TIMEOUT)));

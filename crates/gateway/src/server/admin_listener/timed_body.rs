@@ -1,4 +1,4 @@
-//! A request body that must arrive within a time.
+//! A request body with a deadline.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokio::time::Sleep;
 
-/// A request body that fails with [`io::ErrorKind::TimedOut`] when its end does not arrive in time.
+/// A request body that fails with [`io::ErrorKind::TimedOut`] if its end does not arrive in time.
 pub(super) struct TimedBody<B> {
     body: B,
     /// The deadline. `None`: the body has ended.
@@ -17,7 +17,7 @@ pub(super) struct TimedBody<B> {
 }
 
 impl<B: Body> TimedBody<B> {
-    /// The time begins now.
+    /// A body whose timeout begins now.
     pub(super) fn new(body: B, timeout: Duration) -> Self {
         let until_deadline = || Box::pin(tokio::time::sleep_until((clock::now() + timeout).into()));
         let deadline = (!body.is_end_stream()).then(until_deadline);

@@ -27,11 +27,11 @@ pub(crate) struct ConnectionHandler {
     state: Arc<ServerState>,
     /// The TLS acceptor. `None`: clients connect without TLS.
     acceptor: Option<Acceptor>,
-    /// Limits the number of error responses that are sent to rejected connections at the same time.
+    /// Limits the number of concurrent error responses to rejected connections.
     rejection_permits: Arc<Semaphore>,
 }
 
-/// Maximum time for the error response to a rejected connection, until the client has closed its
+/// Maximum time from the start of the error response to a rejected connection until the client has closed its
 /// side.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -46,15 +46,15 @@ impl ConnectionHandler {
         })
     }
 
-    /// Admits a connection and returns its permit. `None`: a limit is reached, so the connection
-    /// was rejected. A rejected connection without TLS gets an error response.
+    /// Admits a connection and returns its permit. `None`: a limit is reached, and the connection was rejected.
+    /// Without TLS, the rejected client gets an error response.
     pub(crate) fn admit(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
     ) -> Option<(TcpStream, ConnectionPermit)> {
         let limiter = &self.state.connection_limiter;
-        // An idle connection to a backend is closed to free its file descriptor.
+        // Closing an idle backend connection frees its file descriptor.
         let free_descriptor = || self.state.proxy.pool.close_idle_connection();
         let error = match limiter.try_acquire(peer.ip(), free_descriptor) {
             Ok(permit) => return Some((stream, permit)),
@@ -62,8 +62,8 @@ impl ConnectionHandler {
         };
         tracing::debug!(%peer, %error, "client connection rejected");
         limiter.warn_refused(&error);
-        // With TLS the connection is closed without a response: the handshake for the response
-        // would cost more than serving the connection.
+        // With TLS, the connection is closed without a response, because the handshake would cost more than
+        // serving the connection.
         if self.acceptor.is_none() {
             match self.rejection_permits.clone().try_acquire_owned() {
                 Ok(permit) => drop(tokio::spawn(reject_connection(stream, error, permit))),
@@ -100,8 +100,8 @@ impl ConnectionHandler {
                 let Some(stream) = shared.into_stream() else {
                     return;
                 };
-                // Boxed: otherwise the futures of HTTP/1.1 connections would reserve memory for the
-                // larger HTTP/2 future.
+                // Boxed, so that the futures of HTTP/1.1 connections do not reserve memory for the larger
+                // HTTP/2 future.
                 let serving = Box::pin(http2::serve(&connection, stream, &limits, shutdown));
                 serving.await.map_err(io::Error::other)
             }
@@ -114,7 +114,7 @@ impl ConnectionHandler {
         }
     }
 
-    /// Performs the TLS handshake. `None`: it failed, or a new connection replaces this one.
+    /// Performs the TLS handshake. `None`: the handshake failed, or a new connection replaces this one.
     async fn tls_handshake(
         &self,
         stream: TcpStream,
@@ -124,7 +124,7 @@ impl ConnectionHandler {
         let Some(acceptor) = &self.acceptor else {
             return Some(MaybeTlsStream::Plain(stream));
         };
-        // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
+        // Boxed, so that the memory of the handshake is not reserved until the connection ends.
         let timeout = self.state.limits.load().head_timeout;
         let mut accepting = Box::pin(acceptor.accept(stream, timeout));
         let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
@@ -145,8 +145,9 @@ impl ConnectionHandler {
     }
 }
 
-/// Detects the HTTP version of a new connection. Fails after `timeout`. `None`: the client closed the
-/// connection, or sent nothing before the gateway shut down, or a new connection replaces this one.
+/// Detects the HTTP version of a new connection. Fails after `timeout`. `None` in three cases: the client
+/// closed the connection, the gateway shut down before the client sent anything, or a new connection replaces
+/// this one.
 async fn detect_protocol(
     shared: &SharedHttp1Connection,
     shutdown: &mut ShutdownSignal,
@@ -167,21 +168,21 @@ async fn detect_protocol(
     version.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Sends an error response on a rejected connection without waiting for the client. The response is
-/// small, and the input that has arrived is read and discarded.
+/// Sends a small error response on a rejected connection without waiting for the client. Input that has arrived
+/// is read and discarded.
 fn reject_at_once(stream: TcpStream, error: &GatewayError) -> io::Result<()> {
     let mut stream = stream.into_std()?;
     stream.write_all(&http1::encode_error_response(error))?;
     stream.shutdown(Shutdown::Write)?;
     let mut discarded = [0; 16 << 10];
-    // The socket does not block: the read ends with an error when there is no more input.
+    // The socket is non-blocking, so the read ends with an error when there is no more input.
     while stream.read(&mut discarded)? == discarded.len() {}
     Ok(())
 }
 
-/// Sends an error response on a rejected connection, whose request was not read, and closes the
-/// connection. The input of the client is read and discarded: unread input would make the kernel
-/// reset the connection and drop the response.
+/// Sends an error response on a rejected connection, whose request was not read, and closes the connection.
+/// Reads and discards the client's input, because unread input would make the kernel reset the connection and
+/// drop the response.
 async fn reject_connection(
     mut stream: TcpStream,
     error: GatewayError,
@@ -196,6 +197,6 @@ async fn reject_connection(
         while stream.read(&mut discarded).await? > 0 {}
         Ok::<_, io::Error>(())
     };
-    // The connection is closed even if the client did not read the response.
+    // After the timeout, the connection is closed even if the client has not read the response.
     let _ = tokio::time::timeout(REJECTION_TIMEOUT, responding).await;
 }

@@ -1,19 +1,18 @@
-//! Serves the requests of one HTTP/1.1 connection, one after the other, on the task of the
-//! connection.
+//! Serves the requests of one HTTP/1.1 connection, one after the other, on the task of the connection.
 //!
-//! While a request is handled, the gateway reads ahead on the connection to detect a disconnect of
-//! the client. A disconnect drops the future of the response, and with it all work for the request.
-//! The response body is polled for more data only when the client has accepted the previous data.
+//! While a request is handled, the gateway reads ahead on the connection to detect a disconnect of the client.
+//! A disconnect drops the future of the response, and with it all work for the request. The response body is
+//! polled for more data only when the client has accepted the previous data.
 
 use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connection};
 use super::limiter::RequestPermit;
 use super::request::{ConnectionContext, RequestBody};
 use super::shutdown::{CloseReason, ShutdownSignal};
-use crate::proxy::{ProxyResponseBody, Responding};
+use crate::proxy::{ProxyResponse, ProxyResponseBody, Responding};
 use crate::server::client_stream::KeyedTimer;
 use crate::server::limits::ServerLimits;
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, StatusCode, Version};
+use http::{Method, StatusCode, Version};
 use http_body::Body;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -26,21 +25,20 @@ use tokenweir_protocol::http1::{
 };
 use tokenweir_request::error::GatewayError;
 
-/// The request summary for a response to a request that was not parsed: to a malformed request, or
-/// on a rejected connection. With this summary the connection closes after the response.
+/// The request summary for a response without a parsed request: the request was malformed, or the connection
+/// was rejected. The connection closes after such a response.
 const UNPARSED_REQUEST_SUMMARY: RequestSummary = RequestSummary {
     method: Method::GET,
     is_http10: false,
     is_keep_alive: false,
 };
-/// Maximum wait for the client to close its side of the connection after the gateway has closed its
-/// own side.
+/// Maximum wait for the client to close its side of the connection after the gateway has closed its own.
 const LINGERING_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves an HTTP/1.1 connection until it ends.
 ///
-/// Each open connection holds one future of this function. To keep the future small, values that
-/// are needed only briefly are in functions that do not await.
+/// Each open connection holds one future of this function. To keep the future small, functions that do not
+/// await contain the values that are needed only briefly.
 pub(super) async fn serve(
     context: &ConnectionContext,
     shared: SharedHttp1Connection,
@@ -61,9 +59,7 @@ pub(super) async fn serve(
             HeadOutcome::Malformed(error) => (
                 UNPARSED_REQUEST_SUMMARY,
                 None,
-                malformed_head_error(error)
-                    .response()
-                    .map(ProxyResponseBody::Complete),
+                ProxyResponseBody::complete(malformed_head_error(error).response()),
             ),
             HeadOutcome::Closed => break,
             HeadOutcome::Replaced => return Ok(()),
@@ -83,13 +79,13 @@ pub(super) async fn serve(
 fn start_request(
     context: &ConnectionContext,
     shared: &SharedHttp1Connection,
-    head: RequestHead,
+    head: Box<RequestHead>,
 ) -> (RequestSummary, RequestPermit, Responding) {
     let RequestHead {
         request,
         is_keep_alive,
         ..
-    } = head;
+    } = *head;
     let is_http10 = request.version() < Version::HTTP_11;
     let summary = RequestSummary {
         method: request.method().clone(),
@@ -106,7 +102,7 @@ fn start_request(
 async fn response_or_disconnect(
     shared: &SharedHttp1Connection,
     mut responding: Responding,
-) -> Option<Response<ProxyResponseBody>> {
+) -> Option<ProxyResponse> {
     poll_fn(|cx| match Pin::new(&mut responding).poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => shared.lock().poll_client_disconnect(cx).map(|()| None),
@@ -130,9 +126,9 @@ pub(super) fn encode_error_response(error: &GatewayError) -> Bytes {
     encoded.freeze()
 }
 
-/// Closes the sending side of the connection, and then discards the client's input until the client
-/// closes its side or [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset
-/// the connection, and the client could lose the end of the response.
+/// Closes the sending side of the connection. Then discards the client's input until the client closes its side
+/// or [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset the connection, and the
+/// client could lose the end of the response.
 async fn lingering_close(shared: &SharedHttp1Connection) -> io::Result<()> {
     let closing = async {
         poll_fn(|cx| shared.lock().poll_shutdown(cx)).await?;
@@ -154,12 +150,10 @@ fn malformed_head_error(error: Http1ParseError) -> GatewayError {
     }
 }
 
-// === impl HeadReader ===
-
 /// Reads the request heads of a connection, with timeouts.
 struct HeadReader {
-    /// The timer of the current wait. Its key is `heads_received`, and whether a part of the next
-    /// head was read, so a new timeout begins when either changes.
+    /// The timer of the current wait. The key contains `heads_received`, and whether a part of the next head
+    /// was read. A change of either starts a new timeout.
     timer: KeyedTimer<(u64, bool)>,
     /// Number of request heads that were read on the connection.
     heads_received: u64,
@@ -175,11 +169,10 @@ impl HeadReader {
         }
     }
 
-    /// Waits for the next request head. `head_timeout` applies to the first head, and to a later
-    /// head from its first byte to its end. `keep_alive_timeout` applies to an idle connection
-    /// between two requests. When that timeout expires or the gateway shuts down, an idle
-    /// connection is closed without an error. A new connection can replace this one until the head is
-    /// complete.
+    /// Waits for the next request head. `head_timeout` applies to the first head, and to a later head from its
+    /// first byte to its end. `keep_alive_timeout` applies to an idle connection between two requests. When
+    /// that timeout expires or the gateway shuts down, the idle connection is closed without an error. Until
+    /// the head is complete, a new connection can replace this one.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -219,16 +212,14 @@ impl HeadReader {
     }
 }
 
-// === impl ResponseWriter ===
-
-/// Writes a response to the connection. The encoded head is in the write buffer from the start.
+/// Writes a response to the connection. Initially, the write buffer contains the encoded head.
 struct ResponseWriter {
     body: ProxyResponseBody,
     framing: ResponseFraming,
     /// Whether another request may follow on the connection.
     is_keep_alive: bool,
-    /// How the body ended. An error: the body failed or does not have its declared length. `None`:
-    /// the body has not ended.
+    /// The end of the body. An error: the body failed or does not have its declared length. `None`: the body
+    /// has not ended.
     result: Option<io::Result<()>>,
 }
 
@@ -237,7 +228,7 @@ impl ResponseWriter {
         context: &ConnectionContext,
         shared: &SharedHttp1Connection,
         request: RequestSummary,
-        response: Response<ProxyResponseBody>,
+        response: ProxyResponse,
     ) -> Self {
         let mut connection = shared.lock();
         let (head, body) = response.into_parts();
@@ -245,10 +236,9 @@ impl ResponseWriter {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             connection.begin_tunnel();
         }
-        // While the gateway drains, the connection closes after this response: a further request
-        // could arrive just as the gateway closes the connection. A request body that is forwarded
-        // unread can still be in use. Then `has_complete_request`, which discards the buffered parts of
-        // the body, must not be called.
+        // While the gateway drains, the connection closes after this response, because a further request could
+        // arrive just as the gateway closes the connection. If a request body that is forwarded unread is still
+        // in use, `has_complete_request` must not be called, because it discards buffered parts of the body.
         let is_last = context.state.proxy.draining.get()
             || shared.is_body_in_use()
             || connection.has_discarded_input()
@@ -273,11 +263,11 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes the response until the body has ended and all bytes are written. Fails if the body
-    /// fails, a write fails, or the client disconnects.
+    /// Writes the response until the body has ended and all bytes are written. Fails if the body fails, a write
+    /// fails, or the client disconnects.
     ///
-    /// The connection is not locked while the response body is polled, because the response body can
-    /// read the request body from the connection.
+    /// The connection is not locked while the response body is polled, because the response body can read the
+    /// request body from the connection.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -299,8 +289,8 @@ impl ResponseWriter {
         }
     }
 
-    /// Moves data from the body to the write buffer, until the buffer is full or the body has
-    /// ended. Pending: the body has no more data yet.
+    /// Moves data from the body to the write buffer, until the buffer is full or the body has ended. Pending
+    /// while the body has no more data.
     fn fill_buffer(&mut self, cx: &mut Context<'_>, shared: &SharedHttp1Connection) -> Poll<()> {
         if self.framing == ResponseFraming::NoBody {
             self.result = Some(Ok(()));
@@ -308,7 +298,7 @@ impl ResponseWriter {
         while self.result.is_none() && shared.lock().write_buffer.has_capacity() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Trailers apply to one hop only and are not forwarded.
+                    // Trailers apply to one hop only, so they are not forwarded.
                     if let Ok(data) = frame.into_data() {
                         self.put_data(data, &mut shared.lock());
                     }

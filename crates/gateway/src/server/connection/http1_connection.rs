@@ -1,8 +1,7 @@
 //! Reads and writes the bytes of a client's HTTP/1.1 connection.
 //!
-//! The input is a request head, the request body, and bytes of later requests, which stay in the
-//! read-ahead buffer. The output is collected in a write buffer. An idle connection uses no memory
-//! for buffers.
+//! The input is a request head, the request body, and bytes of later requests, which stay in the read-ahead
+//! buffer. The write buffer collects the output. An idle connection uses no memory for buffers.
 
 use super::write_buffer::WriteBuffer;
 use crate::server::client_stream::{ClientStream, READ_BUFFER_BYTES};
@@ -22,32 +21,30 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 /// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
     pub(super) stream: ClientStream<MaybeTlsStream>,
-    /// Finds the end of a request head in the read-ahead buffer, without searching the same bytes twice.
+    /// Finds the end of a request head in the read-ahead buffer without searching any byte twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
     body_decoder: BodyDecoder,
-    /// Whether the gateway still has to send `100 Continue` for the current request. True if the
-    /// request has `Expect: 100-continue`, until `100 Continue` is put into `write_buffer`.
+    /// Whether `100 Continue` is still to be sent for the current request. True if the request has `Expect:
+    /// 100-continue`, until `100 Continue` is in `write_buffer`.
     is_continue_expected: bool,
-    /// Number of bytes of later requests that were read and discarded, because the read-ahead buffer was full.
+    /// Number of bytes of later requests that were discarded because the read-ahead buffer was full.
     discarded_bytes: usize,
     pub(super) write_buffer: WriteBuffer,
 }
 
-/// An HTTP/1.1 connection that the connection task and the request body share. Both read from the
-/// connection.
+/// An HTTP/1.1 connection from which both the connection task and the request body read.
 #[derive(Clone)]
 pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
 
 /// The result of the wait for a request head.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
 pub(super) enum HeadOutcome {
     /// The client sent a valid head.
-    Head(RequestHead),
+    Head(Box<RequestHead>),
     /// The client sent a malformed head, or a head that exceeds the limits.
     Malformed(Http1ParseError),
-    /// The client closed the connection, or the connection was idle and is to close.
+    /// The client closed the connection, or an idle connection must close.
     Closed,
     /// A new connection replaces this one, whose client has sent no complete head.
     Replaced,
@@ -55,18 +52,15 @@ pub(super) enum HeadOutcome {
 
 /// Maximum number of bytes that one read of a long body returns.
 const LARGE_READ_BUFFER_BYTES: usize = 64 << 10;
-/// Maximum size of the buffered bytes of later requests: as long as a request head may be by default. The
-/// gateway reads these bytes while it handles a request, because it finds a disconnect of the client only
-/// at the end of the input. Clients that send several requests at once send fewer bytes.
+/// Maximum size of the buffered bytes of later requests, equal to the default limit of a request head. The
+/// gateway reads these bytes while it handles a request, because it detects a disconnect only at the end of the
+/// input. Clients that pipeline requests send fewer bytes.
 const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
-/// Maximum number of bytes that are discarded behind a request. A client that sends more counts as
-/// disconnected.
+/// Maximum number of bytes that are discarded after a request. A client that sends more counts as disconnected.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 
-// === impl Http1Connection ===
-
 impl Http1Connection {
-    /// Reads until a request head is complete or malformed, or the client closed the connection.
+    /// Reads until a request head is complete or malformed, or the client closes the connection.
     pub(super) fn poll_request_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -91,15 +85,14 @@ impl Http1Connection {
         }
     }
 
-    /// Whether a part of the next request head was read. Empty lines before the head do not count:
-    /// complete empty lines were dropped already, and a single CR may be the start of an empty
-    /// line.
+    /// Whether a part of the next request head was read. Empty lines before the head do not count: complete
+    /// ones were dropped already, and a single CR may begin another one.
     pub(super) fn has_partial_head(&self) -> bool {
         !matches!(&self.stream.read_ahead[..], [] | [b'\r'])
     }
 
-    /// Whether the current request was received to the end of its body. Discards the parts of the
-    /// body that are buffered and were not consumed.
+    /// Whether the current request was received to the end of its body. Discards buffered parts of the body
+    /// that were not consumed.
     pub(super) fn has_complete_request(&mut self) -> bool {
         while !self.body_decoder.is_complete() && !self.stream.read_ahead.is_empty() {
             if self
@@ -113,8 +106,7 @@ impl Http1Connection {
         self.body_decoder.is_complete()
     }
 
-    /// Reads until a part of the request body is available, and returns that part. `None`: the body
-    /// has ended.
+    /// Reads until a part of the request body is available, and returns it. `None`: the body has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         while !self.body_decoder.is_complete() {
             if !self.stream.read_ahead.is_empty() {
@@ -129,7 +121,7 @@ impl Http1Connection {
             if std::mem::take(&mut self.is_continue_expected) {
                 self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
             }
-            // The two directions of a WebSocket are independent, so there a read does not wait for a flush.
+            // In a WebSocket, a read does not wait for a flush, because the two directions are independent.
             if self.body_decoder != BodyDecoder::UntilClose {
                 ready!(self.poll_flush(cx))?;
             }
@@ -140,7 +132,7 @@ impl Http1Connection {
                 _ => ready!(self.stream.poll_read_ahead(cx)),
             };
             if !matches!(read, Ok(1..)) {
-                // With an empty decoder, `poll_client_disconnect` can find the end of the input.
+                // The empty decoder lets `poll_client_disconnect` find the end of the input.
                 let decoder = std::mem::replace(&mut self.body_decoder, BodyDecoder::empty());
                 read?;
                 let is_end = decoder == BodyDecoder::UntilClose;
@@ -155,14 +147,13 @@ impl Http1Connection {
         Poll::Ready(Ok(None))
     }
 
-    /// Makes the body of the current request return all further input, which is the bytes of a
-    /// WebSocket.
+    /// Makes the body of the current request return all further input: the bytes of a WebSocket.
     pub(super) fn begin_tunnel(&mut self) {
         self.body_decoder = BodyDecoder::UntilClose;
     }
 
-    /// Reads once from a request body with `remaining` bytes. The bytes are not copied: the buffer
-    /// of the read becomes `read_ahead`. Returns the number of bytes read; 0: the input has ended.
+    /// Reads once from a request body of which `remaining` bytes are left. To avoid a copy, the buffer of the
+    /// read becomes `read_ahead`. Returns the number of bytes, or 0 at the end of the input.
     fn poll_read_large(&mut self, cx: &mut Context<'_>, remaining: u64) -> Poll<io::Result<usize>> {
         let mut buffer = BytesMut::with_capacity(LARGE_READ_BUFFER_BYTES.min(remaining as usize));
         let count = ready!(pin!(self.stream.read_buf(&mut buffer)).poll(cx))?;
@@ -170,14 +161,14 @@ impl Http1Connection {
         Poll::Ready(Ok(count))
     }
 
-    /// Reads ahead while a request is handled, to detect a disconnect. Ready when the client has
-    /// disconnected. Does not read, and is pending, while the request body is incomplete.
+    /// Reads ahead while a request is handled, to detect a disconnect. Ready when the client has disconnected.
+    /// Pending, without reading, while the request body is incomplete.
     ///
-    /// The kernel reports the end of the input only after all bytes before it. So bytes that the read-ahead
-    /// buffer cannot hold are discarded, and the connection closes after the current response.
+    /// The kernel reports the end of the input only after all bytes before it. So bytes that do not fit into
+    /// the read-ahead buffer are discarded, and the connection closes after the current response.
     pub(super) fn poll_client_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.body_decoder.is_complete() {
-            // The body is read when the request handler polls it.
+            // Only the request handler reads the body.
             return Poll::Pending;
         }
         while self.stream.read_ahead.len() < MAX_READ_AHEAD_BYTES {
@@ -189,7 +180,7 @@ impl Http1Connection {
         self.poll_disconnect_behind_requests(cx)
     }
 
-    /// Discards input that the full read-ahead buffer cannot hold. Ready when the client has disconnected or
+    /// Discards input that does not fit into the read-ahead buffer. Ready when the client has disconnected or
     /// has sent too much.
     #[cold]
     fn poll_disconnect_behind_requests(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -202,12 +193,12 @@ impl Http1Connection {
         Poll::Ready(())
     }
 
-    /// Whether bytes of a later request were discarded, so that the connection cannot serve it.
+    /// Whether bytes of a later request were discarded. The connection cannot serve that request.
     pub(super) fn has_discarded_input(&self) -> bool {
         self.discarded_bytes > 0
     }
 
-    /// Writes all bytes of the write buffer, and flushes the stream.
+    /// Writes all bytes of the write buffer and flushes the stream.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.write_buffer.is_empty() {
             ready!(self.write_buffer.poll_write(Pin::new(&mut self.stream), cx))?;
@@ -215,23 +206,20 @@ impl Http1Connection {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Writes the remaining bytes of the write buffer, and closes the sending side of the
-    /// connection.
+    /// Writes the remaining bytes of the write buffer and closes the sending side of the connection.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
-    /// Reads and discards input until the client closes its side of the connection. If input stayed
-    /// unread, the kernel would reset the connection and drop output that the client has not read.
+    /// Reads and discards input until the client closes its side of the connection. Unread input would make the
+    /// kernel reset the connection and drop output that the client has not read.
     pub(super) fn poll_discard_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.read_ahead = Bytes::new();
         while let Ok(1..) = ready!(self.stream.poll_discard(cx)) {}
         Poll::Ready(())
     }
 }
-
-// === impl SharedHttp1Connection ===
 
 impl SharedHttp1Connection {
     pub(super) fn new(stream: ClientStream<MaybeTlsStream>) -> Self {
@@ -261,8 +249,8 @@ impl SharedHttp1Connection {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The next part of the body of the current request, whose head was read last. Reads from the
-    /// connection.
+    /// Reads the next part of the body of the current request from the connection. The current request is the
+    /// one whose head was read last.
     pub(super) fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let data = ready!(self.lock().poll_body(cx));
         Poll::Ready(data.map(|data| data.map(Frame::data)).transpose())

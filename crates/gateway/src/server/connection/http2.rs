@@ -18,20 +18,20 @@ use std::time::Duration;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_request::error::GatewayError;
 
-/// Flow-control window of one stream, in bytes: the maximum of request body bytes that a client may
-/// send before the gateway reads them.
+/// Flow-control window of one stream: the maximum number of request body bytes that a client may send before
+/// the gateway reads them.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Flow-control window of all streams of one connection together, in bytes.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Maximum number of response bytes that are buffered for one stream until the client reads them.
 const STREAM_SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Maximum number of streams that a client may open and reset before the gateway accepts them. One
-/// more such stream closes the connection, as a protection against reset floods.
+/// Maximum number of streams that a client may open and reset before the gateway accepts them. One more closes
+/// the connection, as a protection against reset floods.
 const MAX_PENDING_RESETS: usize = 20;
-/// Maximum number of streams that the gateway resets because of protocol errors of the client. One
-/// more such stream closes the connection.
+/// Maximum number of streams that the gateway resets because of protocol errors of the client. One more closes
+/// the connection.
 const MAX_LOCAL_RESETS: usize = 1_024;
-/// Time between two PING frames, with which the gateway checks whether the client is reachable.
+/// Time between two PING frames, which check whether the client is reachable.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Serves an HTTP/2 connection until it ends.
@@ -44,7 +44,7 @@ pub(super) async fn serve(
     let stream = stream.with_idle_timeout(context.permit.activity.clone(), *limits);
     let executor = StreamExecutor::default();
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        // The stream can be aborted without the other streams of the connection.
+        // This handle aborts one stream and leaves the other streams of the connection open.
         let stream = context.state.abort_registry.stream(&context.abort_handle);
         let abort_handle = executor.prepare_stream(stream);
         let request = request.map(RequestBody::Http2);
@@ -67,7 +67,7 @@ pub(super) async fn serve(
     let mut is_shutting_down = false;
     poll_fn(|cx| {
         if !is_shutting_down && let Poll::Ready(reason) = shutdown.poll(cx) {
-            // A client that has sent no request need not confirm the close.
+            // A client without any request need not confirm the close.
             if reason == CloseReason::Replaced && !context.permit.activity.has_had_request() {
                 return Poll::Ready(Ok(()));
             }

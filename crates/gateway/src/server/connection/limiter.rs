@@ -15,8 +15,8 @@ use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
-/// Limits the number of client connections in total, per client address, and by the free file
-/// descriptors. Counts open, rejected and failed connections.
+/// Limits the number of client connections: in total, per client address, and by free file descriptors. Counts
+/// open, rejected and failed connections.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     max_connections: usize,
@@ -27,16 +27,15 @@ pub struct ConnectionLimiter {
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// The numbers of refused and failed connections. `overload_guard` counts the open connections.
-    /// The errors of `accept()` are those of both listeners.
+    /// The numbers of refused and failed connections. `overload_guard` counts the open connections. The number
+    /// of `accept()` errors includes both listeners.
     counts: Mutex<ConnectionStatusSnapshot>,
-    /// Time of the last log line about refused connections. `None`: there was none.
+    /// Time of the last log line about refused connections. `None`: none was logged.
     last_warning: Mutex<Option<Instant>>,
 }
 
-/// Numbers of open connections and open requests of one client address (IPv4) or /64 network
-/// (IPv6). The value lives as long as one of them, because a request of HTTP/2 can end after its
-/// connection.
+/// Numbers of open connections and open requests of one client address (IPv4) or /64 network (IPv6). The value
+/// lives as long as any of them, because an HTTP/2 request can end after its connection.
 #[derive(Debug)]
 struct ClientUsage {
     connections: AtomicU32,
@@ -70,11 +69,9 @@ pub(super) struct RequestPermit {
 /// Time between two log lines about refused connections.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-// === impl ConnectionLimiter ===
-
 impl ConnectionLimiter {
-    /// A limiter without open connections. The limiter counts the open connections in `overload_guard`,
-    /// and takes file descriptors from it.
+    /// A limiter without open connections. Open connections and file descriptors are counted in
+    /// `overload_guard`.
     pub fn new(limits: &ServerLimits, overload_guard: Arc<OverloadGuard>) -> Arc<Self> {
         Arc::new(Self {
             max_connections: limits.max_connections,
@@ -101,10 +98,10 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Counts one more connection of a client address and returns its permit. Fails if a limit is
-    /// reached. At the total limit, a connection without an open request is told to close, and the new
-    /// connection is accepted. Without such a connection this fails. `free_descriptor` is called while
-    /// no file descriptor is free: it frees one, or returns `false`.
+    /// Counts one more connection of a client address and returns its permit. Fails if a limit is reached. At
+    /// the total limit, the new connection is accepted if another connection without an open request can be
+    /// told to close. `free_descriptor` is called while no file descriptor is free. It frees one, or returns
+    /// `false`.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,
@@ -138,8 +135,8 @@ impl ConnectionLimiter {
     }
 
     /// The file descriptor of a new connection. `None`: the total limit is reached and no connection can be
-    /// closed, or no descriptor can be freed at once. Then a connection is told to close, so that a later
-    /// connection gets its descriptor.
+    /// closed, or no descriptor can be freed at once. In the second case, a connection is told to close for the
+    /// benefit of a later connection.
     fn take_descriptor(&self, free_descriptor: impl Fn() -> bool) -> Option<FileDescriptorPermit> {
         let open = self
             .overload_guard
@@ -163,8 +160,8 @@ impl ConnectionLimiter {
         }
     }
 
-    /// The counts of open connections and requests of a client. Adds counts of 0 if the client has
-    /// none.
+    /// The counts of open connections and requests of a client. Adds an entry with counts of 0 for a new
+    /// client.
     fn client(self: &Arc<Self>, network: IpAddr) -> Arc<ClientUsage> {
         let mut clients = lock(&self.clients);
         clients
@@ -207,7 +204,6 @@ impl ConnectionLimiter {
         );
     }
 
-    /// Counts a failed TLS handshake.
     pub(super) fn record_handshake_failure(&self) {
         lock(&self.counts).failed_handshakes += 1;
     }
@@ -218,15 +214,13 @@ impl ConnectionLimiter {
     }
 }
 
-// === impl ClientUsage ===
-
 impl Drop for ClientUsage {
     fn drop(&mut self) {
         let Some(limiter) = self.limiter.upgrade() else {
             return;
         };
         let mut clients = lock(&limiter.clients);
-        // The client may have come back already, and then the entry is a new one.
+        // If the client has come back already, the entry is a new one and must stay.
         if clients
             .get(&self.network)
             .is_some_and(|client| client.strong_count() == 0)
@@ -235,8 +229,6 @@ impl Drop for ClientUsage {
         }
     }
 }
-
-// === impl ConnectionPermit ===
 
 impl ConnectionPermit {
     /// Counts a new request of the client of this connection, and returns the permit of the request.

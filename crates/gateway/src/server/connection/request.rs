@@ -5,11 +5,11 @@ use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::option::RequestOptions;
 use crate::proxy::{
-    AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponseBody,
-    Responding, accept_request, handle_request,
+    AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponse,
+    ProxyResponseBody, Responding, accept_request, handle_request,
 };
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Request;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use std::future::Future;
@@ -22,10 +22,9 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
 use tokenweir_request::observe::ResponseAbortHandle;
 
-/// The values that the requests of one client connection share.
+/// The values shared by the requests of one client connection.
 pub(super) struct ConnectionContext {
     pub(super) state: Arc<ServerState>,
-    /// IP address of the client.
     pub(super) ip: IpAddr,
     pub(super) permit: ConnectionPermit,
     /// Aborts all responses of the connection.
@@ -39,15 +38,12 @@ pub(super) enum RequestBody {
     Http2(hyper::body::Incoming),
 }
 
-// === impl ConnectionContext ===
-
 impl ConnectionContext {
-    /// Accepts a request by its head, and returns its permit and the future of its response. The
-    /// request counts as open until the permit is dropped. `abort_handle` aborts the response if
-    /// the client does not read it.
+    /// Accepts a request by its head, and returns its permit and the future of its response. The request counts
+    /// as open until the permit is dropped. `abort_handle` aborts the response if the client does not read it.
     ///
-    /// The record of the request exists when this function returns. The request is handled when the
-    /// returned future is polled.
+    /// When this function returns, the record of the request exists. The request is handled when the returned
+    /// future is polled.
     pub(super) fn start_request(
         &self,
         mut request: Request<RequestBody>,
@@ -62,8 +58,7 @@ impl ConnectionContext {
         let accepted = supervise::catch_panic(BackgroundTask::REQUEST, || {
             accept_request(&proxy, &client, &mut request)
         });
-        // Boxed, so that the memory of the future is free while the response body is sent, which
-        // may take long.
+        // Boxed, so that the future's memory is free while the response body is sent, which may take long.
         let early = Arc::<EarlyResponse>::default();
         let of_response = early.clone();
         let handling =
@@ -71,22 +66,21 @@ impl ConnectionContext {
         (permit, Responding::new(handling, early))
     }
 
-    /// Refuses an HTTP/2 request because of its head, before it is passed to the proxy. A malformed HTTP/1.1
-    /// head is refused in the same way. Returns the permit of the request and the error response.
+    /// Refuses an HTTP/2 request because of its head, before the proxy gets it. A malformed HTTP/1.1 head is
+    /// refused in the same way. Returns the permit of the request and the error response.
     pub(super) fn refuse_request(
         &self,
         error: &GatewayError,
         request: &Request<RequestBody>,
-    ) -> (RequestPermit, Response<ProxyResponseBody>) {
+    ) -> (RequestPermit, ProxyResponse) {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
-        let response = error
-            .to_response_in(envelope, None)
-            .map(ProxyResponseBody::Complete);
+        let response = error.to_response_in(envelope, None);
+        let response = ProxyResponseBody::complete(response);
         (self.permit.acquire_request(), response)
     }
 }
 
-/// Handles an accepted request and returns its response. If the handling panics, or has panicked
+/// Handles an accepted request and returns its response. If this panics, or if accepting the request panicked
 /// (`accepted` is `None`), the client gets an internal error, and other requests continue.
 async fn respond(
     proxy: Arc<ProxyContext>,
@@ -95,11 +89,11 @@ async fn respond(
     abort_handle: ResponseAbortHandle,
     early: Arc<EarlyResponse>,
     request: Request<RequestBody>,
-) -> Response<ProxyResponseBody> {
+) -> ProxyResponse {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
         Some(AcceptedRequest::AnsweredLocally(response)) => {
-            Some(response.map(ProxyResponseBody::Complete))
+            Some(ProxyResponseBody::complete(response))
         }
         Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
@@ -109,7 +103,7 @@ async fn respond(
                 let responding = taken.respond(&proxy, recorded, abort_handle, &early, request);
                 supervise::catch_panic_async(BackgroundTask::REQUEST, responding).await
             } else {
-                // The future is large. Its own box avoids a copy of the future into the outer box.
+                // A separate box avoids a copy of the large future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
                 let handling = pin_in_place(handling);
                 supervise::catch_panic_async(BackgroundTask::REQUEST, handling).await
@@ -122,21 +116,16 @@ async fn respond(
             ip = %client.ip,
             "a request made the gateway panic (a defect): responding with an error"
         );
-        GatewayError::Internal
-            .to_response_in(envelope, None)
-            .map(ProxyResponseBody::Complete)
+        ProxyResponseBody::complete(GatewayError::Internal.to_response_in(envelope, None))
     })
 }
 
-/// Creates a future directly in its heap allocation. `Box::pin` creates the future on the stack and
-/// copies all of its bytes, because the allocation can fail with a panic that has to drop the
-/// future.
+/// Creates a future directly in its heap allocation. `Box::pin` would create the future on the stack and copy
+/// all of its bytes, because a failing allocation can panic and must then drop the future.
 fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))
 }
-
-// === impl RequestBody ===
 
 impl IncomingBody for RequestBody {}
 

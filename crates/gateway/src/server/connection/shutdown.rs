@@ -1,5 +1,5 @@
-//! The signal that tells a client connection to close, because the gateway shuts down or because a new
-//! connection replaces this connection.
+//! The signal that tells a client connection to close, because the gateway shuts down or a new connection
+//! replaces this one.
 
 use crate::server::activity::ConnectionActivity;
 use std::future::Future;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::watch;
 
-/// The signal of one client connection, which becomes ready when the gateway shuts down or tells
-/// this connection to close. The connection polls the signal while it has no open request.
+/// The signal of one client connection. It is ready when the gateway shuts down or tells this connection to
+/// close. The connection polls the signal while it has no open request.
 pub(crate) struct ShutdownSignal {
     waiting: Pin<Box<dyn Future<Output = CloseReason> + Send>>,
-    /// The result of `waiting`. `None`: the signal is not ready.
+    /// The result of `waiting`. `None`: not ready.
     reason: Option<CloseReason>,
 }
 
-/// Why a connection is to close.
+/// The reason to close a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CloseReason {
-    /// The gateway shuts down. A request whose head has begun is served.
+    /// The gateway shuts down. A request whose head has begun is still served.
     Shutdown,
     /// A new connection replaces this one, which has no complete request head.
     Replaced,
@@ -33,7 +33,7 @@ impl ShutdownSignal {
         let waiting = Box::pin(async move {
             tokio::select! {
                 biased;
-                // A dropped sender also means shutdown.
+                // A dropped sender means shutdown, too.
                 _ = shutdown.wait_for(|is_closing| *is_closing) => CloseReason::Shutdown,
                 () = activity.closed() => CloseReason::Replaced,
             }

@@ -1,4 +1,4 @@
-//! The state of the server that all client connections use and that reloads change.
+//! The server state that all client connections use and that reloads change.
 
 use super::limiter::ConnectionLimiter;
 use crate::proxy::{ProxyContext, ProxyState};
@@ -9,15 +9,13 @@ use tokenweir_request::observe::AbortRegistry;
 
 /// The state of the server. A reload replaces `proxy_context` and `limits`.
 pub struct ServerState {
-    /// The context that serves requests. Each request uses the context that is current when the
-    /// request arrives.
+    /// The context that serves requests. Each request uses the context that is current at its arrival.
     pub proxy_context: ArcSwap<ProxyContext>,
-    /// The limits and timeouts. Each connection uses the limits that are current when the
-    /// connection is accepted.
+    /// The limits and timeouts. Each connection uses the limits that are current when it is accepted.
     pub limits: ArcSwap<ServerLimits>,
     /// Counts and limits the connections of clients.
     pub connection_limiter: Arc<ConnectionLimiter>,
-    /// The state of the proxy that all its contexts share.
+    /// The proxy state that all contexts share.
     pub proxy: ProxyState,
     /// The abort handles of the streams of all HTTP/2 connections.
     pub(in crate::server) abort_registry: Arc<AbortRegistry>,

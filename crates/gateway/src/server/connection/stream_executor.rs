@@ -1,7 +1,7 @@
 //! Runs the streams of an HTTP/2 connection so that each stream can be aborted on its own.
 //!
-//! A client can stop reading one stream while it reads another stream. The write timeout of the
-//! connection does not detect this, because the connection makes progress.
+//! A client can stop reading one stream while it reads another. The write timeout of the connection does not
+//! detect this, because the connection makes progress.
 
 use hyper::rt::Executor;
 use std::future::{Future, poll_fn};
@@ -11,12 +11,12 @@ use std::task::Poll;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
-/// The executor that runs the stream tasks of one HTTP/2 connection. It ends the task of a stream
-/// whose abort handle is triggered.
+/// The executor that runs the stream tasks of one HTTP/2 connection. It ends the task of a stream whose abort
+/// handle is triggered.
 ///
-/// hyper calls the service with the request of a stream, and directly afterwards the executor with
-/// the task of the same stream. The service stores the abort handle of the stream in this value,
-/// and the executor takes it for the task.
+/// hyper first calls the service with the request of a stream, and directly afterwards the executor with the
+/// task of this stream. The service stores the abort handle of the stream in this value, and the executor takes
+/// it for the task.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StreamExecutor(Arc<Mutex<Option<RegisteredAbortHandle>>>);
 
@@ -41,7 +41,7 @@ where
                 return stream.await;
             };
             let mut stream = pin!(stream);
-            // hyper resets a stream whose future is dropped before its end.
+            // When this future is dropped before its end, hyper resets the stream.
             poll_fn(|cx| {
                 if registration.handle().register_and_check_abort(cx.waker()) {
                     Poll::Ready(())

@@ -1,6 +1,5 @@
-//! The write buffer of an HTTP/1.1 connection. Short chunks are copied into one buffer and written
-//! together. A long chunk is not copied: a vectored write sends the chunk together with the bytes
-//! before and after it.
+//! The write buffer of an HTTP/1.1 connection. Short chunks are copied into one buffer and written together. A
+//! long chunk is not copied: a vectored write sends it together with the bytes before and after it.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, ErrorKind, IoSlice};
@@ -13,7 +12,7 @@ use tokio::io::AsyncWrite;
 pub(super) struct WriteBuffer {
     /// Response heads, short chunks and chunk framing.
     copied: BytesMut,
-    /// A long chunk that is not copied. Empty: there is no such chunk.
+    /// A long chunk that is not copied. Empty: no such chunk.
     chunk: Bytes,
     /// The bytes that end `chunk` in the framing of the body.
     suffix: &'static [u8],
@@ -24,8 +23,8 @@ pub(super) struct WriteBuffer {
 const MAX_COPIED_CHUNK_BYTES: usize = 4 << 10;
 /// Number of copied bytes at which the buffer accepts no more data until it is written.
 const MAX_COPIED_BYTES: usize = 16 << 10;
-/// Maximum capacity of the buffer for copied bytes that is kept when all bytes are written, in
-/// bytes. A larger buffer is freed.
+/// Maximum capacity in bytes that the buffer for copied bytes keeps when all bytes are written. A larger buffer
+/// is freed.
 const MAX_RETAINED_CAPACITY_BYTES: usize = 1 << 10;
 
 impl WriteBuffer {
@@ -48,7 +47,7 @@ impl WriteBuffer {
         self.copied.extend_from_slice(bytes);
     }
 
-    /// Adds a chunk, and the bytes that follow the chunk in the framing of the body. Requires
+    /// Adds a chunk, and the bytes after the chunk in the framing of the body. Requires
     /// [`has_capacity`](Self::has_capacity).
     pub(super) fn put_chunk(&mut self, data: Bytes, suffix: &'static [u8]) {
         if data.len() <= MAX_COPIED_CHUNK_BYTES {
@@ -60,8 +59,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes all buffered bytes to `stream`. On an error, the bytes that were not written stay in
-    /// the buffer.
+    /// Writes all buffered bytes to `stream`. After an error, unwritten bytes stay in the buffer.
     pub(super) fn poll_write(
         &mut self,
         mut stream: Pin<&mut impl AsyncWrite>,
@@ -95,7 +93,7 @@ impl WriteBuffer {
         self.chunk.advance(from_chunk);
         self.suffix = &self.suffix[written - from_copied - from_chunk..];
         if self.chunk.is_empty() {
-            // Frees the memory of the chunk, which an empty `Bytes` would still reference.
+            // Frees the chunk's memory, to which an empty remainder would still refer.
             self.chunk = Bytes::new();
         }
     }

@@ -1,8 +1,8 @@
-//! The JSON form of the lines of the access log.
+//! The JSON form of access log lines.
 //!
-//! The name of a member is known when the program is compiled and needs no escapes, so it is copied unchanged.
-//! `serde_json` would search each byte of each name for characters to escape
-//! ([decision 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
+//! Member names are known at compile time and need no escapes, so they are copied unchanged. `serde_json` would
+//! search each byte of each name for characters to escape ([decision
+//! 0007](../../../docs/decisions/0007-log-files-and-watched-files.md)).
 
 use crate::telemetry::sanitize;
 use serde::Serialize;
@@ -13,12 +13,12 @@ pub(super) trait LogLine: Display {
     fn write_json(&self, json: &mut JsonObject<'_>);
 }
 
-/// Writes the members of one JSON object at the end of a buffer.
+/// Appends the members of one JSON object to a buffer.
 #[derive(Debug)]
 pub(in crate::telemetry) struct JsonObject<'l>(&'l mut Vec<u8>);
 
-/// Writes one member of a JSON object. The macro joins the name with its comma, quotes and colon when it is
-/// compiled.
+/// Writes one member of a JSON object. At compile time, the macro joins the name with its comma, quotes and
+/// colon.
 macro_rules! member {
     ($json:ident, $name:literal, $value:expr) => {
         $json.member(concat!(",\"", $name, "\":"), &$value)

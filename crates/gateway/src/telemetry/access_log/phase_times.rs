@@ -11,8 +11,7 @@ pub(super) struct AccessLogPhaseTimes {
     queue_ms: Option<f64>,
     prefill_ms: Option<f64>,
     unexplained_ms: Option<f64>,
-    /// Whether at least one of these times is an estimate of the gateway and not a value that the
-    /// engine reported.
+    /// Whether at least one of these times is an estimate of the gateway instead of a value from the engine.
     estimated: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The fields that the line at the start and the line at the end of a request have in common. They are known
-//! once the request body has been read.
+//! The fields that the lines at the start and at the end of a request share. They are known once the request
+//! body has been read.
 
 use super::fields::write_field;
 use super::json_object::{JsonObject, known, member};
@@ -7,8 +7,7 @@ use std::fmt;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
 
-/// Writes the fields that the start line and the end line of a request have in common, as members
-/// of the JSON object of the line.
+/// Writes the shared fields of the start line and the end line as members of the JSON object of the line.
 pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     let options = &record.options;
     let RequestIdentity {
@@ -36,7 +35,7 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     known!(json, "tier", Some(tier).filter(|tier| !tier.is_empty()));
     if let Some(principal) = &record.caller {
         member!(json, "tenant", *principal.tenant);
-        // The name of the API key. The key itself is not logged.
+        // The name of the API key. The log never contains the key itself.
         member!(json, "key", *principal.key);
     }
     known!(json, "user", user.as_deref());
@@ -49,8 +48,8 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "bytes_in", record.bytes_in);
 }
 
-/// Writes the first fields of the text form of an access log line. `state` is the outcome of the
-/// request, or `start` in the line at the start of the request.
+/// Writes the first fields of the text form of an access log line. `state`: the outcome of the request, or
+/// `start` in the start line.
 pub(super) fn write_head(
     f: &mut fmt::Formatter<'_>,
     record: &RequestRecord,

@@ -1,5 +1,5 @@
 //! The access log line at the start of a request. It has the fields that are known once the request body has
-//! been read. The line at the end of the request uses the same names for these fields.
+//! been read. The line at the end of the request uses the same field names.
 
 use super::fields::write_field;
 use super::json_object::{JsonObject, LogLine, member};

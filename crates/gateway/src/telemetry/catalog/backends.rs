@@ -166,9 +166,9 @@ fn attempt_results() -> Vec<&'static str> {
     .concat()
 }
 
-/// Returns the result of an attempt as a label value. For a failed attempt it is the kind of the
-/// failure. For other attempts it is `error_status` (the backend answered with 5xx), `client_error`
-/// (the backend answered with 4xx, which the client causes) or `ok`.
+/// Returns the result of an attempt as a label value: for a failed attempt, the kind of the failure. Other
+/// values are `error_status` (the backend answered with 5xx), `client_error` (the backend answered with 4xx,
+/// caused by the client) and `ok`.
 fn attempt_result(attempt: &Attempt) -> &'static str {
     match (attempt.failure, attempt.status) {
         (Some(failure), _) => failure,

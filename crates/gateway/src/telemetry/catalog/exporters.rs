@@ -1,4 +1,4 @@
-//! Metrics of the access log, of the CPU time of telemetry, and of the version of the gateway.
+//! Metrics of three subjects: the access log, the CPU time of telemetry, and the version of the gateway.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use crate::telemetry::access_log::AccessLogCounts;

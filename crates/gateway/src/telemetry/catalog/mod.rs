@@ -1,9 +1,9 @@
-//! The catalogue of the metrics of the core: name, help text, kind and labels of each metric,
-//! and how its values are read. An option has its rows in its own folder.
+//! The catalogue of the core's metrics: name, help text, kind and labels of each metric, and how its values are
+//! read. The rows of an option are in the option's folder.
 //!
-//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter
-//! whose label values are all known at the start has series with the value 0 from the start. The exception
-//! is a counter with the label `backend` and a further label.
+//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter whose
+//! label values are all known at the start has series with the value 0 from the start. The exception is a
+//! counter with the label `backend` and a further label.
 
 mod backends;
 mod connections;
@@ -19,8 +19,8 @@ mod tenants;
 
 use crate::metric::MetricDescriptor;
 
-/// Returns the rows of the metrics of the core, in the order of the metrics reference. The
-/// metrics page lists the metrics in another order: by name.
+/// Returns the rows of the core's metrics, in the order of the metrics reference. The metrics page sorts
+/// metrics by name instead.
 pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     [
         streams::ROWS,

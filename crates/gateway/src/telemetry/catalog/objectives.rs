@@ -1,4 +1,4 @@
-//! Metrics of what clients got, and of service level objectives.
+//! Metrics of the results that clients got, and of service level objectives.
 
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
 use tokenweir_request::record::Answer;

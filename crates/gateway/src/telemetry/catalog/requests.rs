@@ -19,8 +19,8 @@ const OVERHEAD_BOUNDS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.5,
 ];
-/// Bucket bounds of the tokens of a request: the bounds of the OpenTelemetry conventions up to one
-/// million, and the powers of two between them from 64 on, where prompts and outputs usually are.
+/// Bucket bounds of the tokens of a request: the bounds of the OpenTelemetry conventions up to one million, and
+/// from 64 on the powers of two between them, where most prompts and outputs are.
 pub(super) const TOKEN_USAGE_BOUNDS: &[f64] = &[
     1.0,
     4.0,
@@ -47,9 +47,9 @@ const QUEUE_WAIT_BOUNDS: &[f64] = &[
 /// Bucket bounds of the number of output tokens divided by the `max_tokens` of the request.
 const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
-/// The operation of an inference request ([`Api::operation`]), with the label name of the
-/// OpenTelemetry conventions. Only `chat` has series from the start, because it is the only
-/// operation of most models. The series of other operations are created at their first request.
+/// The operation of an inference request ([`Api::operation`]), with the label name of the OpenTelemetry
+/// conventions. Only `chat` has series from the start, because most models have no other operation. The series
+/// of other operations are created at their first request.
 pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
     "gen_ai_operation_name",
     |_| vec![Api::Chat.operation().to_owned()],
@@ -101,7 +101,6 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations
 })
 .of_request(|record| Some(record.api.map_or("none", Api::operation)));
-/// The cause of a slow request.
 const SLOW_CAUSE: MetricLabel = MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())
     .of_request(|record| record.slow.map(SlowCause::as_str));
 /// The label with the class of a request in the admission queue.
@@ -110,12 +109,12 @@ const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
     || "a tier of `admission.classes`, or `default`".to_owned(),
 );
-/// A function that reads the value of one label from a request, and returns whether this value is not among
-/// the known values of the label.
+/// A function that reads the value of one label from a request, and returns whether the label's known values
+/// lack this value.
 type IsUnknown = fn(&RequestRecord) -> bool;
 
-/// The labels with an overflow value, such as `_other`, each with a function that returns whether a
-/// request is counted under that value.
+/// The labels with an overflow value, such as `_other`, each with a function that returns whether the overflow
+/// value counts the request.
 const OVERFLOWS: [(&str, IsUnknown); 5] = [
     (MetricLabel::MODEL.name, |record| {
         record.api.is_some() && !record.model.is_label_value()

@@ -50,8 +50,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// Whether the request had attempts on more than one backend. A second attempt on another
-/// connection to the same backend is not a failover.
+/// Whether the request had attempts on more than one backend. A second attempt on a new connection to the same
+/// backend is no failover.
 fn has_failed_over(record: &RequestRecord) -> bool {
     let Some((last, earlier)) = record.attempts.split_last() else {
         return false;

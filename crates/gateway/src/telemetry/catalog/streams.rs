@@ -1,5 +1,5 @@
-//! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
-//! token counters and the write stall metric also cover responses that are not streams.
+//! Metrics of the latency and the tokens of responses. The latency metrics cover streams. The token counters
+//! and the write stall metric also cover other responses.
 
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
@@ -235,8 +235,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::MODEL,
             MetricLabel::fixed("reason", || vec!["cancelled", "failed", "failover"]),
             MetricLabel::fixed("type", || vec!["input", "output"]),
-            // With the usage source `missing`, the tokens of the request are not known, so none are
-            // counted.
+            // The usage source `missing` is left out, because its tokens are not known and not counted.
             MetricLabel::fixed("source", || {
                 let counted = UsageSource::ALL
                     .into_iter()

@@ -1,8 +1,8 @@
 //! Bucket bounds of the histograms on the metrics page.
 //!
-//! The bounds of a histogram are those of `metrics.buckets`, or else the defaults of the catalogue.
-//! The latency limits of the objectives in `slos` are added as bounds, so that the histogram shows
-//! the exact share of requests within a limit.
+//! The bounds of a histogram come from `metrics.buckets` or, if it is not set there, from the catalogue. The
+//! latency limits of the objectives in `slos` are added, so that the histogram shows the exact share of
+//! requests within a limit.
 
 use crate::metric::MetricDescriptor;
 use crate::telemetry::catalog;
@@ -11,13 +11,13 @@ use tokenweir_protocol::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_request::record::ResponseBuckets;
 use tokenweir_request::slo::{LatencyMeasure, Objective};
 
-/// The bucket bounds of the histograms whose bounds are not the defaults of the catalogue, because of
-/// `metrics.buckets` or of a latency limit in `slos`.
+/// The bucket bounds of histograms that differ from the catalogue, because of `metrics.buckets` or a latency
+/// limit in `slos`.
 #[derive(Debug, Clone, Default)]
 pub struct BucketOverrides {
     /// The bounds by the name of the metric.
     pub(super) bounds: BTreeMap<&'static str, BucketBounds>,
-    /// Whether all histograms are native histograms too.
+    /// Whether all histograms are also native histograms.
     pub is_native: bool,
 }
 
@@ -48,8 +48,6 @@ const INTER_CHUNK_LATENCY_METRIC: &str = "tokenweir_inter_chunk_latency_seconds"
 const INTER_TOKEN_LATENCY_METRIC: &str = "tokenweir_inter_token_latency_seconds";
 const CHUNK_TOKENS_METRIC: &str = "tokenweir_chunk_tokens";
 const CHUNK_TRANSIT_METRIC: &str = "tokenweir_chunk_transit_seconds";
-
-// === impl BucketOverrides ===
 
 impl BucketOverrides {
     /// Merges the configured bounds with the latency limits of `objectives`. The key of `overrides`
@@ -102,7 +100,7 @@ impl BucketOverrides {
         })
     }
 
-    /// Returns the bucket bounds of a metric. Empty if the metric is not a histogram.
+    /// Returns the bucket bounds of a metric. Empty for a metric that is no histogram.
     pub fn bounds_of(&self, row: &MetricDescriptor) -> BucketBounds {
         self.bounds_or(row.name, row.kind.default_bounds())
     }
@@ -121,8 +119,8 @@ impl BucketOverrides {
         }
     }
 
-    /// Returns the buckets of the histograms that the observer of a response fills while the
-    /// response passes through the gateway.
+    /// Returns the bucket bounds of the histograms that the observer fills while a response passes through the
+    /// gateway.
     pub fn scales(&self) -> ResponseBuckets {
         ResponseBuckets {
             inter_chunk_latency: self.bounds_for(INTER_CHUNK_LATENCY_METRIC),
@@ -133,17 +131,15 @@ impl BucketOverrides {
     }
 }
 
-/// Returns the names of the histograms to which the limit of an objective on `measure` is added as
-/// a bucket bound.
+/// Returns the names of the histograms that get the limit of an objective on `measure` as a bucket bound.
 pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     match measure {
         LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
         LatencyMeasure::FirstAnswer => &["tokenweir_time_to_first_answer_seconds"],
         LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
         LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
-        // If the number of tokens per event is unknown, an objective on inter-token latency uses
-        // the times between events. The limit is therefore also a bound of the histogram of
-        // those times.
+        // If the number of tokens per event is unknown, an objective on inter-token latency uses the times
+        // between events. So the histogram of these times gets the limit as a bound too.
         LatencyMeasure::ItlP50
         | LatencyMeasure::ItlP95
         | LatencyMeasure::ItlP99
@@ -159,7 +155,7 @@ pub fn histograms() -> impl Iterator<Item = &'static str> {
         .map(|row| row.name)
 }
 
-/// Returns the default bucket bounds of a histogram. Empty: there is no histogram with this name.
+/// Returns the default bucket bounds of a histogram. Empty: no histogram has this name.
 fn default_bounds(metric: &str) -> &'static [f64] {
     find_histogram(metric).map_or(&[], |row| row.kind.default_bounds())
 }

@@ -16,11 +16,9 @@ pub(super) struct Exemplar {
     pub(super) ended_at: Duration,
 }
 
-// === impl Exemplar ===
-
 impl Exemplar {
-    /// Creates the exemplar of a finished request. Its value is 0 until a histogram sets the value.
-    /// `None`: the trace of the request is not sampled, so a trace viewer would not find the trace.
+    /// Creates the exemplar of a finished request. Its value is 0 until a histogram sets it. `None`: the trace
+    /// of the request is not sampled, so a trace viewer would not find it.
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         record.sample_reason?;
         let trace_id = record.trace.as_ref()?.trace_id;

@@ -1,7 +1,7 @@
-//! The level of the metrics: which metrics have series, and which of them have the label `backend`.
+//! The level of the metrics decides which metrics have series, and which of them have the label `backend`.
 //!
-//! A histogram with the label `backend` has up to 30 series for each backend and model, so most
-//! histograms have the label only at the level `full`.
+//! A histogram with the label `backend` has up to 30 series for each backend and model, so most histograms have
+//! the label only at the level `full`.
 
 use crate::metric::{MetricDescriptor, MetricLabel};
 use crate::telemetry::otel::Semconv;
@@ -32,7 +32,7 @@ named_enum! {
 pub enum MetricDetail {
     /// The metric has no series.
     Omitted,
-    /// The series of all backends are added up to series without the label `backend`.
+    /// The series have no label `backend`: the values of all backends are added up.
     WithoutBackend,
     /// The metric has all its labels.
     Complete,
@@ -75,17 +75,16 @@ const FULL_ONLY: &[&str] = &[
     "tokenweir_backend_breaker_state",
     "tokenweir_backend_metric_available",
 ];
-/// The histograms that have the label `backend` at the level `standard` too.
+/// The histograms that already have the label `backend` at the level `standard`.
 const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
 
-/// The beginning of the names of the metrics that the latest GenAI conventions have and that version 1.41 does
-/// not have.
+/// The name prefix of metrics that the latest GenAI conventions have but version 1.41 lacks.
 const LATEST_CONVENTIONS_PREFIX: &str = "gen_ai_client_inference_";
-/// The metric of version 1.41 that the latest GenAI conventions no longer have.
+/// The metric of version 1.41 that the latest GenAI conventions have dropped.
 const REMOVED_FROM_CONVENTIONS: &str = "gen_ai_client_token_usage";
 
 impl MetricsLevel {
-    /// Returns which series a metric has at this level, with this version of the GenAI conventions.
+    /// Returns which series a metric has at this level and with this version of the GenAI conventions.
     pub fn detail(self, row: &MetricDescriptor, semconv: Semconv) -> MetricDetail {
         let is_excluded = match semconv {
             Semconv::V1_41 => row.name.starts_with(LATEST_CONVENTIONS_PREFIX),

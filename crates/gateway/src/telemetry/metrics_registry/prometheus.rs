@@ -32,19 +32,19 @@ pub struct Prometheus {
     objectives: Vec<Objective>,
     /// Whether the metrics page is also available with native histograms.
     pub(in crate::telemetry) is_native: bool,
-    /// The models, tenants and backends that have series. Updated whenever the metrics page is read.
+    /// The models, tenants and backends that have series. Each read of the metrics page updates them.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
     process_collector: prometheus::process_collector::ProcessCollector,
 }
 
-/// Which metrics there are, and which series they have.
+/// Settings that decide which metrics exist and which series they have.
 pub struct MetricsSettings {
     /// The rows of all metrics.
     pub rows: Vec<&'static MetricDescriptor>,
     /// How many series the metrics have.
     pub level: MetricsLevel,
-    /// The version of the GenAI conventions.
+    /// The version of the GenAI conventions that metric names follow.
     pub semconv: Semconv,
     /// The tiers of the configuration. Their series exist from the start.
     pub tiers: Vec<String>,
@@ -62,18 +62,16 @@ struct KnownLabelState {
     retired_backends: RetiredBackends,
     /// Names of all models that are label values.
     labelled_models: HashSet<Arc<str>>,
-    /// Whether a model ever ceased to be a label value. Such a model may have series, because a
-    /// request for the model can end after its removal.
+    /// Whether a model ever ceased to be a label value. Such a model may still have series, because one of its
+    /// requests can end after its removal.
     has_removed_models: bool,
 }
 
-/// Initial capacity of the buffer for a metrics page. A page with a few models and backends fits.
+/// Initial capacity of the buffer for a metrics page, sufficient for a few models and backends.
 pub(super) const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 
-// === impl Prometheus ===
-
 impl Prometheus {
-    /// Creates the sink with the metrics of the core, the level `full` and without tiers.
+    /// Creates the sink with the metrics of the core, the level `full` and no tiers.
     pub fn new(buckets: BucketOverrides, objectives: Vec<Objective>) -> Self {
         Self::with_settings(MetricsSettings {
             rows: catalog::rows().collect(),
@@ -140,9 +138,8 @@ impl Prometheus {
         metrics
     }
 
-    /// Creates the series of new models, tenants and backends. Removes the series of models that
-    /// are no longer label values, and of backends that are neither registered nor recently
-    /// removed.
+    /// Creates the series of new models, tenants and backends. Removes the series of former label values, and
+    /// of backends that are neither registered nor recently removed.
     pub(super) fn update_known_labels(&self, status: &StatusSnapshot) {
         let models = &status.models;
         let seeded = models.iter().filter(|model| model.is_seeded);
@@ -192,13 +189,13 @@ impl Prometheus {
         }
     }
 
-    /// Adds a value to the series of a metric with these label values. The metric must have the
-    /// source [`MetricSource::Recorded`].
+    /// Adds a value to the series of a metric with these label values. The source of the metric must be
+    /// [`MetricSource::Recorded`].
     pub fn record(&self, metric: &str, labels: &[&str], value: f64) {
         let position = self
             .families
             .binary_search_by_key(&metric, |family| family.row.name);
-        // A metric that the level omits is not in the list.
+        // The list lacks metrics that the level omits.
         if let Some(family) = position
             .ok()
             .and_then(|position| self.families.get(position))
@@ -213,7 +210,7 @@ impl Prometheus {
         self.update_known_labels(status);
         for family in &self.families {
             let row = family.row;
-            // A metric without series does not appear on the page.
+            // The page lists no metric without series.
             let mut has_header = false;
             family.values(status, &mut |value| {
                 if !std::mem::replace(&mut has_header, true) {
@@ -277,8 +274,8 @@ impl Prometheus {
             (MetricSource::RecordWithObjectives(read), _) => {
                 read(&self.objectives, record, add);
             }
-            // The value was counted at the first output. The exemplar is attached at the end of the
-            // request, because only then it is known whether the trace is sampled.
+            // The value was counted at the first output. The exemplar follows at the end of the request, when
+            // it is known whether the trace is sampled.
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
                 if let Some(value) = read(record) {
                     row.read_labels(record, |labels| {
@@ -314,8 +311,8 @@ impl Sink for Prometheus {
         }
     }
 
-    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
-    /// all records, and its series are loaded into the CPU cache only once.
+    /// Adds the values of all records, metric by metric. So each metric is locked once for all records, and its
+    /// series are loaded into the CPU cache once.
     fn finished(&self, records: &[&RequestRecord]) {
         let exemplars: Vec<_> = records.iter().map(|it| Exemplar::from_record(it)).collect();
         for position in &self.record_families {

@@ -1,6 +1,5 @@
-//! Writes the metrics page as messages of Protocol Buffers. The messages are those of
-//! `io.prometheus.client` (`metrics.proto` of the repository `prometheus/client_model`), without the fields
-//! that the gateway does not use.
+//! Writes the metrics page as Protocol Buffers messages of the package `io.prometheus.client` (`metrics.proto`
+//! of the repository `prometheus/client_model`). Fields that the gateway does not use are left out.
 
 use super::exemplar::Exemplar;
 use super::prometheus::{INITIAL_PAGE_CAPACITY_BYTES, Prometheus};
@@ -16,8 +15,8 @@ pub(super) struct FamilyMessage {
     name: String,
     #[prost(string, tag = "2")]
     help: String,
-    /// The type of the metric. 0: counter, 1: gauge, 4: histogram. The field is written even if it is 0, as
-    /// the client libraries of Prometheus do.
+    /// The type of the metric. 0: counter, 1: gauge, 4: histogram. Like the client libraries of Prometheus, the
+    /// gateway writes the field even if it is 0.
     #[prost(int32, optional, tag = "3")]
     kind: Option<i32>,
     #[prost(message, repeated, tag = "4")]
@@ -67,8 +66,8 @@ struct HistogramMessage {
     zero_count: Option<u64>,
     #[prost(message, repeated, tag = "12")]
     spans: Vec<SpanMessage>,
-    /// The counts of the native buckets. The first element is the count of the first bucket. Each further
-    /// element is the count of a bucket minus the count of the bucket before.
+    /// The counts of the native buckets. The first element is a count. Each further element is the difference
+    /// from the previous count.
     #[prost(sint64, repeated, tag = "13")]
     deltas: Vec<i64>,
 }
@@ -195,8 +194,8 @@ impl HistogramMessage {
             sum: Some(point.sum),
             buckets,
             schema: Some(native.scale()),
-            // A native histogram without values has no spans. Prometheus recognizes it by a zero
-            // threshold above 0.
+            // A native histogram without values has no spans. Prometheus recognizes it by its zero threshold
+            // above 0.
             zero_threshold: Some(ZERO_THRESHOLD),
             zero_count: Some(native.zero_count()),
             spans: SpanMessage::of(&native).into_iter().collect(),
@@ -206,9 +205,9 @@ impl HistogramMessage {
 }
 
 impl SpanMessage {
-    /// Returns one span that covers all native buckets. `None`: the histogram has no native buckets.
-    /// Prometheus numbers a bucket by its upper bound. [`ExponentialHistogram`] numbers it by its lower
-    /// bound, so the offset for Prometheus is larger by one.
+    /// Returns one span that covers all native buckets. `None`: the histogram has no native buckets. Prometheus
+    /// numbers a bucket by its upper bound, but [`ExponentialHistogram`] by its lower bound. So the offset for
+    /// Prometheus is larger by one.
     fn of(native: &ExponentialHistogram) -> Option<Self> {
         let length = u32::try_from(native.counts().len())
             .ok()
@@ -248,8 +247,7 @@ fn label_messages<'l>(labels: impl Iterator<Item = (&'static str, &'l str)>) -> 
     labels.map(label).collect()
 }
 
-/// Returns the difference of each count to the count before it. The first count is returned
-/// unchanged.
+/// Returns the difference of each count from the previous one. The first count is unchanged.
 fn deltas(counts: &[u64]) -> Vec<i64> {
     let mut previous = 0;
     let delta = |count: &u64| {
@@ -355,7 +353,7 @@ mod tests {
                 .iter()
                 .filter_map(|metric| metric.histogram.as_ref())
             {
-                // The count of a bucket is the sum of the differences up to this bucket.
+                // The count of a bucket is the sum of the differences up to and including it.
                 let mut count = 0;
                 let mut total = histogram.zero_count.unwrap().cast_signed();
                 for delta in &histogram.deltas {

@@ -1,8 +1,8 @@
 //! The list of recently removed backends.
 //!
-//! The series of these backends stay on the metrics page, so that the next scrape still reads their last
-//! values. The series of backends that were removed earlier are deleted. A pool that changes constantly
-//! therefore does not accumulate series.
+//! The series of these backends stay on the metrics page, so that the next scrape reads their last values. The
+//! series of backends that were removed earlier are deleted, so that a pool that changes constantly does not
+//! accumulate series.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 pub(super) struct RetiredBackends {
     /// Names of the backends, in the order of their removal.
     names: VecDeque<String>,
-    /// Whether a name was ever discarded because the list was full. Such a backend may have series although it
-    /// is neither in this list nor in the pool, because a request on it can end late and create them.
+    /// Whether a full list ever discarded a name. Such a backend may have series although neither this list nor
+    /// the pool contains it, because one of its requests can end late and create them.
     pub(super) has_discarded: bool,
 }
 

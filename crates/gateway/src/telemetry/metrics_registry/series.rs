@@ -1,7 +1,7 @@
 //! The series of one metric: a number or a histogram for each combination of label values.
 //!
-//! The lock of a metric is held only while the values of a few requests are added or the series are
-//! copied. The metrics page is written without the lock.
+//! The lock of a metric is held only while values of a few requests are added or the series are copied. The
+//! metrics page is written without the lock.
 
 use super::exemplar::Exemplar;
 use crate::metric::{KnownLabelValues, MetricDescriptor};
@@ -16,29 +16,28 @@ use tokenweir_protocol::mutex::lock;
 pub(super) struct MetricFamily {
     /// The metric's row in the catalogue.
     pub(super) row: &'static MetricDescriptor,
-    /// Upper bounds of the buckets. Empty unless the metric is a histogram.
+    /// Upper bounds of the buckets. Empty for a metric that is no histogram.
     pub(super) bounds: BucketBounds,
     /// The `le` labels of the buckets.
     pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
-    /// Index of the label that is left out: values that differ only in this label are added up in
-    /// one series. `None`: the series have all labels of the row.
+    /// Index of the label that is left out. Values that differ only in this label are added up in one series.
+    /// `None`: the series have all labels of the row.
     folded_label: Option<usize>,
     table: Mutex<SeriesTable>,
 }
 
 /// One value of a metric, with its labels.
 pub(super) enum FamilyValue<'a> {
-    /// The label values, in the order of the row's labels, and a value that is read from the
-    /// current state of the gateway.
+    /// The label values, in the order of the row's labels, and a value from the current state of the gateway.
     Current(&'a [&'a str], f64),
     /// The labels of a series, and the accumulated value of the series.
     Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
-/// Adds values to the series of a metric. The writer takes the lock of the series at the first value and not
-/// earlier, because most requests have no value for most metrics.
+/// Adds values to the series of a metric. The writer takes the lock of the series only at the first value,
+/// because most requests have no value for most metrics.
 pub(super) struct SeriesWriter<'f> {
     family: &'f MetricFamily,
     table: Option<MutexGuard<'f, SeriesTable>>,
@@ -52,14 +51,13 @@ struct SeriesTable {
     created_count: usize,
 }
 
-/// One series. It is stored in the hash table itself and aligned to a cache line, so that the
-/// lookup of a series costs one cache miss. A pointer to the series would cost a second cache miss.
+/// One series. It is stored in the hash table itself and aligned to a cache line, so that a lookup costs one
+/// cache miss. A pointer to the series would cost a second one.
 #[repr(align(64))]
 struct Series {
-    /// Hash of the label values. The values themselves are not compared, because that would cost
-    /// further cache misses for each request. With a million series the probability that two series
-    /// have the same 64-bit hash is 1 in 30 million. Clients cannot choose label values, because
-    /// all label values are from closed sets.
+    /// Hash of the label values. A lookup compares only the hash, because comparing the values would cost
+    /// further cache misses for each request. With a million series the probability that two series have the
+    /// same 64-bit hash is 1 in 30 million. Clients cannot choose label values, which are all from closed sets.
     labels_hash: u64,
     labels: Arc<SeriesLabels>,
     point: SeriesPoint,
@@ -68,8 +66,8 @@ struct Series {
 /// The label values of a series.
 #[derive(Debug)]
 pub(super) struct SeriesLabels {
-    /// Number of series of the metric that were created before this series. The metrics page lists
-    /// series in this order.
+    /// Number of series of the metric that were created earlier. It defines the order of the series on the
+    /// metrics page.
     creation_index: usize,
     /// The label values, in the order of the row's labels.
     values: Box<[Box<str>]>,
@@ -83,25 +81,22 @@ pub(super) struct SeriesPoint {
     /// Number of recorded values in each bucket of a histogram, not cumulative. The last bucket has
     /// no upper bound. Empty for a counter or gauge.
     pub(super) counts: Box<[u64]>,
-    /// Sum of all recorded values. It is the value of a counter or gauge.
+    /// Sum of all recorded values. For a counter or gauge, this is its value.
     pub(super) sum: f64,
-    /// The exemplars and the exponential buckets. They are in a separate allocation, so that a series
-    /// fits into one cache line. `None`: the series has neither exemplars nor exponential buckets.
+    /// The exemplars and the exponential buckets. A separate allocation keeps a series within one cache line.
+    /// `None`: the series has neither.
     details: Option<Box<HistogramDetails>>,
 }
 
-/// Exemplars and exponential buckets of a series of a histogram. Few series have exemplars or exponential
-/// buckets.
+/// Exemplars and exponential buckets of a histogram series. Few series have either.
 #[derive(Debug, Clone, Default)]
 struct HistogramDetails {
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an
     /// exemplar have no entry.
     exemplars: Vec<(usize, Exemplar)>,
-    /// The recorded values in exponential buckets. Empty unless the metric has them.
+    /// The recorded values in exponential buckets. Empty if the metric has no exponential buckets.
     exponential: ExponentialHistogram,
 }
-
-// === impl MetricFamily ===
 
 impl MetricFamily {
     /// Creates a metric without series. Its series will not have the label named `folded_label`.
@@ -140,9 +135,8 @@ impl MetricFamily {
         }
     }
 
-    /// Removes each series for which `should_retain` returns false. `should_retain` receives the
-    /// value that the series has for the label named `label_name`. A metric without this label is
-    /// not changed.
+    /// Removes each series for which `should_retain` returns false. `should_retain` receives the series' value
+    /// of the label `label_name`. A metric without this label is not changed.
     pub(super) fn retain(&self, label_name: &str, should_retain: impl Fn(&str) -> bool) {
         let index = self
             .row
@@ -215,14 +209,12 @@ impl MetricFamily {
     }
 }
 
-// === impl SeriesWriter ===
-
 impl SeriesWriter<'_> {
     /// Adds `value` to a counter or gauge, or records `value` in a histogram, which also keeps the
     /// exemplar.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
         if !value.is_finite() {
-            // NaN or an infinity would stay in the sum forever.
+            // NaN or an infinity would corrupt the sum permanently.
             return;
         }
         let bucket = self.family.bounds.bucket_index(value);
@@ -273,8 +265,7 @@ impl SeriesWriter<'_> {
             .set_exemplar(bucket, value, Some(exemplar));
     }
 
-    /// Returns the accumulated value of the series with these label values. Creates the series if
-    /// it does not exist.
+    /// Returns the accumulated value of the series with these label values. Creates a missing series.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let family = self.family;
         let table = self.table.get_or_insert_with(|| lock(&family.table));
@@ -314,8 +305,8 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// Computes the hash of label values. The values need not be copied into one text, and `["ab", "c"]` and
-/// `["a", "bc"]` have different hashes, because each value changes the state of the hash as a whole.
+/// Computes the hash of label values without copying them into one text. `["ab", "c"]` and `["a", "bc"]` have
+/// different hashes, because each value is hashed separately into the state.
 fn hash_labels<'l>(hasher: &DefaultHashBuilder, labels: impl Iterator<Item = &'l str>) -> u64 {
     let mut hasher = hasher.build_hasher();
     labels.for_each(|label| hasher.write(label.as_bytes()));
@@ -355,16 +346,12 @@ pub(super) fn format_bucket_labels(bounds: &[f64]) -> Vec<String> {
         .collect()
 }
 
-// === impl SeriesLabels ===
-
 impl SeriesLabels {
     /// The label values, in the order of the row's labels.
     pub(super) fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(AsRef::as_ref)
     }
 }
-
-// === impl SeriesPoint ===
 
 impl SeriesPoint {
     /// Creates an accumulated value of 0: a histogram with these bucket bounds, or a counter if `bounds` is

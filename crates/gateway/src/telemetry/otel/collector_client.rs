@@ -1,5 +1,5 @@
-//! The HTTP client with which the span export reaches an OTLP collector: TLS settings,
-//! connections, and an adapter for exporters that run outside the async runtime.
+//! The HTTP client of the span export to an OTLP collector: TLS settings, connections, and an adapter for
+//! exporters that run outside the async runtime.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 /// Maximum length of a response body of the collector, in bytes. A longer body is an error.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Longest wait for a connection to the collector.
+/// Maximum wait for a connection to the collector.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the TLS settings of connections to a collector: the client certificate of the gateway,
@@ -34,8 +34,8 @@ pub(super) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
 }
 
-/// Sends the requests of an exporter on a tokio runtime, although the exporter runs on a thread
-/// outside of the runtime.
+/// Sends the requests of an exporter on a tokio runtime. The exporter itself runs on a thread outside the
+/// runtime.
 #[derive(Debug)]
 pub(super) struct OtlpHttpSender {
     client: Client<Connector, Full<Bytes>>,
@@ -44,7 +44,7 @@ pub(super) struct OtlpHttpSender {
 }
 
 impl OtlpHttpSender {
-    /// Creates a sender that uses `runtime`. `timeout` is the longest wait for a complete response.
+    /// Creates a sender that uses `runtime`. `timeout`: the maximum wait for a complete response.
     pub(super) fn new(outbound: &Arc<OutboundTls>, runtime: Handle, timeout: Duration) -> Self {
         let client = Client::builder(TokioExecutor::new()).build(connector(outbound));
         Self {
@@ -69,8 +69,8 @@ impl HttpClient for OtlpHttpSender {
                 .to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        // The SDK keeps only the status of a failed request. A collector that is too slow is
-        // therefore reported as status 504, which the SDK retries like a missing response.
+        // The SDK keeps only the status of a failed request. So a collector that is too slow is reported as
+        // status 504, which the SDK retries like a missing response.
         let response = async move {
             let late = || {
                 let mut late = Response::new(Bytes::new());

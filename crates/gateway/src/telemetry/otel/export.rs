@@ -27,15 +27,14 @@ use tokenweir_protocol::mutex::lock;
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
-/// Longest time for which the export of one batch is retried. An export is retried if the collector sent
-/// no response, or a response that OTLP calls retryable (429, 502, 503, 504, `UNAVAILABLE`). A
-/// `Retry-After` within this time is respected. A longer `Retry-After` ends the retries at once. New
-/// spans wait in the queue during the retries, and spans that do not fit are dropped.
+/// Maximum time for retries of the export of one batch. An export is retried if the collector sent no response,
+/// or a response that OTLP calls retryable (429, 502, 503, 504, `UNAVAILABLE`). A `Retry-After` within this
+/// time is respected, and a longer one ends the retries at once. During the retries new spans wait in the
+/// queue, and spans that do not fit are dropped.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
-/// Number of spans by export result. Each span that is counted as queued is later exported, failed or
-/// dropped.
+/// Number of spans by export result. Each queued span is later exported, failed or dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpanCounts {
     /// Spans passed to the queue of the exporter, including spans that the full queue dropped.
@@ -46,15 +45,15 @@ pub struct SpanCounts {
     pub failed: u64,
     /// Spans that were not exported because their trace is not sampled.
     pub filtered: u64,
-    /// Spans that are lost: those whose export failed, and those that did not fit into the queue. Only the
-    /// status snapshot sets this count. It is 0 elsewhere.
+    /// Lost spans: their export failed, or they did not fit into the queue. Only the status snapshot sets this
+    /// count. Elsewhere it is 0.
     pub lost: u64,
-    /// Why the last export failed. `None`: none has failed.
+    /// Why the last failed export failed. `None`: no export has failed.
     pub last_failure: Option<&'static str>,
 }
 
-/// An exporter that passes spans to `exporter` and counts the results. It logs the first of several
-/// consecutive failures, and the first success after a failure.
+/// An exporter that passes spans to `exporter` and counts the results. Of several consecutive failures it logs
+/// the first, and then the first success.
 #[derive(Debug)]
 struct CountingExporter<E> {
     exporter: E,
@@ -66,8 +65,8 @@ struct CountingExporter<E> {
 /// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum SpanSinkStartError {
-    /// The settings have no collector endpoint: none is configured, or an environment variable such
-    /// as `OTEL_SDK_DISABLED` disables tracing.
+    /// The settings have no collector endpoint. None is configured, or an environment variable such as
+    /// `OTEL_SDK_DISABLED` disables tracing.
     #[error("tracing is disabled: no collector endpoint is configured")]
     TracingDisabled,
     /// The exporter was started outside of a tokio runtime.
@@ -133,8 +132,7 @@ pub(super) fn exporter(
     Ok(exporter?)
 }
 
-/// Returns the policy of retries: with growing delays until [`RETRY_LIMIT`]. Each try has the
-/// timeout of the settings.
+/// Returns the retry policy: growing delays until [`RETRY_LIMIT`]. Each try has the timeout of the settings.
 fn retry_policy() -> RetryPolicy {
     RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
@@ -166,12 +164,10 @@ pub(super) fn processor(
     processor
 }
 
-// === impl TracingSettings ===
-
 impl TracingSettings {
-    /// Checks the collector: sends an export request without spans and waits up to `limit` for the
-    /// response. The inner error says why the request failed. `None`: tracing is disabled. Must be
-    /// called inside a tokio runtime.
+    /// Checks the collector: sends an export request without spans and waits up to `limit` for the response.
+    /// The inner error is the reason for a failure. `None`: tracing is disabled. Must be called inside a tokio
+    /// runtime.
     pub async fn reach(&self, limit: Duration) -> Option<Result<(), String>> {
         self.endpoint.as_ref()?;
         let settings = Self {
@@ -193,8 +189,6 @@ impl TracingSettings {
     }
 }
 
-// === impl SpanCounts ===
-
 impl StatusBlock for SpanCounts {
     const KEY: Option<&'static str> = Some("spans");
 }
@@ -210,20 +204,17 @@ impl SpanCounts {
         ]
     }
 
-    /// Number of spans that are neither exported nor failed. After the shutdown these are the spans
-    /// that did not fit into the queue or were not exported in time. Before the shutdown the number
-    /// includes the spans that wait in the queue.
+    /// Number of spans that are neither exported nor failed. After the shutdown these spans did not fit into
+    /// the queue or were not exported in time. Before the shutdown the number includes the spans in the queue.
     pub fn dropped(&self) -> u64 {
         self.queued.saturating_sub(self.exported + self.failed)
     }
 }
 
-// === impl CountingExporter ===
-
 impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
-        // A panic of the exporter is caught, because it would end the export thread.
+        // An uncaught panic of the exporter would end the export thread.
         let export = self.exporter.export(batch);
         let export = cpu_time::measure_future(TelemetryPart::SpanExport, export);
         let result = supervise::catch_panic_async(BackgroundTask::SPAN_EXPORT, export).await;
@@ -278,8 +269,8 @@ mod tests {
     use tokenweir_request::record::RequestRecord;
     use tokenweir_request::record::fixtures::streamed;
 
-    /// A test exporter that waits for a message on the channel `gate` before each batch. Then it
-    /// accepts or rejects the batch. It does not wait if `gate` has no sender.
+    /// A test exporter that waits for a message on the channel `gate` before each batch, and then accepts or
+    /// rejects the batch. Without a sender of `gate`, it does not wait.
     #[derive(Debug)]
     struct GatedExporter {
         gate: Mutex<Receiver<()>>,
@@ -365,7 +356,7 @@ mod tests {
         drop(gate_sender);
         sink.clone().shutdown().await;
         let counts = sink.counts();
-        // Two spans were in the queue, and the thread may have taken one more span from it before.
+        // The queue held two spans, and the thread may have taken one more before.
         assert_eq!(counts.queued, 30);
         assert!((2..=3).contains(&counts.exported), "{counts:?}");
         assert_eq!(counts.dropped(), 30 - counts.exported);
@@ -400,14 +391,14 @@ mod tests {
         format!("http://{}", listener.local_addr().unwrap())
     }
 
-    /// Reads some bytes of the request and responds with status 503. Without the read, a reset of
-    /// the connection could discard the response.
+    /// Reads some bytes of the request and responds with status 503. Unread bytes could reset the connection
+    /// and discard the response.
     fn respond_unavailable(mut stream: TcpStream) {
         let _ = stream.read(&mut [0; 4_096]);
         let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
     }
 
-    /// This test runs in real time, because the thread of the exporter uses real time.
+    /// A test in real time, which the exporter's thread uses.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_failing_collector_delays_only_by_the_timeout() {
         for (failure, url) in [

@@ -1,18 +1,18 @@
-//! Derives why a collector does not accept spans from the text of the error of the exporter.
+//! Derives the reason why a collector does not accept spans from the error text of the exporter.
 
 use opentelemetry_sdk::error::OTelSdkError;
 
-/// The failure if the collector accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
+/// The failure of a collector that accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
 const THROTTLED: &str = "it takes no more spans at present";
-/// The failure if the collector does not answer within the timeout.
+/// The failure of a collector that does not answer within the timeout.
 const SLOW: &str = "it answers too late";
-/// The failure if there is no connection to the collector, or no answer from it.
+/// The failure of a collector without a connection or an answer.
 const UNREACHABLE: &str = "it cannot be reached";
-/// The failure if the collector refuses the request, for example because of a missing header.
+/// The failure of a collector that refuses the request, for example because of a missing header.
 const REFUSED: &str = "it refuses the requests";
 
-/// Returns why an export failed, in words for the operator. The function searches the text of the error,
-/// because the SDK gives the status code of the collector only there.
+/// Returns why an export failed, in words for the operator. The function searches the error text, because the
+/// SDK gives the collector's status code only there.
 pub(super) fn describe_failure(error: &OTelSdkError) -> &'static str {
     let text = error.to_string();
     let has_one_of = |words: &[&str]| words.iter().any(|word| text.contains(word));

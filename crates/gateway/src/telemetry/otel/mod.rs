@@ -1,9 +1,9 @@
-//! Tracing: builds the spans of a request from its record when the request ends, and exports them
-//! over OTLP from a thread of its own.
+//! Tracing: builds the spans of a request from its record when the request ends, and exports them over OTLP
+//! from its own thread.
 //!
-//! Span IDs are drawn when the request arrives, because they are sent to the backend. No other
-//! tracing work is done while the request is in progress. If the collector is slow or absent, spans
-//! are dropped and no request is delayed.
+//! Span IDs are drawn when the request arrives, because the gateway sends them to the backend. No other tracing
+//! work is done while the request is in progress. If the collector is slow or absent, spans are dropped and no
+//! request is delayed.
 
 mod collector_client;
 pub(super) mod export;
@@ -30,7 +30,7 @@ use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{RequestRecord, SampleReason};
 
-/// Longest wait of [`SpanSink::shutdown`] for the collector.
+/// Maximum wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The sink that builds the spans of finished requests and queues them for export. Clones share one
@@ -41,10 +41,9 @@ pub struct SpanSink {
     outbound: Option<Arc<OutboundTls>>,
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<Mutex<SpanCounts>>,
-    /// The sampler of `tracing.sampling: all`. In this mode the spans of all traces are exported,
-    /// unless the client decided against sampling. The sampler decides which traces get the sample
-    /// reason `sampled` if tail sampling gives them no reason. `None`: only the spans of sampled traces
-    /// are exported.
+    /// The sampler of `tracing.sampling: all`. In this mode the spans of all traces are exported, unless the
+    /// client decided against sampling. If tail sampling gives a trace no reason, the sampler decides whether
+    /// the trace gets the sample reason `sampled`. `None`: only the spans of sampled traces are exported.
     export_all: Option<Arc<Propagation>>,
     /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,
@@ -54,8 +53,7 @@ pub struct SpanSink {
 }
 
 impl SpanSink {
-    /// Starts the export of spans to the endpoint in `settings`. The collector need not be
-    /// reachable yet.
+    /// Starts the export of spans to the endpoint in `settings`. The collector may still be unreachable.
     pub fn start(settings: &TracingSettings) -> Result<Self, SpanSinkStartError> {
         let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn())?;
         let exporter = export::exporter(settings, &outbound)?;
@@ -65,7 +63,7 @@ impl SpanSink {
         })
     }
 
-    /// Starts the export of spans with `exporter` instead of the exporter that `settings` describe.
+    /// Starts the export of spans with `exporter` in place of the exporter that `settings` describe.
     pub fn with_exporter(
         exporter: impl SpanExporter + 'static,
         settings: &TracingSettings,
@@ -102,9 +100,9 @@ impl SpanSink {
 
     async fn shutdown_within(self, limit: Duration) {
         let processor = self.processor.clone();
-        // The processor blocks its caller until the export thread has exported the queued spans. The
-        // export thread needs the runtime for its connection. If this task blocked the only worker
-        // thread of the runtime, this task and the export thread would wait for each other forever.
+        // The processor blocks its caller until the export thread has exported the queued spans. The export
+        // thread needs the runtime for its connection. If this task blocked the runtime's only worker thread,
+        // both would wait for each other forever.
         let stop = move || processor.shutdown_with_timeout(limit);
         let failure = match tokio::task::spawn_blocking(stop).await {
             Ok(Ok(())) => None,
@@ -141,8 +139,7 @@ impl Sink for SpanSink {
                 continue;
             }
             let spans = spans::build_spans(record, trace, &self.conventions);
-            // The spans are counted before they are queued, so that the count of queued spans is never
-            // below the count of exported spans.
+            // Counting before queueing keeps the count of queued spans at or above the count of exported spans.
             lock(&self.counts).queued += spans.len() as u64;
             for mut span in spans {
                 self.limits.apply(&mut span);

@@ -1,4 +1,4 @@
-//! The OpenTelemetry resource of spans: which program and which process sent them.
+//! The OpenTelemetry resource of spans, which identifies the program and the process that sent them.
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
@@ -28,8 +28,8 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
         .build()
 }
 
-/// Returns the keys and values of `OTEL_RESOURCE_ATTRIBUTES`: pairs with commas between them, in which commas
-/// and equals signs are percent-encoded. The detector of the SDK does not decode them.
+/// Returns the keys and values of `OTEL_RESOURCE_ATTRIBUTES`: comma-separated pairs in which commas and equals
+/// signs are percent-encoded. The SDK's own detector does not decode them.
 pub(super) fn parse_attributes(variable: &str) -> impl Iterator<Item = (String, String)> {
     let decode = |text: &str| {
         percent_decode_str(text.trim())
@@ -40,9 +40,9 @@ pub(super) fn parse_attributes(variable: &str) -> impl Iterator<Item = (String, 
     pairs.map(move |(key, value)| (decode(key), decode(value)))
 }
 
-/// Returns the resource attribute that identifies this gateway process: host name and process id.
-/// After a restart in the same pod, host name and process id are the same, so the time series of
-/// the gateway continue. Two gateways on one host have different process ids.
+/// Returns the resource attribute that identifies this gateway process: host name and process id. A restart in
+/// the same pod changes neither, so the time series of the gateway continue. Two gateways on one host have
+/// different process ids.
 fn instance_id() -> String {
     format!("{}:{}", host_name(), std::process::id())
 }

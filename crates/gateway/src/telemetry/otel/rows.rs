@@ -20,7 +20,7 @@ fn spans(status: &StatusSnapshot) -> SpanCounts {
 }
 
 /// Returns a function that adds the span counts to the status. `spans`: `None` if spans are not exported.
-/// `most_waiting`: the maximum number of spans that wait for their export.
+/// `most_waiting`: the capacity of the export queue, in spans.
 pub fn status_source(spans: Option<SpanSink>, most_waiting: u64) -> StatusSource {
     Arc::new(move |status, _| {
         let mut counts = SpanCounts::default();

@@ -1,33 +1,34 @@
-//! How often the clients with keys usually disconnect while output is flowing. A share that rises shows a fault between
-//! a client and the gateway. The addresses of clients without keys are often those of proxies for many clients.
+//! How often clients with keys usually disconnect during output. A rising share shows a fault between a client
+//! and the gateway. Clients without keys are left out, because their addresses often belong to proxies for many
+//! clients.
 
 use super::traffic_counts::{ClientKey, MAX_CLIENTS, TrafficCounts};
 use hashbrown::HashMap;
 use tokenweir_request::significance::is_share_above;
 
-/// What is usual for each client.
+/// For each client, the usual numbers of requests and disconnects.
 #[derive(Debug, Default)]
 pub(super) struct ClientPasts(HashMap<ClientKey, ClientPast>);
 
-/// The requests of a client before the last minute. Those of a quarter of an hour ago count less.
+/// The requests of a client before the last minute, with a weight that decays over a quarter of an hour.
 #[derive(Debug, Clone, Copy, Default)]
 struct ClientPast {
     requests: f64,
     cut_off: f64,
 }
 
-/// The part of the requests that still counts after a window of 5 s, for a time constant of 15 minutes.
+/// The factor by which the weight of past requests falls per window of 5 s, for a time constant of 15 minutes.
 const KEPT: f64 = 1.0 - 5.0 / 900.0;
-/// Minimum number of requests in the past and in the last minute.
+/// Minimum number of requests, both in the past and in the last minute, for a comparison.
 const MIN_REQUESTS: f64 = 20.0;
-/// A share is unusual if it is significantly more than this many times the usual share, plus a margin.
+/// A share is unusual if it significantly exceeds this multiple of the usual share, plus a margin.
 const FACTOR: f64 = 2.0;
 const MARGIN: f64 = 0.05;
-/// A client with fewer requests in the past is forgotten.
+/// Number of past requests below which a client is forgotten.
 const MIN_KEPT: f64 = 0.5;
 
 impl ClientPasts {
-    /// Adds the requests of a window of 5 s that is no longer part of the last minute.
+    /// Adds the requests of a window of 5 s that has left the last minute.
     pub(super) fn add(&mut self, window: &TrafficCounts) {
         self.0.retain(|_, past| {
             past.requests *= KEPT;
@@ -45,8 +46,8 @@ impl ClientPasts {
         }
     }
 
-    /// Number of the requests of a minute whose client disconnected while output was flowing, of the clients that do so
-    /// far more often than usual.
+    /// Number of requests of a minute whose client disconnected during output. Only clients that do so far more
+    /// often than usual count.
     pub(super) fn unusual_cut_offs(&self, minute: &TrafficCounts) -> u64 {
         let mut sum = 0;
         for (key, counts) in &minute.clients {

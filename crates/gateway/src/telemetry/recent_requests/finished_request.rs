@@ -11,11 +11,11 @@ use tokenweir_request::record::{ClientIdentity, ModelLabel, Outcome, RequestReco
 pub struct FinishedRequest {
     /// Sequence number: the number of requests that ended before this request.
     pub number: u64,
-    /// The data about the request that the decision log has too.
+    /// The data about the request that the decision log also has.
     pub facts: RequestFacts,
     /// Instant at which the request ended, on the monotonic clock.
     pub ended: Option<Instant>,
-    /// The backend of the last attempt. `None`: there was no attempt.
+    /// The backend of the last attempt. `None`: no attempt.
     pub backend: Option<BackendId>,
     /// Number of output tokens. `None`: not known.
     pub output_tokens: Option<u64>,
@@ -24,8 +24,8 @@ pub struct FinishedRequest {
 /// Data about a finished request that both the lists of recent requests and the decision log have.
 #[derive(Debug)]
 pub struct RequestFacts {
-    /// The `x-request-id`. It is a copy, because the text in the record would retain the complete
-    /// request head in memory.
+    /// The `x-request-id`. It is a copy, because the text in the record would keep the complete request head in
+    /// memory.
     pub request_id: Box<str>,
     /// Wall-clock time at which the request arrived.
     pub started: SystemTime,

@@ -1,12 +1,13 @@
-//! The counts of the requests that have one property.
+//! The counts of the requests that share one property.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_api::{AnswerCounts, ClientSummary, GroupSummary, HarmKind};
 use tokenweir_protocol::named_enum;
 use tokenweir_request::observe::StreamInfo;
 use tokenweir_request::record::{
-    Answer, ClientIdentity, ModelLabel, Outcome, RequestRecord, SlowCause,
+    Answer, ClientIdentity, ModelLabel, Outcome, RequestRecord, ShortName, SlowCause,
 };
 
 /// The counts of the requests of one client, or with one other property.
@@ -14,13 +15,13 @@ use tokenweir_request::record::{
 pub(super) struct Group {
     /// Number of requests that ended.
     pub(super) requests: u64,
-    /// What the clients of these requests got.
+    /// The results that the clients of these requests got.
     pub(super) answers: AnswerCounts,
-    /// Number of requests whose client disconnected while output was flowing.
+    /// Number of requests whose client disconnected during output.
     pub(super) cut_off: u64,
     slow: u64,
     failed: u64,
-    /// Number of responses with a status of 4xx that are not refusals.
+    /// Number of responses with a 4xx status that are no refusals.
     client_errors: u64,
     /// Number of refusals for lack of capacity, and of refusals with 429 because of a limit.
     refused: u64,
@@ -36,7 +37,7 @@ pub(super) struct Group {
     ttft: Duration,
 }
 
-/// A property that requests have in common, other than their client.
+/// A property that requests share, other than their client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GroupKey {
     Model(Arc<str>),
@@ -44,7 +45,15 @@ pub(super) enum GroupKey {
     /// The served path.
     Route(&'static str),
     Kind(RequestKind),
+    /// The program of the client.
+    Program(ShortName),
+    /// The class of the length of the body.
+    Body(SizeClass),
 }
+
+/// A class of lengths: two for each power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SizeClass(u32);
 
 named_enum! {
     /// A kind of requests, in words.
@@ -59,10 +68,8 @@ named_enum! {
     }
 }
 
-/// A prompt with at least this many tokens is long.
+/// Minimum number of tokens of a long prompt.
 const LONG_PROMPT_TOKENS: u64 = 8_000;
-
-// === impl Group ===
 
 impl Group {
     /// The counts of one ended request.
@@ -129,6 +136,7 @@ impl Group {
             HarmKind::Failed => self.answers.failed,
             HarmKind::Empty => self.answers.empty,
             HarmKind::Damaged => self.answers.damaged,
+            HarmKind::Truncated => self.answers.truncated,
             HarmKind::ClientTimeout => self.answers.client_timeout,
             HarmKind::CutOff => self.cut_off,
             HarmKind::Refused => self.answers.refused,
@@ -138,8 +146,8 @@ impl Group {
         }
     }
 
-    /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients, those
-    /// with the most work keep their counts.
+    /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
+    /// the clients with the most work keep their counts.
     pub(super) fn work(&self) -> u64 {
         self.requests + self.prompt_tokens + self.output_tokens + self.open_streams
     }
@@ -175,8 +183,6 @@ impl Group {
     }
 }
 
-// === impl GroupKey ===
-
 impl GroupKey {
     pub(super) fn model(model: &ModelLabel) -> Self {
         Self::Model(match model {
@@ -202,10 +208,25 @@ impl GroupKey {
         if let Some(route) = record.route {
             visit(Self::Route(route));
         }
+        if let Some(program) = record.program {
+            visit(Self::Program(program));
+        }
+        if let Some(class) = SizeClass::of(record.bytes_in) {
+            visit(Self::Body(class));
+        }
         let kinds = RequestKind::ALL.into_iter();
         kinds
             .filter(|kind| kind.has(record))
             .for_each(|kind| visit(Self::Kind(kind)));
+    }
+
+    /// Whether the property alone can be what requests have in common. The model of a request that is not read is unknown.
+    pub(super) fn is_common(&self) -> bool {
+        match self {
+            Self::Model(name) => **name != *ModelLabel::Unknown.as_str(),
+            Self::Body(_) => false,
+            _ => true,
+        }
     }
 
     pub(super) fn words(&self) -> String {
@@ -214,6 +235,38 @@ impl GroupKey {
             Self::Tenant(name) => format!("of tenant {name}"),
             Self::Route(route) => format!("on {route}"),
             Self::Kind(kind) => kind.as_str().to_owned(),
+            Self::Program(name) => format!("of client program {name}"),
+            Self::Body(class) => format!("with bodies of {class} or more"),
+        }
+    }
+}
+
+impl SizeClass {
+    /// The class of a length in bytes. `None`: there is no body.
+    fn of(bytes: u64) -> Option<Self> {
+        let power = bytes.checked_ilog2()?;
+        let is_upper = bytes >= lower_bound(2 * power + 1);
+        Some(Self(2 * power + u32::from(is_upper)))
+    }
+}
+
+/// The least length in a class, in bytes.
+fn lower_bound(class: u32) -> u64 {
+    let power = 1_u64 << (class / 2);
+    if class % 2 == 1 {
+        power + power / 2
+    } else {
+        power
+    }
+}
+
+impl fmt::Display for SizeClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = lower_bound(self.0);
+        match bytes {
+            0..1_024 => write!(f, "{bytes} bytes"),
+            1_024..1_048_576 => write!(f, "{} KiB", bytes as f64 / 1_024.0),
+            _ => write!(f, "{} MiB", bytes as f64 / 1_048_576.0),
         }
     }
 }
@@ -227,18 +280,23 @@ impl RequestKind {
             Self::Json => options.parameters.output == Some("json"),
             Self::LongPrompt => prompt_tokens(record) >= LONG_PROMPT_TOKENS,
             Self::Stream => options.stream,
-            Self::Whole => !options.stream,
+            Self::Whole => !options.stream && is_read(record),
         }
     }
 }
 
-/// Whether the client disconnected while output was flowing.
+/// Whether the options of the request are known: a request that the gateway refuses before it has read the body has none.
+fn is_read(record: &RequestRecord) -> bool {
+    record.model != ModelLabel::Unknown || !record.attempts.is_empty()
+}
+
+/// Whether the client disconnected during output.
 fn is_cut_off(record: &RequestRecord) -> bool {
     record.answer == Some(Answer::Cancelled) && record.observed.output_events > 0
 }
 
-/// The prompt tokens of an ended request. Those of a request that the gateway answered itself are not counted,
-/// because no engine computed them.
+/// The prompt tokens of an ended request. 0 for a request that the gateway answered itself, because no engine
+/// computed its prompt.
 fn prompt_tokens(record: &RequestRecord) -> u64 {
     if record.attempts.is_empty() {
         0

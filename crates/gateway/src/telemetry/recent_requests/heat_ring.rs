@@ -1,4 +1,5 @@
-//! The latencies of the last hour: for each minute, the number of latencies in each of a few buckets.
+//! The latencies of the last hour as a heat map: for each minute, the number of latencies in each of a few
+//! buckets.
 
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
 use std::collections::VecDeque;
@@ -17,22 +18,19 @@ struct HeatMinute {
     itl: Counts,
 }
 
-/// Number of latencies in each bucket. The last bucket has those above all bounds.
+/// Number of latencies in each bucket. The last bucket has the latencies above all bounds.
 type Counts = [u32; BOUNDS.len() + 1];
 
 /// The upper bounds of the buckets in seconds: three for each factor of ten.
 const BOUNDS: [f64; 15] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0,
 ];
-/// Length of a minute.
 const MINUTE: Duration = Duration::from_mins(1);
-/// Number of minutes in the ring.
+/// Number of minutes in the ring: one hour.
 const MINUTES: u64 = 60;
 
-// === impl HeatRing ===
-
 impl HeatRing {
-    /// Adds a time window that gets no further records.
+    /// Adds a completed time window.
     pub(super) fn add(&mut self, window: &RequestStatsWindow) {
         let index = minute_of(window.index);
         if self.0.back().is_none_or(|minute| minute.index < index) {
@@ -48,7 +46,7 @@ impl HeatRing {
         }
     }
 
-    /// Returns the last hour in the form of the admin listener. `open`: the window that still gets records.
+    /// Returns the last hour in the form of the admin listener. `open`: the window that is not complete yet.
     /// `current`: the index of the current window.
     pub(super) fn to_document(&self, open: Option<&RequestStatsWindow>, current: u64) -> HeatMap {
         let mut ring = Self(self.0.clone());

@@ -34,8 +34,8 @@ const WINDOWS_PER_INTERVAL: u64 = 2;
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds a point for each interval that has ended, from the `windows` in it. `current` is the
-    /// index of the window that begins now. The caller then appends this window to `windows`.
+    /// Adds a point for each interval that has ended, from its `windows`. `current`: the index of the current
+    /// window.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
@@ -87,8 +87,7 @@ impl HistoryRing {
         }
     }
 
-    /// Builds the points of the intervals in `windows` that the ring does not contain yet, oldest
-    /// first.
+    /// Builds the points of the intervals in `windows` that are not in the ring yet, oldest first.
     fn open_points(&self, windows: &VecDeque<RequestStatsWindow>) -> Vec<HistoryPoint> {
         let last = self.0.back().map(|point| point.index);
         let mut merged: Vec<RequestStatsWindow> = Vec::new();

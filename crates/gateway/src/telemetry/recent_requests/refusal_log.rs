@@ -1,5 +1,5 @@
-//! Logs the start and the end of each wave of refused requests. A wave is a period in which the
-//! gateway refuses requests. It ends when no request has been refused for ten seconds.
+//! Logs the start and the end of each wave of refused requests. A wave is a period in which the gateway refuses
+//! requests. The wave ends when no request has been refused for ten seconds.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 /// with the counts at the end of the wave.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// When the current wave of refused requests began, and when the last request was refused.
+    /// The start of the current wave of refused requests, and the time of its last refusal.
     period: EventPeriod,
     /// Number of all requests, refused or not, that ended since the current wave of refused
     /// requests began.
@@ -30,8 +30,7 @@ pub(super) struct EndedWave {
 }
 
 impl RefusalLog {
-    /// Counts an ended request. If it is the first refused request of a wave, logs it and returns
-    /// true.
+    /// Counts an ended request. If it is the first refused request of a wave, logs the wave and returns true.
     pub(super) fn record(&mut self, record: &RequestRecord, ended_at: Instant) -> bool {
         let is_refused = record.outcome == Outcome::Rejected;
         let is_first = is_refused && self.period.record(ended_at);
@@ -47,8 +46,8 @@ impl RefusalLog {
         is_first
     }
 
-    /// Logs the end of the wave of refused requests if no request was refused for ten seconds.
-    /// Returns the counts of the ended wave. `None`: no wave has ended.
+    /// Logs the end of the wave if no request was refused for ten seconds. Returns the counts of the ended
+    /// wave. `None`: no wave has ended.
     pub(super) fn end_wave(&mut self, now: Instant) -> Option<EndedWave> {
         let seconds = self.period.end(now)?.as_secs();
         let Self {

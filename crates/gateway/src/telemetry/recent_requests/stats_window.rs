@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::record::{ObservedResponse, Outcome, RequestRecord, SlowCause};
+use tokenweir_request::record::{
+    Answer, ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause,
+};
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
@@ -18,17 +20,19 @@ pub(super) type WindowHistogram = DurationHistogram<3>;
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the start of the gateway and this window.
     pub(super) index: u64,
-    /// Numbers of requests, of responses with a 4xx status and of output tokens. All other fields
-    /// of this value, including `slow`, are not set.
+    /// Numbers of requests, of responses with a 4xx status and of output tokens. The other fields, including
+    /// `slow`, are not set.
     pub(super) counts: LastMinute,
-    /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
     /// Number of refused requests, by the reason.
     refused: HashMap<&'static str, u64>,
     /// Number of requests that the gateway answered with another 4xx, by the reason.
     rejected: HashMap<&'static str, u64>,
+    /// Number of error responses, by status and origin.
+    error_sources: BTreeMap<(u16, ErrorSource), u64>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
+    give_ups: GiveUps,
     pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
@@ -37,6 +41,29 @@ pub(super) struct RequestStatsWindow {
     /// Durations of the requests that succeeded.
     pub(super) e2e: WindowHistogram,
     by_backend: HashMap<BackendId, BackendCounts>,
+}
+
+/// The times after which clients gave up waiting.
+#[derive(Debug, Clone, Copy, Default)]
+struct GiveUps {
+    count: u64,
+    seconds: f64,
+    squares: f64,
+}
+
+/// Times are equal if their standard deviation is at most this part of their mean.
+const EQUAL_PART: f64 = 0.1;
+/// Minimum number of times that are compared.
+const MIN_EQUAL: u64 = 5;
+
+impl GiveUps {
+    /// The time, if all clients gave up after the same. `None`: the times differ, or are too few.
+    fn equal_seconds(self) -> Option<f64> {
+        let mean = self.seconds / self.count.max(1) as f64;
+        let variance = self.squares / self.count.max(1) as f64 - mean * mean;
+        let is_equal = variance.max(0.0).sqrt() <= EQUAL_PART * mean;
+        (self.count >= MIN_EQUAL && is_equal).then_some(mean)
+    }
 }
 
 /// Counts of the requests to which an objective applies.
@@ -57,10 +84,10 @@ struct BackendCounts {
     ttft: Duration,
 }
 
+/// Maximum number of statuses and origins of error responses that are counted.
+const MAX_SOURCES: usize = 16;
 /// Length of one window of the statistics.
 pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
-
-// === impl RequestStatsWindow ===
 
 impl RequestStatsWindow {
     pub(super) fn new(index: u64) -> Self {
@@ -73,10 +100,8 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
-        let is_of_client = is_of_api_client(record);
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
-            && is_of_client
         {
             let is_of_backend = record.refusal.is_none();
             let errors = if is_of_backend {
@@ -86,9 +111,7 @@ impl RequestStatsWindow {
             };
             *errors.entry(status).or_default() += 1;
         }
-        if let Some(reason) = record.refusal
-            && is_of_client
-        {
+        if let Some(reason) = record.refusal {
             let reasons = match record.outcome {
                 Outcome::Rejected => &mut self.refused,
                 _ => &mut self.rejected,
@@ -102,6 +125,14 @@ impl RequestStatsWindow {
             Outcome::Rejected => counts.refused += 1,
             outcome => counts.failed += u64::from(outcome.is_backend_failure()),
         }
+        counts.repeats += u64::from(record.is_repeat);
+        if record.answer == Some(Answer::ClientTimeout) {
+            let seconds = record.duration().as_secs_f64();
+            self.give_ups.count += 1;
+            self.give_ups.seconds += seconds;
+            self.give_ups.squares += seconds * seconds;
+        }
+        self.count_source(record);
         self.traffic.record(record);
         self.judge(record, objectives);
         if let Some(ttft) = record.ttft() {
@@ -117,6 +148,20 @@ impl RequestStatsWindow {
         } = &*record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         self.record_attempts(record);
+    }
+
+    /// Counts the origin of an error response.
+    fn count_source(&mut self, record: &RequestRecord) {
+        let last = record.attempts.len().saturating_sub(1);
+        if let Some(source) = record.error_source(last)
+            && let Some(status @ 300..) = record.status
+        {
+            let has_place = self.error_sources.len() < MAX_SOURCES;
+            let is_known = self.error_sources.contains_key(&(status, source));
+            if has_place || is_known {
+                *self.error_sources.entry((status, source)).or_default() += 1;
+            }
+        }
     }
 
     fn record_attempts(&mut self, record: &RequestRecord) {
@@ -141,10 +186,9 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request as slow if it was slow, and counts it for each objective that applies to
-    /// it.
+    /// Counts a slow request as slow, and counts the request for each objective that applies to it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
-        // A client that reads slowly delays no one but itself.
+        // A client that reads slowly delays only itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
             *self.slow.entry(cause).or_default() += 1;
             self.counts.slow_output += u64::from(cause.is_after_first_output());
@@ -168,6 +212,10 @@ impl RequestStatsWindow {
         sums.failed += counts.failed;
         sums.refused += counts.refused;
         sums.client_disconnects += counts.client_disconnects;
+        sums.repeats += counts.repeats;
+        self.give_ups.count += other.give_ups.count;
+        self.give_ups.seconds += other.give_ups.seconds;
+        self.give_ups.squares += other.give_ups.squares;
         sums.slow_output += counts.slow_output;
         sums.output_tokens += counts.output_tokens;
         add_counts(
@@ -178,6 +226,7 @@ impl RequestStatsWindow {
             &mut sums.backend_client_errors,
             &counts.backend_client_errors,
         );
+        add_counts(&mut self.error_sources, &other.error_sources);
         add_reasons(&mut self.refused, &other.refused);
         add_reasons(&mut self.rejected, &other.rejected);
         for (cause, count) in &other.slow {
@@ -252,8 +301,14 @@ impl RequestStatsWindow {
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
+            give_up_seconds: self.give_ups.equal_seconds(),
             answers: self.traffic.all.answers,
             common: self.traffic.common_properties(),
+            error_sources: self
+                .error_sources
+                .iter()
+                .map(|((status, source), count)| (format!("{status} {source}"), *count))
+                .collect(),
             refused_by_reason: by_name(&self.refused),
             rejected_by_reason: by_name(&self.rejected),
             ttft: quantiles(&self.ttft),
@@ -264,12 +319,6 @@ impl RequestStatsWindow {
             ..self.counts.clone()
         }
     }
-}
-
-/// Whether a request may come from a client of an API. Scanners ask for paths that the gateway does not serve. A client
-/// with a wrong base URL does so too, but with POST.
-fn is_of_api_client(record: &RequestRecord) -> bool {
-    record.route.is_some() || record.method == "POST"
 }
 
 fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {
@@ -294,6 +343,9 @@ fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u
 /// Adds the gaps between the outputs of one stream to `latencies`. Each gap counts as the midpoint of its
 /// bucket in `gaps`.
 pub(super) fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
+    if gaps.count() == 0 {
+        return;
+    }
     let snapshot = gaps.snapshot();
     let mut lower = 0.0;
     for (count, bound) in snapshot

@@ -5,7 +5,7 @@ use super::*;
 use std::time::Duration;
 use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_request::record::fixtures::streamed;
-use tokenweir_request::record::{Attempt, Outcome, SlowCause};
+use tokenweir_request::record::{Attempt, ErrorSource, Outcome, ShortName, SlowCause};
 
 /// Returns a sample record whose request ended at this instant.
 fn record_ended_at(at: Instant) -> RequestRecord {
@@ -21,20 +21,18 @@ fn recent_requests() -> (Instant, RecentRequests) {
 }
 
 #[test]
-fn unknown_paths_of_scanners_are_no_client_errors() {
+fn error_responses_are_counted_by_their_origin() {
     let (epoch, recent) = recent_requests();
-    let unknown = |method| RequestRecord {
-        route: None,
-        method,
-        status: Some(404),
-        outcome: Outcome::ClientError,
-        refusal: Some("not_found"),
-        ..record_ended_at(epoch)
-    };
-    recent.finished(&[&unknown("GET")]);
-    assert!(recent.last_minute(epoch).gateway_client_errors.is_empty());
-    recent.finished(&[&unknown("POST")]);
-    assert_eq!(recent.last_minute(epoch).gateway_client_errors[&404], 1);
+    let mut record = record_ended_at(epoch);
+    record.status = Some(403);
+    record.outcome = Outcome::ClientError;
+    record.attempts[0].status = Some(403);
+    record.attempts[0].proxy = Some(ErrorSource::Proxy(ShortName::first_word(b"awselb/2.0")));
+    recent.finished(&[&record]);
+    let minute = recent.last_minute(epoch);
+    let words = "403 by a proxy in front of the engines (server: awselb/2.0), not by an engine";
+    assert_eq!(minute.error_sources, [(words.to_owned(), 1)].into());
+    assert_eq!(minute.backend_client_errors[&403], 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Counts of requests by what they have in common, in bounded memory: their client, their model, their tenant, their
-//! path and their kind.
+//! Counts of requests by what they have in common, in bounded memory: their client and its program, their model, their
+//! tenant, their path, their kind and their size.
 
 use super::group::{Group, GroupKey};
 use hashbrown::HashMap;
@@ -10,13 +10,14 @@ use tokenweir_api::{ClientSummary, GroupSummary, HarmKind, largest_clients};
 use tokenweir_request::observe::StreamInfo;
 use tokenweir_request::record::{ClientIdentity, RequestRecord};
 
-/// The counts of requests. At most [`MAX_CLIENTS`] clients have counts. The values of all other keys are label values
-/// or names of the gateway, so their number is bounded.
+/// The counts of requests. At most [`MAX_CLIENTS`] clients and [`MAX_PROGRAMS`] programs have counts. The values of all
+/// other keys are label values, sizes or names of the gateway, so their number is bounded.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCounts {
     pub(super) all: Group,
     pub(super) clients: HashMap<ClientKey, Group>,
     groups: BTreeMap<GroupKey, Group>,
+    programs: usize,
 }
 
 /// A client: the tenant and the name of its key, or its address if it has no key.
@@ -26,39 +27,37 @@ pub(super) enum ClientKey {
     Address(IpAddr),
 }
 
-/// Maximum number of clients with counts. If a further client sends a request, it replaces the
-/// client with the least [`Group::work`], unless it has caused even less.
+/// Maximum number of clients with counts. A further client replaces the client with the lowest [`Group::work`],
+/// unless its own work is lower still.
 pub(super) const MAX_CLIENTS: usize = 256;
+/// Maximum number of programs of clients with counts.
+const MAX_PROGRAMS: usize = 64;
 /// Minimum number of harmed requests of which the common property is named.
 const MIN_HARMED: u64 = 5;
-/// Greatest logarithm of the probability with which so many requests have a property by chance: 0.1 %.
+/// Maximum logarithm of the probability that the requests share the property by chance: 0.1 %.
 const MAX_LOG_PROBABILITY: f64 = -7.0;
 
-// === impl TrafficCounts ===
-
 impl TrafficCounts {
-    /// Counts an ended request.
     pub(super) fn record(&mut self, record: &RequestRecord) {
         let counts = Group::of_record(record);
         self.all.add(&counts);
         let client = ClientKey::of(record.caller.as_ref(), record.client);
         self.add_client(client, &counts);
-        GroupKey::visit(record, |key| self.group(key).add(&counts));
+        GroupKey::visit(record, |key| self.add_group(key, &counts));
     }
 
-    /// Counts an open stream.
     pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
         let counts = Group::of_stream(stream);
         self.add_client(
             ClientKey::of(stream.caller.as_ref(), stream.client),
             &counts,
         );
-        // Prompt tokens of a model and a tenant are those of ended requests.
+        // The prompt tokens of a model and a tenant count ended requests only.
         let mut open = counts;
         open.prompt_tokens = 0;
-        self.group(GroupKey::model(&stream.model)).add(&open);
+        self.add_group(GroupKey::model(&stream.model), &open);
         if let Some(caller) = &stream.caller {
-            self.group(GroupKey::tenant(caller)).add(&open);
+            self.add_group(GroupKey::tenant(caller), &open);
         }
     }
 
@@ -79,7 +78,7 @@ impl TrafficCounts {
             self.add_client(key.clone(), counts);
         }
         for (key, counts) in &other.groups {
-            self.group(key.clone()).add(counts);
+            self.add_group(key.clone(), counts);
         }
     }
 
@@ -119,7 +118,7 @@ impl TrafficCounts {
         })
     }
 
-    /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of all
+    /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of the other
     /// requests have. Kinds without such a property are omitted.
     pub(super) fn common_properties(&self) -> BTreeMap<String, String> {
         let words = |kind: HarmKind| Some((kind.as_str().to_owned(), self.common_property(kind)?));
@@ -135,7 +134,14 @@ impl TrafficCounts {
             let part = counts.harmed(kind);
             let share = counts.requests as f64 / self.all.requests as f64;
             let is_by_chance = part as f64 * share.ln() > MAX_LOG_PROBABILITY;
-            5 * part >= 4 * harmed && share < 0.5 && !is_by_chance
+            let others = self.all.requests.saturating_sub(harmed);
+            let others_with = counts.requests.saturating_sub(part);
+            let is_rare = if others >= MIN_HARMED {
+                2 * others_with < others
+            } else {
+                share < 0.5
+            };
+            5 * part >= 4 * harmed && is_rare && !is_by_chance
         };
         let clients = self
             .clients
@@ -144,19 +150,49 @@ impl TrafficCounts {
         let groups = self
             .groups
             .iter()
+            .filter(|(key, _)| key.is_common())
             .map(|(key, counts)| (key.words(), counts));
-        // Of several such properties, the rarest says the most. The client comes first.
+        // Of several such properties, the rarest is the most informative. The client comes first.
         let rarest = clients
             .chain(groups)
             .filter(|(_, counts)| is_common(counts))
             .min_by_key(|(_, counts)| counts.requests);
-        let (words, counts) = rarest?;
-        let part = counts.harmed(kind);
-        Some(if part == harmed {
-            format!("all {harmed} {words}")
-        } else {
-            format!("{part} of {harmed} {words}")
-        })
+        let words = |part, words: &str| {
+            if part == harmed {
+                format!("all {harmed} {words}")
+            } else {
+                format!("{part} of {harmed} {words}")
+            }
+        };
+        let rarest = rarest.map(|(name, counts)| words(counts.harmed(kind), &name));
+        let size = self.common_size(kind, harmed);
+        let size = size.map(|(key, part)| words(part, &key.words()));
+        let both: Vec<String> = rarest.into_iter().chain(size).collect();
+        (!both.is_empty()).then(|| both.join(", "))
+    }
+
+    /// The size above which requests have this harm and below which they have not, and the number of those above.
+    /// `None`: the harm does not depend on the size.
+    fn common_size(&self, kind: HarmKind, harmed: u64) -> Option<(&GroupKey, u64)> {
+        let mut best = None;
+        let mut above = Group::default();
+        let mut part = 0;
+        for (key, counts) in self.groups.iter().rev() {
+            if !matches!(key, GroupKey::Body(_)) {
+                continue;
+            }
+            above.add(counts);
+            let is_more = above.harmed(kind) > part;
+            part = above.harmed(kind);
+            let is_most = 5 * part >= 4 * harmed;
+            let is_alone = 10 * (above.requests - part) <= above.requests;
+            let below = self.all.requests.saturating_sub(above.requests);
+            let has_others = below.saturating_sub(harmed - part) >= MIN_HARMED;
+            if is_more && is_most && is_alone && has_others {
+                best = Some((key, part));
+            }
+        }
+        best
     }
 
     fn summaries(&self, name_of: impl Fn(&GroupKey) -> Option<&Arc<str>>) -> Vec<GroupSummary> {
@@ -167,8 +203,14 @@ impl TrafficCounts {
         self.groups.iter().filter_map(summary).collect()
     }
 
-    fn group(&mut self, key: GroupKey) -> &mut Group {
-        self.groups.entry(key).or_default()
+    fn add_group(&mut self, key: GroupKey, counts: &Group) {
+        if matches!(key, GroupKey::Program(_)) && !self.groups.contains_key(&key) {
+            if self.programs >= MAX_PROGRAMS {
+                return;
+            }
+            self.programs += 1;
+        }
+        self.groups.entry(key).or_default().add(counts);
     }
 
     fn add_client(&mut self, key: ClientKey, counts: &Group) {
@@ -183,8 +225,6 @@ impl TrafficCounts {
         self.clients.entry(key).or_default().add(counts);
     }
 }
-
-// === impl ClientKey ===
 
 impl ClientKey {
     fn of(caller: Option<&Arc<ClientIdentity>>, address: IpAddr) -> Self {
@@ -210,7 +250,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
     use tokenweir_request::record::fixtures::streamed;
-    use tokenweir_request::record::{Answer, Outcome};
+    use tokenweir_request::record::{Answer, ModelLabel, Outcome, ShortName};
 
     fn of_tenant(tenant: &str) -> RequestRecord {
         let mut record = streamed();
@@ -221,6 +261,82 @@ mod tests {
             is_tenant_label: true,
         }));
         record
+    }
+
+    #[test]
+    fn a_limit_of_the_size_is_found() {
+        let mut counts = TrafficCounts::default();
+        let sizes = [1_700, 2_100, 3_000, 8_300, 9_000, 14_000, 40_000];
+        for size in sizes.into_iter().cycle().take(70) {
+            let is_refused = size > 8_192;
+            counts.record(&RequestRecord {
+                bytes_in: size,
+                program: ShortName::first_word(if size > 8_500 { b"rag/2" } else { b"app/1" }),
+                answer: Some(if is_refused {
+                    Answer::Rejected
+                } else {
+                    Answer::Good
+                }),
+                ..streamed()
+            });
+        }
+        let common = counts.common_properties();
+        assert_eq!(common["rejected"], "all 40 with bodies of 8 KiB or more");
+    }
+
+    #[test]
+    fn a_body_unread_has_no_kind() {
+        let common = |is_read: bool| {
+            let mut counts = TrafficCounts::default();
+            for number in 0..90 {
+                let mut record = streamed();
+                record.answer = Some(Answer::Good);
+                if number % 3 > 0 {
+                    record.answer = Some(Answer::Refused);
+                    record.options.stream = false;
+                    record.attempts.clear();
+                    if !is_read {
+                        record.model = ModelLabel::Unknown;
+                    }
+                }
+                counts.record(&record);
+            }
+            counts.common_properties().remove("refused")
+        };
+        assert_eq!(common(true).as_deref(), Some("all 60 without a stream"));
+        assert_eq!(common(false), None);
+    }
+
+    #[test]
+    fn the_program_of_harmed_clients_is_named() {
+        let mut counts = TrafficCounts::default();
+        for number in 0..90 {
+            let is_coder = number % 3 > 0;
+            counts.record(&RequestRecord {
+                program: ShortName::first_word(if is_coder { b"coder/4" } else { b"web/1" }),
+                answer: Some(if is_coder {
+                    Answer::Rejected
+                } else {
+                    Answer::Good
+                }),
+                ..streamed()
+            });
+        }
+        let common = counts.common_properties();
+        assert_eq!(common["rejected"], "all 60 of client program coder/4");
+    }
+
+    #[test]
+    fn programs_stay_in_bounded_memory() {
+        let mut counts = TrafficCounts::default();
+        for number in 0..1_000 {
+            let name = format!("program-{number}");
+            counts.record(&RequestRecord {
+                program: ShortName::first_word(name.as_bytes()),
+                ..streamed()
+            });
+        }
+        assert!(counts.groups.len() < MAX_PROGRAMS + 8);
     }
 
     #[test]

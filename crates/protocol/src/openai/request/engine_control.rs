@@ -47,8 +47,7 @@ named_enum! {
         Lora = "lora",
         /// `x-tokenweir-explain`, which requests response headers with the routing decision.
         RoutingHeaders = "routing_headers",
-        /// Stored responses that this gateway did not see begin, so that it does not know their
-        /// tenant.
+        /// Stored responses whose creation this gateway did not see, so that it does not know their tenant.
         StoredResponses = "stored_responses",
         /// Requests that go on while their client is away (`streams.resume`).
         Resume = "resume",
@@ -64,8 +63,8 @@ pub struct Permissions(u16);
 pub enum ControlAction {
     /// The gateway rejects the request with 400.
     Refuse,
-    /// The gateway removes a header. In a body it replaces a string with this JSON value, which the
-    /// engine reads as "not set", and rejects a value of another type with 400.
+    /// The gateway removes the header. In a body, it replaces a string with this JSON value, which means "not
+    /// set" to the engine, and rejects a value of another type with 400.
     Strip(&'static str),
     /// The gateway forwards the field or header unchanged.
     Pass,
@@ -86,8 +85,7 @@ pub struct EngineControl {
     pub effect: &'static str,
 }
 
-/// An engine-control field that a request uses. A `null` does not count as a use, and neither does a
-/// `priority` of 0.
+/// An engine-control field that a request uses. `null` and a `priority` of 0 do not count as a use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedControl {
     /// The row of the field in [`FIELDS`].
@@ -100,7 +98,7 @@ pub struct UsedControl {
 /// An edit of one field of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldEdit {
-    /// Name of the field.
+    /// Name of the edited field.
     pub field: &'static str,
     /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,
@@ -121,7 +119,7 @@ const fn control(
     }
 }
 
-/// A field that the gateway refuses unless the client has the permission.
+/// A field that the gateway rejects if the client does not have the permission.
 const fn refused(
     name: &'static str,
     permission: Permission,
@@ -354,8 +352,6 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
 pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }
-
-// === impl Permissions ===
 
 impl Permissions {
     /// The set of the permissions in a list.

@@ -1,12 +1,10 @@
-//! Reads the fields that the gateway needs from a `multipart/form-data` body, the format of audio
-//! requests: the model, `stream`, and engine-control fields.
+//! Reads the fields that the gateway needs from a `multipart/form-data` body, the format of audio requests: the
+//! model, `stream`, and engine-control fields.
 //!
-//! Servers parse forms in different ways: python-multipart accepts `NAME="model"` and control
-//! characters in a part head, multer decodes values by the charset of a part, others accept a
-//! boundary after a bare line feed. So the gateway accepts only the syntax that common clients
-//! write and that all servers parse in the same way, and rejects every other form. No crate offers
-//! such a parser, or reports the byte range of a value, which the gateway needs to rename the
-//! model.
+//! Servers parse forms differently. For example, python-multipart accepts `NAME="model"` and control characters
+//! in a part head, and multer decodes values by the charset of a part. So the gateway accepts only the syntax
+//! that common clients write and that all servers parse alike, and rejects every other form. No crate offers
+//! such a strict parser, or reports the byte range of a value, which the gateway needs to rename the model.
 
 use super::engine_control::{self, UsedControl};
 use super::request_body_error::RequestBodyError;
@@ -31,7 +29,7 @@ struct FormPart<'a> {
     value: &'a [u8],
 }
 
-/// Reads the fields of a complete form. Fails if the syntax is not the accepted one, or if `model`
+/// Reads the fields of a complete form. Fails if the form has other syntax than the accepted one, or if `model`
 /// or `stream` occurs twice.
 pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBodyError> {
     let mut fields = RequestFields::default();
@@ -82,7 +80,7 @@ fn parse_boundary(content_type: &[u8]) -> Result<&[u8], RequestBodyError> {
     for parameter in HeaderParameters(parameters) {
         match parameter.ok_or(INVALID)? {
             (b"boundary", value) if boundary.is_none() => boundary = Some(value),
-            // Starlette decodes names and values by this charset.
+            // Starlette decodes names and values by this charset, so only UTF-8 is accepted.
             (b"charset", value) if value.eq_ignore_ascii_case(UTF_8.as_bytes()) => {}
             _ => return Err(INVALID),
         }
@@ -129,8 +127,6 @@ fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, Reque
     }
 }
 
-// === impl FormPart ===
-
 impl<'a> FormPart<'a> {
     fn parse(part: &'a [u8]) -> Result<Self, RequestBodyError> {
         const INVALID: RequestBodyError = RequestBodyError::Form(
@@ -167,7 +163,7 @@ impl<'a> FormPart<'a> {
         })
     }
 
-    /// The value as text. `None`: servers may decode the value differently, because the part is a
+    /// The value as text. `None`: servers may decode the value differently. The reason is that the part is a
     /// file, is not UTF-8, declares another charset, or begins with a byte order mark.
     fn text(&self) -> Option<&'a str> {
         let text = std::str::from_utf8(self.value).ok()?;
@@ -204,9 +200,9 @@ fn is_identity_encoding(encoding: &[u8]) -> bool {
         .any(|identity| encoding.eq_ignore_ascii_case(identity))
 }
 
-/// The field name in a `Content-Disposition`, and whether the part is a file. The name must be the
-/// first parameter, because multer would otherwise read a `name=` inside a preceding file name.
-/// `None`: the value is invalid or ambiguous.
+/// The field name in a `Content-Disposition`, and whether the part is a file. The name must be the first
+/// parameter: after a file name, multer could read a `name=` inside the file name. `None`: the value is invalid
+/// or ambiguous.
 fn parse_disposition(value: &[u8]) -> Option<(&[u8], bool)> {
     let mut parameters = HeaderParameters(value.strip_prefix(b"form-data")?);
     let (b"name", name) = parameters.next()?? else {
@@ -226,9 +222,8 @@ fn parse_disposition(value: &[u8]) -> Option<(&[u8], bool)> {
     Some((name, is_file))
 }
 
-/// Iterates over the parameters of a header value. An item is the name of a parameter and its value
-/// without quotes. An item is `None` if the parameter is invalid, or servers parse it in different
-/// ways.
+/// Iterates over the parameters of a header value. An item has the name of a parameter and its value without
+/// quotes. An item is `None` if the parameter is invalid or servers parse it differently.
 struct HeaderParameters<'a>(&'a [u8]);
 
 impl<'a> Iterator for HeaderParameters<'a> {
@@ -248,7 +243,7 @@ impl<'a> HeaderParameters<'a> {
         let (value, rest) = match rest.strip_prefix(b"\"") {
             Some(quoted) => {
                 let end = memchr::memchr(b'"', quoted)?;
-                // Servers differ in whether a backslash escapes the quote.
+                // Some servers read a backslash before a quote as an escape, and others do not.
                 (!quoted[..end].ends_with(b"\\")).then_some((&quoted[..end], &quoted[end + 1..]))?
             }
             None => {
@@ -425,7 +420,7 @@ mod tests {
         );
     }
 
-    /// The bytes of a file, which can look like a part of the form.
+    /// File contents that can contain text like a part of the form.
     fn file_bytes() -> impl Strategy<Value = Vec<u8>> {
         let part = Just(b"name=\"model\"\r\n\r\nno\r\n--A".to_vec());
         prop_oneof![1 => part, 9 => proptest::collection::vec(any::<u8>(), 0..60)]

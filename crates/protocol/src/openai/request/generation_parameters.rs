@@ -1,7 +1,7 @@
 //! The sampling and output parameters of a request, for trace spans.
 //!
-//! The gateway does not act on these parameters. An invalid value is treated as absent here and is left
-//! to the backend to reject.
+//! The gateway does not act on these parameters. It treats an invalid value as absent, because the backend
+//! rejects it.
 
 use crate::json::JsonValue;
 
@@ -23,7 +23,7 @@ pub struct GenerationParameters {
     pub seed: Option<i64>,
     /// The requested output format: `text`, or `json` with or without a schema.
     pub output: Option<&'static str>,
-    /// The requested reasoning effort. `None` also for a value that the gateway does not know.
+    /// The requested reasoning effort. `None`: the request has none, or one that the gateway does not know.
     pub reasoning: Option<&'static str>,
     /// `stop` or `stop_sequences`, up to `MAX_STOP_SEQUENCES`. Empty: the request has none.
     pub stop_sequences: Vec<Box<str>>,
@@ -46,7 +46,7 @@ pub(super) enum GenerationParameter {
     StopSequences,
 }
 
-/// Greatest number of stop sequences of a request that are kept. OpenAI allows 4, vLLM any number.
+/// Greatest number of stop sequences of a request that are stored. OpenAI allows 4, and vLLM any number.
 const MAX_STOP_SEQUENCES: usize = 16;
 /// Length in bytes to which a stop sequence is cut.
 const MAX_STOP_SEQUENCE_BYTES: usize = 256;

@@ -1,5 +1,5 @@
-//! The fields of a request that name its user, its session and its conversation. The gateway reports
-//! these fields and does not act on them. A value that is not a string is treated as absent.
+//! The fields of a request that name its user, its session and its conversation. The gateway reports these
+//! fields and does not act on them. It treats a value that is not a string as absent.
 
 use crate::json::JsonValue;
 

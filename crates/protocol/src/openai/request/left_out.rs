@@ -1,6 +1,5 @@
-//! The bytes in the prompt fields of a request to the Messages API that the engine does not put into
-//! the prompt. They differ between requests whose prompts have a common prefix, so the key of a
-//! prompt must not depend on them.
+//! The bytes in the prompt fields of a Messages request that the engine leaves out of the prompt. These bytes
+//! differ between requests with a common prefix of the prompt, so the hash of a prompt must not depend on them.
 
 use super::prompt::{PromptPart, PromptSpans};
 use crate::json::members::{length_until_closed, visit_elements, visit_members};
@@ -8,31 +7,31 @@ use memchr::memmem::{self, Finder};
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// The byte ranges of a body that no prompt contains, in the order of the body. The ranges can overlap.
+/// The byte ranges of a body that are not part of the prompt, in the order of the body. The ranges can overlap.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LeftOut(Vec<Range<usize>>);
 
 /// A piece of a part of the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptPiece<'a> {
-    /// The bytes of the piece. They can be empty.
+    /// The bytes of the piece, possibly empty.
     pub bytes: &'a [u8],
     /// Whether the piece ends its part. `false`: the next piece continues the part.
     pub ends_part: bool,
 }
 
-/// The beginning of the text of a block with which Claude Code names its version and a checksum of the
-/// request. vLLM leaves such blocks out of the system prompt since its pull request 36829.
+/// The beginning of the text of an attribution block: Claude Code states its version and a checksum of the
+/// request in it. Since its pull request 36829, vLLM leaves such blocks out of the system prompt.
 const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
 static ATTRIBUTION_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ATTRIBUTION));
 static CACHE_MARK_FINDER: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(br#""cache_control""#));
-/// Greatest number of ranges that are searched. Further bytes count as prompt.
+/// Greatest number of ranges. Bytes after the last range count as prompt.
 const MAX_RANGES: usize = 256;
 
 impl LeftOut {
-    /// The ranges in a request to the Messages API. `drops_attribution`: whether the engine leaves
-    /// attribution blocks out. It is called if the body can have such a block.
+    /// The ranges in a request to the Messages API. `drops_attribution` tells whether the engine leaves
+    /// attribution blocks out; it is called only if the body can have such a block.
     pub fn of_messages(
         spans: &PromptSpans,
         body: &[u8],
@@ -82,8 +81,8 @@ impl LeftOut {
         });
     }
 
-    /// Adds the members `cache_control`, which clients move from message to message. Engines do not
-    /// read them.
+    /// Adds the `cache_control` members. Clients move them from message to message, and engines do not read
+    /// them.
     fn add_cache_marks(&mut self, body: &[u8], messages: Range<usize>) {
         let Some(array) = body.get(messages.clone()) else {
             return;
@@ -109,7 +108,7 @@ impl LeftOut {
 }
 
 impl PromptSpans {
-    /// The pieces of the prompt parts in the body, in prompt order, without the bytes that are left out.
+    /// The pieces of the prompt parts in the body, in prompt order, without the bytes of `left_out`.
     pub fn pieces<'a>(
         &self,
         body: &'a [u8],
@@ -138,7 +137,7 @@ impl PromptSpans {
 }
 
 impl<'a> From<&'a [u8]> for PromptPiece<'a> {
-    /// A part in one piece.
+    /// A part that consists of one piece.
     fn from(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -147,7 +146,7 @@ impl<'a> From<&'a [u8]> for PromptPiece<'a> {
     }
 }
 
-/// Whether a content block is a text that begins as [`ATTRIBUTION`].
+/// Whether a content block is a text that begins with [`ATTRIBUTION`].
 fn is_attribution(block: &[u8]) -> bool {
     let mut is_text = false;
     let mut has_attribution = false;
@@ -161,8 +160,8 @@ fn is_attribution(block: &[u8]) -> bool {
     is_text && has_attribution
 }
 
-/// The range of a `cache_control` member with one comma. `name`: the range of its name, with quotes.
-/// `None`: the bytes are no member, or its value is neither `null` nor an Anthropic cache mark.
+/// The range of a `cache_control` member and one comma. `name`: the range of its name, with quotes. `None`: the
+/// bytes are not a member, or the value is neither `null` nor a cache mark of Anthropic's API.
 fn cache_mark(array: &[u8], name: Range<usize>) -> Option<Range<usize>> {
     let before = array[..name.start].trim_ascii_end();
     let value = array[name.end..]
@@ -196,7 +195,8 @@ mod tests {
     use super::LeftOut;
     use crate::openai::request_fields::RequestFields;
 
-    /// The prompt of a request, part by part, as an engine sees it that leaves attribution out.
+    /// The parts of a prompt as the engine sees them. `drops_attribution`: the engine leaves attribution blocks
+    /// out.
     fn prompt(body: &str, drops_attribution: bool) -> String {
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
         let spans = &fields.prompt;

@@ -1,9 +1,10 @@
-//! Finds the places of a JSON body that name media or a server for the engine to connect to.
+//! Finds the URLs in a JSON body to which the engine would connect: media, and servers of tools.
 
 use crate::json::{JsonText, find_string_end};
 use memchr::memchr_iter;
 
-/// Names of members whose strings, or whose member `url`, are URLs that engines fetch.
+/// Names of members whose value is a URL that engines fetch. The value is a string, or an object whose member
+/// `url` is the URL.
 const URL_NAMES: [&str; 5] = [
     "image_url",
     "audio_url",
@@ -11,34 +12,34 @@ const URL_NAMES: [&str; 5] = [
     "file_url",
     "server_url",
 ];
-/// Names of members of the body whose strings are URLs that engines fetch, in requests for decisions and for
-/// embeddings in the form of Cohere. In other places they have other values.
+/// Names of top-level members whose strings are URLs that engines fetch, in requests to `/v1/decisions` and in
+/// Cohere's embedding requests. Deeper in a body, these names mean something else.
 const LIST_NAMES: [&str; 3] = ["images", "audio", "videos"];
-/// The name of a member that has a URL only in its member `url`.
+/// Name of members whose value is an object with the URL in its member `url`.
 const SOURCE_NAME: &str = "source";
 const URL_NAME: &str = "url";
 
-/// Greatest number of open objects and arrays: the recursion limit of Python, with which engines parse. Without a
-/// limit, a body of brackets would take twice its length again.
+/// Greatest nesting depth: the recursion limit of Python, with which engines parse. Without a limit, a body of
+/// brackets only would take twice its length in memory.
 const MAX_DEPTH: usize = 1_000;
 
 /// Number of bytes of a body that [`has_url_member`] searches.
 const MAX_SEARCHED_BYTES: usize = 64 << 10;
-/// The end of each of `URL_NAMES`, without its underscore.
+/// The common end of the names in `URL_NAMES`, after the underscore.
 const URL_NAME_END: &[u8] = b"url\"";
 
-/// Whether the beginning of a body probably has a member with one of `URL_NAMES`. The search is fast and not
-/// exact: it serves statistics.
+/// Whether the beginning of a body probably has a member of `URL_NAMES`. The search is fast and inexact,
+/// because only statistics use the result.
 pub fn has_url_member(body: &[u8]) -> bool {
     let searched = &body[..body.len().min(MAX_SEARCHED_BYTES)];
     let is_end = |at: usize| searched[at + 1..].starts_with(URL_NAME_END);
     memchr_iter(b'_', searched).any(is_end)
 }
 
-/// What the value of a member, or a bracket, has to do with media.
+/// Whether a value is a URL, or an object with a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No URL that engines fetch.
+    /// The value contains no URL that engines fetch.
     Other,
     /// A string is a URL, and so is the member `url` of an object.
     Url,
@@ -46,20 +47,19 @@ enum Place {
     Source,
 }
 
-/// An open object or array.
+/// An open object or array, and the place of its values.
 #[derive(Debug, Clone, Copy)]
 struct Container {
     place: Place,
     is_array: bool,
 }
 
-/// Calls `visit` with each string of a complete JSON document that names media. The depth does not matter, and
-/// escapes in names do not hide a member. Returns whether the whole document was searched: the search ends at
-/// `MAX_DEPTH`.
+/// Calls `visit` with each URL of a complete JSON document, at any depth and even if the name of its member has
+/// escapes. Returns whether the whole document was searched: the search stops at a depth of `MAX_DEPTH`.
 #[must_use]
 pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>)) -> bool {
     let mut open: Vec<Container> = Vec::new();
-    // The place of the value that comes next.
+    // The place of the next value.
     let mut next = Place::Other;
     let mut at = 0;
     while let Some(byte) = body.get(at) {
@@ -101,7 +101,7 @@ pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>))
     true
 }
 
-/// The place of the next element of an array. In an object, a name comes next, which sets the place.
+/// The place of the value after an element or a member. In an object, the next member name sets the place.
 fn next_in(open: Option<&Container>) -> Place {
     match open {
         Some(container) if container.is_array => container.place,
@@ -109,12 +109,12 @@ fn next_in(open: Option<&Container>) -> Place {
     }
 }
 
-/// Whether a string is the name of a member. `after`: the bytes after it.
+/// Whether a string is the name of a member. `after`: the bytes that follow the string.
 fn is_name(after: &[u8]) -> bool {
     after.trim_ascii_start().first() == Some(&b':')
 }
 
-/// The place of the value of a member with this name in the last object of `open`.
+/// The place of the value of the member `name` in the innermost open object.
 fn place_of(name: JsonText<'_>, open: &[Container]) -> Place {
     let Some(name) = name.decode() else {
         return Place::Other;

@@ -12,7 +12,8 @@ pub struct PromptSpans {
     /// Byte range of each part, indexed by [`PromptPart`]. An empty range: the body does not have
     /// the part.
     spans: [Range<usize>; PROMPT_PART_COUNT],
-    /// `cache_salt`: prompts share a prefix cache only if their salts are equal. `None`: there is no salt.
+    /// `cache_salt`: two prompts share cached prefixes only if their salts are equal. `None`: the request has
+    /// no salt.
     pub salt: Option<Box<str>>,
 }
 
@@ -49,8 +50,8 @@ impl PromptSpans {
             .filter(|part| !part.is_empty())
     }
 
-    /// The prompt as far as all turns of a conversation begin with it and other conversations do not: the first
-    /// message of the user, or the whole prompt if it has no such message.
+    /// The part of the prompt that identifies a conversation. All turns of a conversation begin with one first
+    /// user message, so this message is the part. Without a user message, the part is the whole prompt.
     #[must_use]
     pub fn opening(&self, body: &[u8]) -> Self {
         for part in [PromptPart::Messages, PromptPart::Input] {
@@ -73,7 +74,7 @@ impl PromptSpans {
 
     /// Whether the request has tools.
     pub fn has_tools(&self) -> bool {
-        // An empty list has two bytes.
+        // An empty array has two bytes.
         self.span(PromptPart::Tools).len() > 2
     }
 
@@ -99,8 +100,8 @@ fn is_of_user(message: &[u8]) -> bool {
     is_user
 }
 
-/// Numbers of the bytes in a request body that can become the prompt of a model. The gateway estimates the
-/// prompt tokens from these numbers.
+/// Numbers of bytes in a request body that can become the prompt of a model. The gateway estimates the prompt
+/// tokens from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptBytes {
     /// Bytes of the fields that are always prompt, such as `messages` and `tools`, including media in them.
@@ -111,22 +112,23 @@ pub struct PromptBytes {
     pub media: u64,
 }
 
-/// Assumed tokens per byte of text until an engine reports usage: the ratio of English chat messages.
+/// Assumed tokens per byte of text until an engine reports usage: the ratio in English chat messages.
 pub const TOKENS_PER_BYTE: f64 = 0.25;
-/// Assumed tokens per byte of media: about a thousand for an image of a megabyte.
+/// Assumed tokens per byte of media: an image of a megabyte has about a thousand tokens.
 pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
-/// Bytes of a body that are assumed to be names and values of fields that are no prompt.
+/// Assumed bytes of the names and values in a body that are not prompt.
 const OTHER_FIELDS_BYTES: usize = 1024;
-/// Length in bytes of the shortest body in which media are searched.
+/// Bodies shorter than this number of bytes are not searched for media.
 const MIN_MEDIA_BODY_BYTES: usize = 4096;
-/// What precedes media in Base64: a data URL, or the field with audio data.
+/// The texts that precede media in Base64: the end of the head of a data URL, and the name of the field with
+/// audio data.
 const MEDIA_MARKERS: [&[u8]; 2] = [b";base64,", b"\"data\""];
 /// Length in bytes of the shortest Base64 text that counts as media.
 const MIN_MEDIA_BYTES: usize = 64;
 
 impl PromptBytes {
-    /// Counts the bytes of a JSON body. Unknown fields can be prompt too, such as `documents` of a chat
-    /// template. So all bytes except media count as text, minus `OTHER_FIELDS_BYTES`.
+    /// Counts the bytes of a JSON body. Unknown fields, such as `documents` of a chat template, can be prompt
+    /// too. So all bytes except media count as text, minus `OTHER_FIELDS_BYTES`.
     pub fn of_json(spans: &PromptSpans, body: &[u8]) -> Self {
         let parts = spans.parts(body).map(<[u8]>::len).sum::<usize>();
         let media = media_bytes(body);
@@ -139,7 +141,7 @@ impl PromptBytes {
         }
     }
 
-    /// Counts the bytes of a form. All of them are media, because a form uploads audio.
+    /// Counts all bytes of a form as media, because a form uploads audio.
     pub fn of_form(body: &[u8]) -> Self {
         Self {
             parts: 0,
@@ -160,13 +162,13 @@ fn media_bytes(body: &[u8]) -> usize {
         .sum()
 }
 
-/// Number of bytes of the media that follow each `marker`, up to the end of their string.
+/// Number of bytes of the media that follow each `marker`. Media end with their string.
 fn media_bytes_after(marker: &[u8], mut rest: &[u8]) -> usize {
     let mut bytes = 0;
     while let Some(start) = memmem::find(rest, marker) {
         rest = rest.get(start + marker.len()..).unwrap_or_default();
         if marker.ends_with(b"\"") {
-            // The value of the field. A data URL is found by its own marker.
+            // The name of the field also precedes data URLs, which are found by their own marker.
             let value = rest
                 .trim_ascii_start()
                 .strip_prefix(b":")

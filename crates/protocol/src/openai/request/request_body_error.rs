@@ -1,16 +1,15 @@
-//! The errors of request bodies. The gateway also rejects bodies that a backend may accept, so each
-//! message names the cause for the author of the client.
+//! The errors of request bodies. The gateway rejects some bodies that a backend would accept, so each message
+//! names the cause for the author of the client.
 
 use serde::de::IgnoredAny;
 
-/// Why the fields of a body cannot be read. The client is at fault.
+/// Why the gateway cannot read the fields of a body. All causes are faults of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestBodyError {
     /// The body is empty or has only whitespace.
     #[error("the request body is empty; send a JSON object")]
     Empty,
-    /// The body begins with a byte order mark, or is UTF-16 or UTF-32. Some servers accept such
-    /// JSON, others do not.
+    /// The body begins with a byte order mark, or is UTF-16 or UTF-32. Only some servers accept such JSON.
     #[error("the request body is not UTF-8 JSON: it {0}")]
     UnsupportedEncoding(&'static str),
     /// The body is not JSON.
@@ -39,7 +38,7 @@ pub enum RequestBodyError {
     /// The body is not a form, or it is a form that servers may parse in different ways.
     #[error("the request body is not a form that all servers parse alike: {0}")]
     Form(&'static str),
-    /// A field occurs twice. Servers differ in which of the two they use.
+    /// A field occurs twice. Some servers use the first one, others the last one.
     #[error("the field `{0}` occurs twice in the request body; send it once")]
     DuplicateField(&'static str),
     /// The value of a field is not a string.

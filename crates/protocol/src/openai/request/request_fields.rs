@@ -1,7 +1,7 @@
 //! Reads from a JSON request body the fields that the gateway acts on or reports.
 //!
-//! The body is not parsed into a document and not written again: the gateway forwards the bytes
-//! that the client sent.
+//! The gateway forwards the bytes that the client sent, so the body is not parsed into a document that is
+//! written again.
 
 use super::engine_control::{self, Permission, UsedControl};
 use super::generation_parameters::{GenerationParameter, GenerationParameters};
@@ -23,15 +23,14 @@ pub struct RequestFields {
     pub model_slot: Option<ModelSpan>,
     /// Whether the client requests a stream: `stream` is exactly `true`.
     pub stream: bool,
-    /// The edit that requests usage at the end of the stream. `None`: the client requests usage
-    /// itself, or requests no stream, or sends `stream_options` that the backend will reject.
+    /// The edit that requests usage at the end of the stream. `None`: the client requests usage itself,
+    /// requests no stream, or sends `stream_options` that the backend will reject.
     pub usage_splice: Option<Splice>,
-    /// The edit that requests continuous usage in addition to the usage event that the client
-    /// requests. `None`: the client does not request usage, or the body has
-    /// `continuous_usage_stats`.
+    /// The edit that requests continuous usage, if the client requests only the usage event. `None`: the client
+    /// does not request usage, or the body has `continuous_usage_stats`.
     pub continuous_usage_splice: Option<Splice>,
-    /// The client's limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
-    /// `max_output_tokens`.
+    /// The client's limit of generated tokens: the first of `max_completion_tokens`, `max_tokens` and
+    /// `max_output_tokens` that the body has.
     pub max_tokens: Option<u64>,
     /// `n`: the number of choices that the client requests.
     pub n: Option<u64>,
@@ -41,7 +40,7 @@ pub struct RequestFields {
     pub cache_salt: CacheSaltSpan,
     /// The engine-control fields that the request uses.
     pub controls: Vec<UsedControl>,
-    /// `prompt_cache_key`: requests with the same key are likely to share a prefix.
+    /// `prompt_cache_key`: requests with one key probably share a prefix.
     pub cache_key: Option<Box<str>>,
     /// Sampling and output parameters.
     pub parameters: GenerationParameters,
@@ -50,10 +49,10 @@ pub struct RequestFields {
     /// Whether the request creates or uses state at its backend, such as a stored response or a KV
     /// transfer. Such a request is executed at most once.
     pub is_stateful: bool,
-    /// Whether the client forbids to store the response: `store` is exactly `false`.
+    /// Whether the client forbids storing the response: `store` is exactly `false`.
     pub forbids_store: bool,
-    /// Whether the engine may generate the response after it has answered: `background` is not `false`. Engines read
-    /// some texts and numbers as `true`.
+    /// Whether the engine may generate the response after it has answered: `background` has another value than
+    /// `false`. Some texts and numbers count as `true` for engines.
     pub is_background: bool,
 }
 
@@ -69,7 +68,8 @@ pub enum CacheSaltSpan {
     WrongType,
 }
 
-/// A field and its row in [`REQUEST_FIELDS`], or in [`engine_control::FIELDS`] for a control.
+/// The path of a field and its row in [`REQUEST_FIELDS`]. The row of an engine-control field is in
+/// [`engine_control::FIELDS`].
 #[derive(Debug, Clone, Copy)]
 struct FieldRow {
     row: usize,
@@ -93,7 +93,7 @@ enum RequestField {
     Store,
     Background,
     Parameter(GenerationParameter),
-    /// A field that names the user, the session or the conversation.
+    /// A field of [`IdentityFields`].
     Identity(IdentityField),
     /// An element of `messages`.
     Message,
@@ -123,7 +123,7 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("messages", RequestField::Prompt(PromptPart::Messages)),
     ("prompt", RequestField::Prompt(PromptPart::Prompt)),
     ("input", RequestField::Prompt(PromptPart::Input)),
-    // The prompt of `/inference/v1/generate`.
+    // The prompt field of the API `/inference/v1/generate`.
     ("token_ids", RequestField::Prompt(PromptPart::Prompt)),
     ("prompt_cache_key", RequestField::CacheKey),
     ("cache_salt", RequestField::CacheSalt),
@@ -212,12 +212,12 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ),
 ];
 
-/// Types of the tools that vLLM's Responses API runs itself.
+/// Types of the tools that vLLM's Responses API runs itself, and that can have side effects.
 const SERVER_SIDE_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 
-/// Fields of requests for which the gateway does not request continuous usage: the client sets
-/// `continuous_usage_stats` itself, or the events list their tokens, which already gives the counts
-/// and makes events too long to buffer.
+/// With these fields, the gateway does not request continuous usage. The first shows that the client sets
+/// `continuous_usage_stats` itself. The others make events list their tokens, which gives the counts and makes
+/// events too long to buffer.
 const TOKEN_COUNTING_FIELDS: [&[u8]; 3] =
     [b"continuous_usage_stats", b"logprobs", b"return_token_ids"];
 
@@ -229,7 +229,7 @@ static FIELD_PATHS: LazyLock<PathTable<FieldRow>> = LazyLock::new(|| {
     let row_of = |name: &str| REQUEST_FIELDS.iter().position(|(path, _)| *path == name);
     let mut paths = Vec::new();
     for (path, field) in REQUEST_FIELDS {
-        // A body has `prompt` or `token_ids`, so both have one row, and a body with both has a duplicate.
+        // `prompt` and `token_ids` have one row, so that a body with both of them has a duplicate field.
         let name = if *path == "token_ids" {
             "prompt"
         } else {
@@ -254,9 +254,8 @@ static FIELD_PATHS: LazyLock<PathTable<FieldRow>> = LazyLock::new(|| {
 impl RequestFields {
     /// Reads the fields of a complete body.
     ///
-    /// Fails if the body is not a JSON object, if a field that the gateway acts on occurs twice, or
-    /// if `model` is not a valid string. Other fields of a wrong type are treated as absent: the
-    /// backend rejects them.
+    /// Fails if the body is not a JSON object, if a field that the gateway acts on occurs twice, or if `model`
+    /// is not a valid string. Another field of a wrong type counts as absent: the backend rejects it.
     pub fn parse(body: &[u8]) -> Result<Self, RequestBodyError> {
         let mut fields = Self::default();
         let mut parser = FieldParser::default();
@@ -307,9 +306,9 @@ impl RequestFields {
         };
     }
 
-    /// Whether the request may have side effects besides its response, so that the gateway executes
-    /// it at most once. Also true if the body contains the name of a tool that the backend runs,
-    /// anywhere in the body: the exact position is not checked.
+    /// Whether the request may have side effects besides its response, so that the gateway executes it at most
+    /// once. Also true if the name of a tool that the backend runs occurs anywhere in the body: its position is
+    /// not checked.
     pub fn has_effects(&self, body: &[u8]) -> bool {
         let has_tool = || {
             SERVER_SIDE_TOOLS
@@ -319,13 +318,13 @@ impl RequestFields {
         self.is_stateful || has_tool()
     }
 
-    /// Whether the body contains the name of the field `tools`, anywhere in the body.
+    /// Whether the text `"tools"` occurs anywhere in the body.
     pub fn has_tools(body: &[u8]) -> bool {
         memmem::find(body, b"\"tools\"").is_some()
     }
 
-    /// Whether the body contains the name of a field with which events list or count their tokens,
-    /// anywhere in the body.
+    /// Whether the body contains, at any position, the name of a field with which events list or count their
+    /// tokens.
     pub fn has_counting_field(body: &[u8]) -> bool {
         TOKEN_COUNTING_FIELDS
             .iter()
@@ -333,7 +332,7 @@ impl RequestFields {
     }
 }
 
-/// The state that the parser of a body keeps between two fields.
+/// The state of the parser of a body between two fields.
 #[derive(Default)]
 struct FieldParser {
     /// Bit `i` is set once the field in row `i` of [`REQUEST_FIELDS`] has been read, so that
@@ -407,7 +406,7 @@ impl FieldParser {
                     self.error.get_or_insert(error);
                 }
             }
-            // The backend rejects other types with its own message.
+            // Another type is left to the backend, which rejects it with its own message.
             RequestField::Stream => fields.stream = value == JsonValue::Bool(true),
             RequestField::MaxCompletionTokens => self.max_completion_tokens = value.as_count(),
             RequestField::MaxTokens => self.max_tokens = value.as_count(),
@@ -429,7 +428,6 @@ impl FieldParser {
         }
     }
 
-    /// Reads a field of [`engine_control::FIELDS`].
     fn read_control(
         &mut self,
         row: usize,
@@ -446,7 +444,7 @@ impl FieldParser {
         self.seen_controls |= bit;
         let is_used = match value {
             JsonValue::Null => false,
-            // 0 is vLLM's default priority, which some clients always send.
+            // 0 is the default priority of vLLM. Some clients always send it.
             JsonValue::Number(b"0") => control.permission != Permission::Priority,
             _ => true,
         };
@@ -469,7 +467,7 @@ fn text_range(text: JsonText<'_>, end: usize) -> Range<usize> {
 }
 
 impl StreamOptions {
-    /// The state after `value`, which is the value of `stream_options` or of one of its members.
+    /// Returns the state after `value`, the value of `stream_options` or of one of its members.
     fn updated_with(self, field: RequestField, value: JsonValue<'_>, end: usize) -> Self {
         match (self, field, value) {
             (Self::Absent, RequestField::StreamOptions, JsonValue::Null) => Self::Null(end),

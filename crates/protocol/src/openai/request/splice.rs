@@ -1,8 +1,7 @@
-//! Byte-range edits of request bodies: requesting usage, renaming the model, removing or setting a
+//! Edits of request bodies by byte ranges. An edit requests usage, renames the model, or removes or sets a
 //! field.
 //!
-//! An edit replaces or inserts as few bytes as possible. All other bytes stay as the client sent
-//! them.
+//! An edit replaces or inserts as few bytes as possible. All other bytes stay as the client sent them.
 
 use crate::json::members::visit_members;
 use bytes::{Bytes, BytesMut};
@@ -12,8 +11,8 @@ use std::ops::Range;
 /// One edit (splice) of a request body: a byte range and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splice {
-    /// Byte range of the body that the replacement replaces. At an empty range, the replacement is
-    /// inserted.
+    /// Byte range of the body that the replacement replaces. If the range is empty, the replacement is inserted
+    /// there.
     range: Range<usize>,
     replacement: Cow<'static, str>,
 }
@@ -36,25 +35,22 @@ pub(super) enum StreamOptions {
     Absent,
     /// The value is a `null` that ends at this offset.
     Null(usize),
-    /// The value is an object without `include_usage`. A first member can be inserted at this
-    /// offset.
+    /// The value is an object without `include_usage`. A new first member can be inserted at this offset.
     Object(usize),
-    /// The value is an object whose `include_usage` is a `false` or `null`. That literal has `len`
-    /// bytes and ends at `end`.
+    /// The value is an object whose `include_usage` is `false` or `null`. The literal has `len` bytes and ends
+    /// at `end`.
     Excluded { end: usize, len: usize },
-    /// The value is an object whose `include_usage` is a `true` that ends at this offset, without
-    /// `continuous_usage_stats`.
+    /// The value is an object without `continuous_usage_stats`. Its `include_usage` is a `true` that ends at
+    /// this offset.
     Included(usize),
-    /// The body is not edited: it has `continuous_usage_stats`, or the backend will reject the
+    /// The gateway does not edit the body: it has `continuous_usage_stats`, or the backend will reject the
     /// value of `stream_options`.
     Unchanged,
 }
 
-/// The text that requests continuous usage (token counts in every event): a comma after the member
-/// `include_usage`, and one more member.
+/// The text that requests continuous usage (token counts in every event). The text is inserted after the member
+/// `include_usage`, so it begins with a comma.
 const CONTINUOUS_USAGE: &str = r#","continuous_usage_stats":true"#;
-
-// === impl Splice ===
 
 impl Splice {
     /// The edit that sets `stream_options.include_usage`. `None` if the body must not be edited.
@@ -81,8 +77,8 @@ impl Splice {
         })
     }
 
-    /// The edit that adds continuous usage to a request that has `include_usage`. `None` if the
-    /// body must not be edited in this way.
+    /// The edit that requests continuous usage in a request that has `include_usage`. `None`: the body must not
+    /// be edited in this way.
     pub(super) fn continuous_usage(options: StreamOptions) -> Option<Self> {
         let StreamOptions::Included(end) = options else {
             return None;
@@ -113,9 +109,8 @@ impl Splice {
         })
     }
 
-    /// The edit that sets the member `name` of a JSON object to a JSON value. If the object has the member
-    /// several times, the last one is set, because engines read the last one. `None`: the body is no JSON
-    /// object.
+    /// The edit that sets the member `name` of a JSON object to a JSON value. Engines read the last of several
+    /// members with one name, so the edit sets the last one. `None`: the body is not a JSON object.
     pub fn set(body: &[u8], name: &str, value: &str) -> Option<Self> {
         let mut range = None;
         visit_members(body, |member| {
@@ -129,7 +124,7 @@ impl Splice {
         }
     }
 
-    /// This edit, which requests usage, extended so that it also requests continuous usage.
+    /// Extends this edit, which requests usage, so that it also requests continuous usage.
     pub fn with_continuous_usage(&self) -> Self {
         const INCLUDED: &str = "true";
         let mut replacement = self.replacement.clone().into_owned();
@@ -160,11 +155,9 @@ impl Splice {
     }
 }
 
-// === impl ModelSpan ===
-
 impl ModelSpan {
-    /// The edit that replaces the model name. A JSON string is escaped. A form value is not, so the
-    /// name must have no line breaks.
+    /// The edit that replaces the model name. The name is escaped in a JSON string. It is not escaped in a
+    /// form, so it must not have line breaks there.
     pub fn renamed(&self, model: &str) -> Splice {
         match self {
             Self::Json(range) => {
@@ -275,8 +268,8 @@ mod tests {
             r#"{"stream":true,"stream_options":{"include_usage":"yes"}}"#,
             r#"{"stream":true,"stream_options":"none"}"#,
             r#"{"stream":true,"stream_options":[]}"#,
-            // `continuous_usage_stats` has no effect without `include_usage`. An edit that adds
-            // `include_usage` would add usage to every event.
+            // `continuous_usage_stats` has no effect without `include_usage`, so adding `include_usage` would
+            // put usage into every event.
             r#"{"stream":true,"stream_options":{"continuous_usage_stats":true}}"#,
         ] {
             assert_eq!(usage_splice(body), None, "{body}");

@@ -10,7 +10,7 @@ pub(super) struct ChoiceDelta {
     pub(super) output: OutputKinds,
     pub(super) has_empty_text: bool,
     pub(super) has_role: bool,
-    /// Whether the event has this choice. `false`: the fields read so far belong to no choice.
+    /// Whether the event has this choice. `false`: the fields that were read so far are not part of a choice.
     pub(super) is_present: bool,
     pub(super) finish_reason: Option<FinishReason>,
     /// Length of the array of token ids or logprobs.
@@ -28,14 +28,14 @@ impl ChoiceDelta {
         }
     }
 
-    /// Applies the array of token ids or logprobs.
+    /// Starts the count at 0 if `value` begins the array of token ids or logprobs.
     pub(super) fn begin_tokens(&mut self, value: JsonValue<'_>) {
         if value == JsonValue::Array {
             self.tokens = Some(0);
         }
     }
 
-    /// Applies one element of the array of token ids or logprobs.
+    /// Counts one element of the array of token ids or logprobs.
     pub(super) fn count_token(&mut self, value: JsonValue<'_>) {
         if !matches!(value, JsonValue::End { .. }) {
             self.tokens = self.tokens.map(|tokens| tokens + 1);
@@ -47,13 +47,13 @@ impl ChoiceDelta {
         self.finish_reason = FinishReason::of_value(value);
     }
 
-    /// Whether token ids or logprobs show tokens.
+    /// Whether the array of token ids or logprobs has an element.
     pub(super) fn has_tokens(&self) -> bool {
         self.tokens.is_some_and(|tokens| tokens > 0)
     }
 
-    /// Whether the text is empty in an event that is neither the first nor the last of its choice. The engine may
-    /// hold text back.
+    /// Whether the text is empty in an event that neither begins nor ends its choice. Such an event shows that
+    /// the engine may be holding text back.
     pub(super) fn may_hold_text_back(&self) -> bool {
         self.has_empty_text && !self.has_role && self.finish_reason.is_none()
     }

@@ -7,12 +7,14 @@ use crate::json::JsonValue;
 use crate::openai::shapes::{
     ERROR_EVENT_TYPE, EnginePhase, EventOutput, ResponseField, UsageCount,
 };
-use crate::openai::{Delta, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
+use crate::openai::{
+    Delta, EngineError, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
+};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
 pub(super) struct DeltaBuilder {
-    /// The content of the event, as far as it has been read.
+    /// The content of the event that was read so far.
     delta: Delta,
     current_choice: ChoiceDelta,
     /// Number of choices in the event.
@@ -35,16 +37,18 @@ pub(super) struct DeltaBuilder {
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
-    /// Whether a field shows that a complete response has an answer, although the answer may be empty.
+    /// Whether a field shows that a complete response has an answer, even if the answer is empty.
     pub(super) has_document_answer: bool,
-    /// Whether the object is an error itself.
+    /// Whether the type of the whole object says that it is an error.
     is_error_object: bool,
-    /// The code of an error whose object has no `error` field around it.
+    /// The error code, if the event has an error without an enclosing `error` object.
     flat_error_code: Option<Box<str>>,
+    /// What the message of an error is about.
+    error_about: Option<EngineError>,
 }
 
-/// The `status` of a Responses response. The reason of an incomplete response can come before or
-/// after `status`.
+/// The `status` of a Responses response. The reason of an incomplete response can precede or follow `status`,
+/// so both are stored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ResponseStatus {
     #[default]
@@ -57,8 +61,6 @@ enum ResponseStatus {
 
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
-
-// === impl DeltaBuilder ===
 
 impl DeltaBuilder {
     /// Applies the next field of the event.
@@ -115,11 +117,12 @@ impl DeltaBuilder {
             | ResponseField::ObjectType
             | ResponseField::FlatErrorCode
             | ResponseField::ErrorCode
+            | ResponseField::ErrorMessage
             | ResponseField::ErrorType => self.read_metadata(field, value, summary),
         }
     }
 
-    /// Applies a field that is about the response and not part of its content.
+    /// Applies a field with metadata of the response.
     fn read_metadata(
         &mut self,
         field: ResponseField,
@@ -145,6 +148,11 @@ impl DeltaBuilder {
             ResponseField::FlatErrorCode => self.flat_error_code = scalar_text(value),
             ResponseField::ErrorCode => self.error().code = scalar_text(value),
             ResponseField::ErrorType => self.error().kind = scalar_text(value),
+            ResponseField::ErrorMessage => {
+                if let JsonValue::Text(text) = value {
+                    self.error_about = EngineError::of_message(text.prefix());
+                }
+            }
             // `read` applies the content.
             _ => {}
         }
@@ -175,7 +183,7 @@ impl DeltaBuilder {
                 }
             }
             JsonValue::End { .. } => self.finish_choice(summary),
-            // An element that is no object counts as a choice, so the array is not empty.
+            // The array is not empty even if its element is not an object.
             _ => {
                 self.choice_count += 1;
                 self.has_unknown_output |= value != JsonValue::Null;
@@ -183,7 +191,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Applies the begin or the end of a content part.
+    /// Applies the beginning or the end of a content part.
     fn read_content_part(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
         let is_reasoning = std::mem::take(&mut self.is_reasoning);
         let is_end = matches!(value, JsonValue::End { .. });
@@ -205,8 +213,8 @@ impl DeltaBuilder {
         }
     }
 
-    /// Records a token count. `null` counts as absent. Any other value that is not a count makes
-    /// the event malformed.
+    /// Records a token count. `null` counts as absent. The event is malformed if the value is neither `null`
+    /// nor a count.
     fn read_usage_count(&mut self, count: UsageCount, value: JsonValue<'_>) {
         let Some(tokens) = token_count(value) else {
             self.delta.malformed |= value != JsonValue::Null;
@@ -234,7 +242,7 @@ impl DeltaBuilder {
     }
 
     fn read_error(&mut self, value: JsonValue<'_>) {
-        // Some servers write an empty error into each event.
+        // Some servers write an empty error into each event, which is not an error.
         if value.has_content() {
             self.error();
         }
@@ -244,8 +252,8 @@ impl DeltaBuilder {
         self.delta.error.get_or_insert_default()
     }
 
-    /// Finishes a complete event: commits its choices to the summary and returns its content.
-    /// `event_output`: what the type of the event says about its output.
+    /// Finishes a complete event: commits its choices to the summary and returns its content. `event_output`:
+    /// the output that the type of the event implies.
     pub(super) fn end(
         &mut self,
         summary: &mut ResponseSummary,
@@ -255,6 +263,10 @@ impl DeltaBuilder {
         if self.is_error_object || event_output == EventOutput::Error {
             let error = self.delta.error.get_or_insert_default();
             error.code = error.code.take().or(self.flat_error_code.take());
+        }
+        let about = self.error_about.take();
+        if let Some(error) = &mut self.delta.error {
+            error.about = about;
         }
         self.finish_choice(summary);
         summary.commit_choices();
@@ -271,9 +283,9 @@ impl DeltaBuilder {
         std::mem::take(&mut self.delta)
     }
 
-    /// Completes the kinds of output from the type of the event and from its unknown fields. In an event
-    /// that begins or ends a choice, unknown fields count as output only inside the delta: such events
-    /// often have other fields that are no output.
+    /// Completes the kinds of output from the type of the event and from its unknown fields. An event that
+    /// begins or ends a choice often has further fields without output, so unknown fields outside its delta do
+    /// not count.
     fn add_output_of(&mut self, event_output: EventOutput, is_usage_event: bool) {
         match event_output {
             EventOutput::Kind(kind) if self.delta.error.is_none() => {
@@ -296,7 +308,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Records answer text, or an object that is part of the answer, such as a tool call.
+    /// Records a text of the answer, or an object that is part of the answer, such as a tool call.
     fn record_answer(
         &mut self,
         kind: OutputKind,
@@ -308,7 +320,7 @@ impl DeltaBuilder {
         summary.capture(value);
     }
 
-    /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
+    /// Adds cached tokens to the input count if the API excludes them from it. Derives a missing input count
     /// from the total.
     fn complete_usage(&mut self, input_leaves_out_cache: bool) {
         let Some(usage) = &mut self.delta.usage else {
@@ -329,8 +341,8 @@ impl DeltaBuilder {
         }
     }
 
-    /// Finishes the current choice. [`Self::end`] calls this function too, because APIs without choices
-    /// have one implicit choice.
+    /// Finishes the current choice. [`Self::end`] also calls this function, because an API without choices has
+    /// one implicit choice.
     fn finish_choice(&mut self, summary: &mut ResponseSummary) {
         let mut choice = std::mem::take(&mut self.current_choice);
         let has_output = !choice.output.is_empty() || choice.has_tokens();
@@ -371,8 +383,8 @@ impl DeltaBuilder {
         }
     }
 
-    /// Derives the tokens of the event from continuous usage, which reports the output tokens so far with
-    /// every event. The engine counts them for the event's choice only, so the output of the response is
+    /// Derives the tokens of the event from continuous usage, which is the number of output tokens so far in
+    /// every event. The engine counts the tokens of the event's choice only, so the output of the response is
     /// the sum over its choices.
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
         let Delta {
@@ -393,8 +405,6 @@ impl DeltaBuilder {
         }
     }
 }
-
-// === impl ResponseStatus ===
 
 impl ResponseStatus {
     fn updated_with(self, value: JsonValue<'_>) -> Self {

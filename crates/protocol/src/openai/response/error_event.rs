@@ -14,8 +14,8 @@ impl Api {
         self.event_with_error(error)
     }
 
-    /// An event with the error of a backend response that is no stream, for a client whose stream has already
-    /// begun. `body` is the body of the backend response.
+    /// An event with the error of a backend response that is not a stream, for a client that already receives a
+    /// stream. `body` is the body of the backend response.
     pub fn error_event_of_response(self, status: u16, body: &[u8]) -> Bytes {
         let document: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = if document["error"].is_object() {
@@ -28,7 +28,7 @@ impl Api {
         self.event_with_error(error)
     }
 
-    /// The event with an error in OpenAI's or Anthropic's form.
+    /// The event with an error in the format of OpenAI or Anthropic.
     fn event_with_error(self, error: Value) -> Bytes {
         let (event_type, data) = match self {
             Self::Messages => {

@@ -1,15 +1,13 @@
-//! Recognizes events that differ from an earlier event only in their text, so that they need no
-//! parsing.
+//! Recognizes an event that differs from an earlier event only in its text, so that the event needs no parsing.
 //!
-//! Most events of a stream equal the event before except for one string. Such an event has the same
-//! [`Delta`], and two byte comparisons detect it.
+//! Most events of a stream equal their predecessor except for one string. Such an event has an equal [`Delta`],
+//! and two comparisons of bytes recognize it.
 
 use crate::json::is_string_content;
 use crate::openai::{Delta, OutputKind};
 use std::ops::Range;
 
-/// The event with which later events are compared: the last parsed event, if it contains output and
-/// nothing else.
+/// The event with which later events are compared: the last parsed event, if it contains only output.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
     /// The data of the event. Empty if the data is longer than [`MAX_TEMPLATE_BYTES`] or did not
@@ -19,8 +17,7 @@ pub(super) struct EventTemplate {
     text_count: usize,
     /// Byte range of the last output text in the data, without its quotes.
     text: Range<usize>,
-    /// The content of the event. `None`: the event cannot be a template, or its end has not been
-    /// read.
+    /// The content of the event. `None`: the event is not suitable as a template, or its end has not been read.
     recorded: Option<RecordedDelta>,
 }
 
@@ -31,12 +28,13 @@ struct RecordedDelta {
     delta: Delta,
 }
 
-/// Longest data of a template, in bytes. Long events, such as those with token ids or logprobs, do not
-/// repeat.
+/// Longest data of a template, in bytes. Long events, such as those with token ids or logprobs, differ in more
+/// than their text.
 const MAX_TEMPLATE_BYTES: usize = 1_024;
 
 impl EventTemplate {
-    /// The text of the data if the data equals that of the template except for the text. The text is not empty.
+    /// The text in `data`, if `data` equals the data of the template except for the text. `None` also for an
+    /// empty text.
     pub(super) fn matched_text<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
         self.recorded.as_ref()?;
         let before = &self.data[..self.text.start];
@@ -70,15 +68,15 @@ impl EventTemplate {
         self.data.clear();
         if piece.len() <= MAX_TEMPLATE_BYTES {
             if self.data.capacity() == 0 {
-                // Later templates can be longer: the last events of a stream are the longest.
+                // The last events of a stream are the longest, so the buffer gets twice the required size.
                 self.data.reserve(2 * piece.len());
             }
             self.data.extend_from_slice(piece);
         }
     }
 
-    /// Discards the template and returns the stored data. This is the data of the template if the
-    /// current event matched the template so far, else the first piece of the current event.
+    /// Discards the template and returns the stored data: that of the template, if the current event matched
+    /// the template so far, or else the first piece of the current event.
     pub(super) fn discard(&mut self) -> Vec<u8> {
         self.recorded = None;
         std::mem::take(&mut self.data)
@@ -90,8 +88,8 @@ impl EventTemplate {
         self.text = (end - 1).saturating_sub(length)..end - 1;
     }
 
-    /// Finishes an event that was parsed. The event becomes the template if it contains one output
-    /// text and nothing else.
+    /// Finishes an event that was parsed. The event becomes the template if it contains exactly one output text
+    /// and no other content.
     pub(super) fn end(&mut self, event_type: &str, delta: &Delta) {
         let output_only = Delta {
             output: delta.output,
@@ -117,8 +115,8 @@ mod tests {
 
     const CHAT: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":"one"}}]}"#;
 
-    /// The deltas of the events, and the summary as text. The data of each event arrives in pieces
-    /// of `piece_bytes` bytes. Only data in one piece is compared with the template.
+    /// The deltas of the events, and the summary as text. The data of each event arrives in pieces of
+    /// `piece_bytes` bytes. The reader compares data with the template only if the data arrives in one piece.
     fn read_events(
         api: Api,
         events: &[(String, String)],

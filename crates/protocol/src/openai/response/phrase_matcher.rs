@@ -1,21 +1,20 @@
-//! Searches the text of responses for phrases, such as those of model refusals, while the text is
-//! streamed.
+//! Searches streamed response text for phrases, such as those of model refusals.
 //!
-//! The matcher stores no text, only one automaton state per choice. The matcher reads the escaped
-//! bytes of JSON strings, so phrases are escaped as in JSON. Only the first 256 bytes of a longer
-//! string are searched, because a refusal is at the beginning of a response.
+//! The matcher stores no text, only one automaton state per choice. It reads the escaped bytes of JSON strings,
+//! so phrases are escaped as in JSON. It reads at most 256 bytes of each string, because a refusal is at the
+//! beginning of a response.
 
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, BuildError};
 
-/// An automaton for a set of phrases, ignoring the case of ASCII letters.
+/// An automaton that finds a set of phrases, without regard to the case of ASCII letters.
 #[derive(Debug)]
 pub struct PhraseMatcher {
     automaton: NFA,
 }
 
-/// The automaton state after the part of a text that was searched. `None`: nothing was searched.
+/// The automaton state at the end of the text that was searched so far. `None`: no text was searched.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MatchState(Option<StateID>);
 

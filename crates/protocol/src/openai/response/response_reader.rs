@@ -1,5 +1,5 @@
-//! Parses the responses of one API. The data of an event goes in as it arrives, and its [`Delta`]
-//! comes out at the end of the event. A complete response is parsed as one event.
+//! Parses the responses of one API. The reader takes the data of an event as it arrives, and returns the
+//! [`Delta`] at the end of the event. It parses a complete response as one event.
 
 use super::delta_builder::DeltaBuilder;
 use super::event_template::EventTemplate;
@@ -21,17 +21,17 @@ pub struct ResponseReader {
     scanner: JsonScanner,
     event_state: EventState,
     delta_builder: DeltaBuilder,
-    /// The template with which the data of the next event is compared. `None`: no event has been
-    /// parsed yet, or every event must be parsed because its text is searched or captured.
+    /// The template with which the data of the next event is compared. `None`: there is no event yet that could
+    /// be the template, or the text of every event is needed for a search or an excerpt.
     template: Option<EventTemplate>,
     summary: ResponseSummary,
-    /// The usage of the current event, if it was removed from the data before parsing.
+    /// The usage of the current event, if the caller removed the usage from the data.
     extracted_usage: Option<Usage>,
     /// Whether an event of the response had output.
     has_output: bool,
     /// Whether the response has an answer so far: output, a finish reason, or an error.
     has_answer: bool,
-    /// Whether an event had text instead of JSON.
+    /// Whether an event had plain text instead of JSON.
     has_text_event: bool,
     /// The first texts of the response.
     sample: TextSample,
@@ -40,18 +40,16 @@ pub struct ResponseReader {
 /// How the data of the current event is processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EventState {
-    /// The data may be `[DONE]` instead of JSON. The value is the number of bytes of `[DONE]` that
-    /// have arrived. 0: no data has arrived.
+    /// The data may be `[DONE]` instead of JSON. The number says how many bytes of `[DONE]` have arrived. 0: no
+    /// data has arrived.
     MatchingDone(usize),
-    /// The data arrived in one piece and equals that of the template, an earlier event, except for its text.
+    /// The data arrived in one piece and equals the data of the template except for the text.
     MatchingTemplate,
     /// The data is being parsed.
     Parsing,
 }
 
 const DONE_MARKER: &[u8] = b"[DONE]";
-
-// === impl ResponseReader ===
 
 impl ResponseReader {
     /// A parser for one response of `api`.
@@ -83,8 +81,8 @@ impl ResponseReader {
         self.summary.text = Some(excerpt);
     }
 
-    /// Takes the excerpt of the text, without the text of an incomplete event. `None`: no text was
-    /// kept.
+    /// Takes the excerpt of the text. The text of an incomplete event is not part of it. `None`: no text was
+    /// captured.
     pub fn take_text_excerpt(&mut self) -> Option<TextExcerpt> {
         self.summary.commit_or_discard_text(false);
         self.summary.text.take()
@@ -155,7 +153,7 @@ impl ResponseReader {
         }
         let mut delta = self.finish_parsed_event(event_type);
         if self.summary.needs_text() {
-            // The text itself is needed, so every event must be parsed.
+            // Every event must be parsed, because its text is searched or captured.
             self.template = None;
         } else {
             self.template
@@ -175,7 +173,7 @@ impl ResponseReader {
         self.sample
     }
 
-    /// Whether nothing but white space has arrived since the end of the last event.
+    /// Whether only white space, or no data, has arrived since the end of the last event.
     pub fn is_between_events(&self) -> bool {
         self.event_state == EventState::MatchingDone(0)
     }
@@ -203,7 +201,7 @@ impl ResponseReader {
         self.note_generated_output(delta);
     }
 
-    /// An engine that reports output tokens has generated the empty texts.
+    /// Output tokens in the usage show that the engine generated something, even if all texts are empty.
     fn note_generated_output(&mut self, delta: &Delta) {
         self.has_answer |= self.has_output && delta.reports_output_tokens();
     }
@@ -243,9 +241,9 @@ impl ResponseReader {
         delta
     }
 
-    /// Parses an event whose data matched the template but which the template cannot represent. The
-    /// stored data of the template is parsed in its place. Only the text differs, and the text is
-    /// not needed while templates are used.
+    /// Parses an event that matched the template so far, but that the template cannot represent. The stored
+    /// data of the template is parsed in its place. Only the text differs, and no text is needed while a
+    /// template exists.
     fn parse_template_data(&mut self) {
         self.event_state = EventState::Parsing;
         let data = self
@@ -256,11 +254,11 @@ impl ResponseReader {
         self.scan(&data);
     }
 
-    /// Ends a response that is not a stream and returns its content. All of its data must have been
-    /// passed to [`Self::data`].
+    /// Ends a response that is not a stream and returns its content. The caller must have passed all data to
+    /// [`Self::data`].
     ///
-    /// [`Delta::terminal`] is false if the JSON of the response ends too early. Data that is not JSON counts
-    /// as complete.
+    /// [`Delta::terminal`] is false if the JSON of the response ends too early. Data that is not JSON counts as
+    /// complete.
     pub fn end_whole(&mut self) -> Delta {
         let is_valid = self.scanner.is_complete();
         let is_cut = !is_valid && !self.scanner.has_failed() && self.schema.is_known;
@@ -280,15 +278,15 @@ impl ResponseReader {
         }
     }
 
-    /// Whether the data of a complete response is an answer, apart from output, finish reasons and errors in
-    /// it. Data in a form that the gateway does not know is an answer.
+    /// Whether the data of a complete response is an answer, even without output, a finish reason or an error.
+    /// Data in an unknown format counts as an answer.
     fn is_document_answer(&self) -> bool {
         let is_valid = self.scanner.is_complete();
         match self.scanner.first_byte() {
             Some(b'{') if is_valid => self.delta_builder.has_document_answer,
             Some(b'[') if is_valid => !self.scanner.is_empty_container(),
             Some(b'[') => self.scanner.has_failed() && !self.schema.is_known,
-            // This is JSON with an extension such as `NaN`, or after a byte order mark.
+            // The data is JSON with an extension such as `NaN`, or JSON after a byte order mark.
             Some(b'{' | 0xEF) => self.scanner.has_failed(),
             Some(b'0'..=b'9' | b'-' | b't' | b'f') if is_valid => !self.schema.is_known,
             Some(b'n') if is_valid => false,
@@ -297,18 +295,18 @@ impl ResponseReader {
         }
     }
 
-    /// Whether the response has an answer so far: output, a finish reason or an error, or a complete response
-    /// in another form that may be an answer.
+    /// Whether the response has an answer so far: output, a finish reason, an error, or a complete response in
+    /// another format that may be an answer.
     pub fn has_answer(&self) -> bool {
         self.has_answer
     }
 
-    /// Whether a text without JSON can be an answer of this API, as it can be a transcription.
+    /// Whether a text without JSON can be an answer of this API: a transcription can be plain text.
     pub fn has_plain_text(&self) -> bool {
         self.schema.has_plain_text
     }
 
-    /// Whether the data of an event has arrived whole, although no blank line has ended the event.
+    /// Whether all data of an event has arrived, although the blank line that ends the event is missing.
     pub fn has_whole_event(&self) -> bool {
         match self.event_state {
             EventState::MatchingDone(matched) => matched == DONE_MARKER.len(),
@@ -317,8 +315,8 @@ impl ResponseReader {
         }
     }
 
-    /// Whether a stream whose body ended regularly without a terminal event is complete. True if each
-    /// choice has a finish reason, or if the format of the events is not known.
+    /// Whether a stream is complete whose body ended without an error and without a terminal event. True if
+    /// each choice has a finish reason, or if the gateway does not know the format of the events.
     pub fn is_complete_at_end(&self) -> bool {
         let has_unknown_format = self.has_output && self.summary.finish_reasons().next().is_none();
         !self.schema.is_known || self.summary.has_ended_choices() || has_unknown_format
@@ -329,7 +327,7 @@ impl ResponseReader {
         self.schema.is_known
     }
 
-    /// Returns the state of the response after the events so far.
+    /// The state of the response after the events so far.
     pub fn answer(&self) -> &ResponseSummary {
         &self.summary
     }
@@ -364,9 +362,9 @@ impl ResponseReader {
         });
     }
 
-    /// Ends the event. A malformed event counts as output, because a client may understand it. Its delta
-    /// has no other content, even if some of its fields were parsed. Text without JSON in a known format
-    /// counts from its second event on, because one such event is probably an error.
+    /// Ends the event. A malformed event counts as output, because a client may understand it. Its delta has no
+    /// other content, even if some fields were parsed. If the format is known, a single event with plain text
+    /// is probably an error, so plain text counts from the second such event on.
     fn finish_delta(&mut self, is_valid: bool, event_output: EventOutput) -> Delta {
         let is_text = match self.scanner.first_byte() {
             Some(b'{') => false,
@@ -396,8 +394,8 @@ impl ResponseReader {
     }
 }
 
-/// Whether an event has output, a finish reason or an error. The finish reason of an engine that failed is
-/// no answer.
+/// Whether an event has output, a finish reason or an error. The finish reason `error` does not count: the
+/// engine failed.
 fn shows_answer(delta: &Delta) -> bool {
     let is_finished = delta
         .finish

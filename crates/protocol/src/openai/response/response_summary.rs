@@ -10,12 +10,11 @@ use std::sync::Arc;
 pub struct ResponseSummary {
     /// The first `id` in the response.
     pub id: Option<Box<str>>,
-    /// The first `model` in the response. The backend can report another name than the requested
-    /// one.
+    /// The first `model` in the response, which can differ from the name in the request.
     pub model: Option<Box<str>>,
     /// Whether the text of the response contains one of the searched phrases, such as those of refusals.
     pub has_phrase: bool,
-    /// Whether the response is a model refusal by the refusal fields or events of its API.
+    /// Whether a refusal field or a refusal event shows that the response is a model refusal.
     pub is_refusal: bool,
     /// The phrases to search for. `None`: the text is not searched.
     pub(super) phrases: Option<Arc<PhraseMatcher>>,
@@ -23,29 +22,26 @@ pub struct ResponseSummary {
     pub(super) text: Option<TextExcerpt>,
     /// The choices, by index.
     choices: Vec<ChoiceState>,
-    /// Index and finish reason of each choice in the current event, and whether it has a role. They
-    /// are committed when the event is complete.
+    /// Index and finish reason of each choice in the current event, and whether the choice has a role. They are
+    /// committed when the event is complete.
     staged_choices: Vec<(usize, Option<FinishReason>, bool)>,
 }
 
-/// The state of one choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.
     pub(super) finish: Option<FinishReason>,
     /// Whether an event of the choice had a role.
     has_role: bool,
-    /// Output tokens so far. 0 unless the backend reports usage with every event.
+    /// Output tokens so far. 0: the backend does not report usage with every event.
     output_tokens: u64,
     /// The state of the phrase search in the text of the choice.
     match_state: MatchState,
 }
 
-/// Greatest number of choices of a response whose state is stored. The gateway stores nothing about
-/// choices with this index or a higher one.
+/// Greatest number of choices of a response whose state is stored. The gateway stores nothing about further
+/// choices.
 const MAX_CHOICES: usize = 128;
-
-// === impl ResponseSummary ===
 
 impl ResponseSummary {
     /// The finish reason of each choice, by index. `None`: the choice has not ended.
@@ -128,8 +124,9 @@ impl ResponseSummary {
         self.commit_or_discard_text(false);
     }
 
-    /// Records the output tokens of a choice so far, `output` in the usage of an event. Stores their increase
-    /// as the `tokens` of the event unless these are known, and makes `output` the sum over all choices.
+    /// Records the number of output tokens of a choice so far, which is `output` in the usage of an event. If
+    /// the `tokens` of the event are unknown, they become the increase of this number. `output` becomes the sum
+    /// over all choices.
     pub(super) fn record_output_tokens(
         &mut self,
         index: usize,

@@ -1,49 +1,50 @@
-//! A sample of the text of a response. An engine with damaged weights repeats one token or generates random ones, and
-//! one with the tokenizer of another model writes characters that are no text.
+//! A sample of the text of a response, which shows damaged output. An engine with damaged weights repeats one
+//! token or generates random tokens. An engine with the tokenizer of another model writes unreadable
+//! characters.
 
-/// The first pieces of text of a response, which are about one token each in a stream. Only hashes and counts are
-/// stored.
+/// Hashes and counts of the first pieces of text of a response. In a stream, a piece is about one token. The
+/// text itself is not stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TextSample {
-    /// A bit for each hash that a piece had.
+    /// One bit for each value of the hash modulo 128: whether a piece had it.
     seen: u128,
-    /// Number of pieces.
     pieces: u8,
-    /// Number of pieces whose hash was new.
+    /// Number of pieces whose hash differed from those of all earlier pieces.
     distinct: u8,
-    /// Bytes of the pieces.
+    /// Total number of bytes of the pieces.
     bytes: u16,
-    /// Bytes of replacement characters and of control characters.
+    /// Bytes of replacement characters (U+FFFD) and control characters.
     damaged: u16,
     /// Bytes of other characters outside ASCII.
     non_ascii: u16,
-    /// The first byte of the answer that is no white space. `None`: it was not seen.
+    /// The first byte of the answer that is not white space. `None`: no such byte has arrived.
     answer_start: Option<u8>,
 }
 
-/// Number of pieces that are compared.
+/// Number of pieces that the sample compares.
 const MAX_PIECES: u8 = 32;
-/// Maximum number of bytes of a piece that are sampled.
+/// Number of bytes of a piece that the sample counts. Further bytes are ignored.
 const MAX_PIECE_BYTES: usize = 512;
 /// Number of bytes of a piece that are hashed.
 const HASHED_BYTES: usize = 16;
-/// The constants of the hash FNV-1a of 32 bits.
+/// The constants of the hash function FNV-1a with 32 bits.
 const FNV_OFFSET: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 /// Length in bytes of an escaped character, such as `\u00e9`.
 const ESCAPE_BYTES: usize = 6;
 
 impl TextSample {
-    /// Number of pieces that are compared.
+    /// Number of pieces that the sample compares.
     pub const PIECES: f64 = MAX_PIECES as f64;
 
-    /// Whether further pieces change the sample.
+    /// Whether the sample still accepts pieces.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.pieces < MAX_PIECES
     }
 
-    /// Adds a piece of text, encoded as in JSON. `is_answer`: it is text of the answer, and not reasoning.
+    /// Adds a piece of text, escaped as in JSON. `is_answer`: the text is part of the answer. `false`: it is
+    /// reasoning.
     #[inline]
     pub(super) fn add(&mut self, text: &[u8], is_answer: bool) {
         if is_answer && self.answer_start.is_none() {
@@ -63,7 +64,7 @@ impl TextSample {
         self.pieces += 1;
         self.distinct += u8::from(self.seen & bit == 0);
         self.seen |= bit;
-        // All pieces have less than 2^16 bytes.
+        // The sum fits into 16 bits: 32 pieces of 512 bytes are 16 KiB.
         self.bytes += text.len() as u16;
         if !is_plain {
             self.count_characters(text);
@@ -85,19 +86,19 @@ impl TextSample {
         }
     }
 
-    /// Number of different pieces among the first 32. Different pieces can have one hash. `None`: the response had
-    /// fewer pieces.
+    /// Number of different hashes among the first 32 pieces. Two different pieces can have one hash. `None`:
+    /// the response had fewer pieces.
     pub fn distinct(&self) -> Option<u8> {
         (!self.is_open()).then_some(self.distinct)
     }
 
-    /// Number of bytes of the first 32 pieces. `None`: the response had fewer.
+    /// Number of bytes of the first 32 pieces. `None`: the response had fewer than 32 pieces.
     pub fn bytes(&self) -> Option<u16> {
         (!self.is_open()).then_some(self.bytes)
     }
 
-    /// The share of bytes that belong to replacement characters (U+FFFD) or to control characters. `None`: there was
-    /// no text.
+    /// The share of bytes that belong to replacement characters (U+FFFD) or control characters. `None`: the
+    /// response had no text.
     pub fn damaged_share(&self) -> Option<f64> {
         (self.bytes > 0).then(|| f64::from(self.damaged) / f64::from(self.bytes))
     }
@@ -108,16 +109,16 @@ impl TextSample {
             .map(|bytes| f64::from(self.non_ascii) / f64::from(bytes))
     }
 
-    /// The first byte of the answer that is no white space. `None`: it was not seen.
+    /// The first byte of the answer that is not white space. `None`: no such byte has arrived.
     pub fn answer_start(&self) -> Option<u8> {
         self.answer_start
     }
 }
 
-/// A character of a text that is encoded as in JSON.
+/// A character of a text that is escaped as in JSON.
 struct Character {
     kind: CharacterKind,
-    /// Number of its bytes. The text can end before them.
+    /// Length of the encoded character in bytes. The text can end before the last byte.
     bytes: usize,
 }
 
@@ -125,7 +126,7 @@ enum CharacterKind {
     Ascii,
     /// A replacement or control character.
     Damaged,
-    /// A byte of another character.
+    /// Another character outside ASCII.
     Other,
 }
 
@@ -159,12 +160,12 @@ impl Character {
 }
 
 impl CharacterKind {
-    /// The kind of an escaped character. `digits`: what follows `\u`.
+    /// The kind of an escaped character. `digits`: the hexadecimal digits after `\u`.
     fn of_escape(digits: &[u8]) -> Self {
         let digits = digits.get(..4).unwrap_or_default();
         let digits = str::from_utf8(digits).unwrap_or_default();
         match u32::from_str_radix(digits, 16) {
-            // Terminals get colours by the escape character.
+            // Tabs, line breaks and the escape character (for colours in terminals) are not damage.
             Ok(0x09 | 0x0A | 0x0D | 0x1B | 0x20..=0x7E) | Err(_) => Self::Ascii,
             Ok(0..0x20 | 0x7F..=0x9F | 0xFFFD) => Self::Damaged,
             Ok(_) => Self::Other,
@@ -172,7 +173,7 @@ impl CharacterKind {
     }
 }
 
-/// The first byte that is no white space.
+/// The first byte that is not white space.
 fn first_visible(text: &[u8]) -> Option<u8> {
     let mut rest = text;
     loop {

@@ -4,12 +4,12 @@ use crate::json::JsonValue;
 use crate::json::members::{self, visit_members};
 use crate::openai::Usage;
 
-/// Greatest token count that the gateway accepts in a response. A greater number is an error of the
-/// backend and would make all later sums and means wrong.
+/// Greatest token count that the gateway accepts in a response. A greater number is an error of the backend,
+/// and would distort all sums and means.
 pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
-/// The counts in the `usage` object of a chat completion or a completion, and in the objects in it, such as
-/// `prompt_tokens_details`. `null` counts as absent. Another value that is no count is stored as `None`.
+/// The counts in the `usage` object of a chat completion or a completion, and in its inner objects, such as
+/// `prompt_tokens_details`. `null` counts as absent. An invalid count is `None`.
 pub fn read_usage(object: &[u8]) -> Usage {
     let mut usage = Usage::default();
     let mut on_member = |name: &[u8], value: &[u8]| {
@@ -34,7 +34,7 @@ pub fn read_usage(object: &[u8]) -> Usage {
     usage
 }
 
-/// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].
+/// The value as a token count. `None`: the value is not a number from 0 to [`MAX_TOKEN_COUNT`].
 pub(super) fn token_count(value: JsonValue<'_>) -> Option<u64> {
     value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
 }

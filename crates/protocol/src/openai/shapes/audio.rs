@@ -19,7 +19,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ..common_response::chunk_schema(&[("", FIELDS)], METADATA)
 });
 
-/// Fields of `OpenAI`'s events that describe the text. They are no output.
+/// Fields of OpenAI's events that describe the text and are not output.
 const METADATA: &[&str] = &["logprobs", "segment_id"];
 
 const FIELDS: &[(&str, ResponseField)] = &[
@@ -28,7 +28,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
         ResponseField::Output(OutputKind::Text),
     ),
     ("delta", ResponseField::Output(OutputKind::Text)),
-    // Speech can be silent, so an empty text is an answer.
+    // The recording can be silent, so an empty text is an answer.
     ("text", ResponseField::Transcript),
     // The names of the token counts in OpenAI's events.
     (

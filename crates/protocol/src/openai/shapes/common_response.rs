@@ -1,8 +1,8 @@
-//! Response fields that several APIs share, and the schema of responses whose content is not known:
-//! embeddings, scores, reranking, pooling, and the paths that the configuration adds. The gateway reads
-//! only ids, usage, times and errors of these responses. Each event of such a stream is output, and
-//! the stream is complete when its body ends regularly. In a complete response, each field that is not empty
-//! is an answer, except those that describe the request.
+//! Response fields that several APIs share, and the schema of responses of unknown format: embeddings, scores,
+//! reranking, pooling, and the paths that the configuration adds. The gateway reads only ids, usage, times and
+//! errors of these responses. Each event of such a stream is output, and the stream is complete when its body
+//! ends regularly. In a complete response, each field that is not empty is an answer, unless it describes the
+//! request.
 
 use super::schema::{
     EnginePhase, EventOutput, ObjectFields, ResponseField, ResponseSchema, UsageCount,
@@ -19,7 +19,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     )
 });
 
-/// The fields of a response of unknown format that can be its answer: all that no other path names.
+/// The fields of a response of unknown format that can be its answer: every field without a path of its own.
 const UNKNOWN_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("code", ResponseField::FlatErrorCode),
@@ -29,17 +29,17 @@ const UNKNOWN_FIELDS: &[(&str, ResponseField)] = &[
     ("*", ResponseField::Answer),
 ];
 
-/// Fields of a response of unknown format that describe the request. They are no answer.
+/// Fields of a response of unknown format that describe the request and are not an answer.
 const REQUEST_METADATA: &[&str] = &["created", "request_id", "meta", "texts"];
 
-/// A schema of chunks with `choices`. `fields` and `metadata` are those that only this API has.
+/// A schema of chunks with `choices`. `fields` and `metadata` are the fields that no other API has.
 pub(super) fn chunk_schema(fields: &[ObjectFields], metadata: &[&'static str]) -> ResponseSchema {
     let fields = [&[("", CHUNK_FIELDS)][..], fields, &[("", COMMON_FIELDS)]].concat();
     ResponseSchema::new(&fields, &[CHUNK_METADATA, ERROR_DETAILS, metadata])
 }
 
-/// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
-/// request, the server or the prompt. They are no output.
+/// Fields of the chunks of vLLM, SGLang, OpenAI, Azure, Groq and `OpenRouter` that describe the request, the
+/// server or the prompt and are not output.
 const CHUNK_METADATA: &[&str] = &[
     "created",
     "system_fingerprint",
@@ -76,19 +76,19 @@ const CHUNK_METADATA: &[&str] = &[
 /// The field of a chat completion chunk that begins a choice.
 pub(super) const CHUNK_ROLE: &str = "choices[].delta.role";
 
-/// The fields of chunks that are output, in responses of an API whose responses have no `choices`.
+/// The output fields of chunks with `choices`, for APIs whose own responses have no `choices`: a proxy can
+/// answer with them.
 pub(super) const FOREIGN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].text", ResponseField::UnknownOutput),
     ("choices[].delta.*", ResponseField::UnknownOutput),
     ("choices[].message", ResponseField::UnknownOutput),
 ];
 
-/// Fields with which servers and proxies describe an error. They are no output.
+/// Fields with which servers and proxies describe an error. They are not output.
 pub(super) const ERROR_DETAILS: &[&str] = &[
     "param",
     "detail",
     "msg",
-    "message",
     "status",
     "statusCode",
     "status_code",
@@ -111,6 +111,7 @@ const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("code", ResponseField::FlatErrorCode),
     // A text here describes an error.
+    ("message", ResponseField::ErrorMessage),
     ("message.*", ResponseField::Unknown),
     ("*", ResponseField::Unknown),
 ];
@@ -135,7 +136,7 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
         "usage.prompt_tokens_details.cached_tokens",
         ResponseField::UsageCount(UsageCount::Cached),
     ),
-    // vLLM's extension.
+    // This field is an extension of vLLM.
     (
         "usage.prompt_tokens_details.created_cache_tokens",
         ResponseField::UsageCount(UsageCount::CacheCreated),
@@ -144,7 +145,7 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
         "usage.completion_tokens_details.reasoning_tokens",
         ResponseField::UsageCount(UsageCount::Reasoning),
     ),
-    // SGLang's extension.
+    // This field is an extension of SGLang.
     (
         "usage.reasoning_tokens",
         ResponseField::UsageCount(UsageCount::Reasoning),
@@ -186,4 +187,5 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];

@@ -1,7 +1,7 @@
 //! Response schema of the Anthropic Messages API.
 //!
-//! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
-//! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
+//! Events have types, and a stream has no `[DONE]`. After a failure, the stream has an `error` event and ends
+//! regularly. The gateway does not read `output_tokens` of `message_start`, because it is a placeholder.
 
 use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
@@ -23,7 +23,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     )
 });
 
-/// What the type of an event says about its output. An event of an unknown type has output.
+/// What the type of an event says about its output. An event of an unknown type counts as output.
 fn event_output(event: &str) -> EventOutput {
     match event {
         "message_start"
@@ -36,7 +36,7 @@ fn event_output(event: &str) -> EventOutput {
     }
 }
 
-/// Fields that describe the message, a block or a delta. They are no output.
+/// Fields that describe the message, a block or a delta and are not output.
 const METADATA: &[&str] = &[
     "index",
     "role",
@@ -87,7 +87,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
         "delta.thinking",
         ResponseField::Output(OutputKind::Reasoning),
     ),
-    // A signature or a citation has no token of its own, but it is content for the client.
+    // A signature or a citation contains no token, but it is content for the client.
     (
         "delta.signature",
         ResponseField::Output(OutputKind::Reasoning),
@@ -96,9 +96,11 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];
 
-/// The fields that a complete message, and the message at the start of a stream, have besides their content.
+/// The fields of a message besides its content. Both a complete message and the message at the start of a
+/// stream have them.
 const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),

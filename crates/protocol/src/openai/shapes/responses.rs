@@ -1,8 +1,8 @@
 //! Response schema of the Responses API.
 //!
-//! Events have types. The first events arrive before the engine runs, and `*.done` events repeat
-//! what `*.delta` events contained. The `status` field decides how the response ended, not the event
-//! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
+//! Events have types. The first events arrive before the engine runs, and `*.done` events repeat the content of
+//! `*.delta` events. The `status` field, not the event type, shows how the response ended: vLLM 0.32 names the
+//! last event `response.completed` even if the response is incomplete.
 
 use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
@@ -58,8 +58,8 @@ fn event_output(event: &str) -> EventOutput {
             return EventOutput::Repetition;
         }
         _ if item.contains("reasoning") => OutputKind::Reasoning,
-        // The events about a call of a tool, such as `response.web_search_call.searching`, follow
-        // tokens that the engine generated.
+        // An event about a tool call, such as `response.web_search_call.searching`, follows tokens that the
+        // engine generated.
         _ if item.contains("_call") => OutputKind::ToolCall,
         "output_text.delta" | "refusal.delta" => OutputKind::Text,
         _ => OutputKind::Unknown,
@@ -70,7 +70,7 @@ fn event_output(event: &str) -> EventOutput {
 /// The types of the terminal events without their prefix `response.`.
 const TERMINAL_ITEMS: [&str; 4] = ["completed", "incomplete", "failed", "cancelled"];
 
-/// Fields that describe the response, an item or a part. They are no output.
+/// Fields that describe the response, an item or a part and are not output.
 const METADATA: &[&str] = &[
     "sequence_number",
     "output_index",
@@ -92,7 +92,7 @@ const METADATA: &[&str] = &[
     "part.id",
 ];
 
-/// Fields of a complete response that describe it or repeat the request. They are no output.
+/// Fields of a complete response that describe it or repeat the request and are not output.
 const DOCUMENT_METADATA: &[&str] = &[
     "created",
     "created_at",
@@ -131,6 +131,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
     ("code", ResponseField::FlatErrorCode),
+    ("message", ResponseField::ErrorMessage),
     // Fields of events with further output.
     ("delta", ResponseField::Text),
     ("*", ResponseField::Unknown),
@@ -139,14 +140,15 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("item.*", ResponseField::UnknownOutput),
     ("part", ResponseField::Delta),
     ("part.*", ResponseField::UnknownOutput),
-    // A field of events that contain the response so far.
+    // A field of the events that contain the whole response so far.
     (
         "response.output[]",
         ResponseField::Output(OutputKind::Unknown),
     ),
 ];
 
-/// The fields that a complete response, and the response so far in an event, have besides their output.
+/// The fields of a response besides its output. Both a complete response and the response inside an event have
+/// them.
 const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
@@ -171,4 +173,5 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),
+    ("error.message", ResponseField::ErrorMessage),
 ];

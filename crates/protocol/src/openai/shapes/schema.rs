@@ -1,9 +1,9 @@
-//! The schema of the responses of one API: the meaning of each field that is read, and the fields
-//! and events that are known to carry no output.
+//! The schema of the responses of one API: the meaning of each field that the gateway reads, and the fields and
+//! events that carry no output.
 //!
-//! Servers add fields and events that the gateway does not know. An unknown field or event counts as
-//! output: otherwise the gateway could hold back an event that has output. So a schema also lists the
-//! fields and events that carry no output.
+//! Servers add fields and events that the gateway does not know. An unknown field or event counts as output,
+//! because the gateway could otherwise hold back an event that has output. So a schema must list the fields and
+//! events without output.
 
 use crate::json::PathTable;
 use crate::openai::OutputKind;
@@ -13,26 +13,26 @@ use crate::openai::OutputKind;
 pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
-    /// Maps the type of an event to what the type says about the output of the event. The type is
-    /// empty if the event has none. If the format is known, it is not that of a heartbeat.
+    /// Maps the type of an event to the output that the type implies. The type is empty if the event has none.
+    /// If the format is known, the function is not called for heartbeats.
     pub(super) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
     pub(in crate::openai) terminal_types: &'static [&'static str],
-    /// Whether the format of the responses is known. `false`: each event is output, no data is
-    /// malformed, and a response is complete when its body ends regularly.
+    /// Whether the format of the responses is known. `false`: each event is output, no data is malformed, and a
+    /// response is complete when its body ends regularly.
     pub(in crate::openai) is_known: bool,
     /// Whether the type of an event, not the name of a field, shows which text is the answer.
     pub(in crate::openai) has_typed_text: bool,
-    /// Whether a text without JSON can be an answer, as it can be a transcription.
+    /// Whether a text without JSON can be an answer: a transcription can be plain text.
     pub(in crate::openai) has_plain_text: bool,
-    /// Whether the input token count that the API reports excludes cached tokens. Only Anthropic's
-    /// API counts in this way.
+    /// Whether the input token count of the API excludes cached tokens. Only Anthropic's API counts in this
+    /// way.
     pub(in crate::openai) input_leaves_out_cache: bool,
 }
 
-/// The path of an object, which is empty for the event or the response itself, and the fields of the object
-/// with their paths from there.
+/// The path of an object, and its fields with their paths relative to the object. The path is empty for the
+/// event or the response itself.
 pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseField)]);
 
 /// What the type of an event says about its output.
@@ -58,7 +58,6 @@ pub(in crate::openai) enum ResponseField {
     Id,
     Model,
     EventType,
-    /// The array of choices.
     Choices,
     /// One element of the array of choices.
     Choice,
@@ -66,15 +65,14 @@ pub(in crate::openai) enum ResponseField {
     Role,
     /// Output text, or an object that represents output, such as a tool call.
     Output(OutputKind),
-    /// The object that contains the output of a choice. A value that is not an object counts as output.
+    /// The object that contains the output of a choice. A value of another type counts as output.
     Delta,
-    /// A field that no other path names, where output is expected: in a delta or a content block.
+    /// A field without a path of its own in a delta or a content block, where output is expected.
     UnknownOutput,
-    /// A field that no other path names, outside deltas and content blocks.
+    /// A field without a path of its own outside deltas and content blocks.
     Unknown,
     /// Text of a model refusal.
     Refusal,
-    /// Arguments of a tool call.
     Arguments,
     /// Text whose kind of output depends on the type of the event, not on the name of the field.
     Text,
@@ -88,11 +86,11 @@ pub(in crate::openai) enum ResponseField {
     Token,
     /// A finish reason with the name that the API gives it.
     FinishReason,
-    /// The `status` of a Responses response. In a complete response, any status is an answer.
+    /// The `status` of a Responses response. Any status of a complete response is an answer.
     Status,
-    /// A value that shows that a complete response has an answer, although it is no output.
+    /// A value that is not output, but shows that a complete response has an answer.
     Answer,
-    /// The text of a transcription, which is an answer also if it is empty.
+    /// The text of a transcription. An empty text is an answer too.
     Transcript,
     IncompleteReason,
     Usage,
@@ -103,10 +101,12 @@ pub(in crate::openai) enum ResponseField {
     Error,
     /// The type of the object, which is `error` if the object describes an error.
     ObjectType,
-    /// The code of an error whose object has no `error` field around it.
+    /// The code of an error that has no enclosing `error` object.
     FlatErrorCode,
     ErrorCode,
     ErrorType,
+    /// The message of an error.
+    ErrorMessage,
 }
 
 /// A token count of [`Usage`](crate::openai::Usage).
@@ -128,8 +128,8 @@ pub(in crate::openai) enum EnginePhase {
 }
 
 impl ResponseSchema {
-    /// A schema with these fields. `skipped` are the fields that are known to be no output and that
-    /// are not read. The events have no types, and streams end with `[DONE]`.
+    /// A schema with these fields. `skipped` are fields without output that are not read. The events have no
+    /// types, and streams end with `[DONE]`.
     pub(super) fn new(fields: &[ObjectFields], skipped: &[&[&'static str]]) -> Self {
         Self {
             paths: PathTable::new(fields).with_skipped(&skipped.concat()),
@@ -142,8 +142,8 @@ impl ResponseSchema {
         }
     }
 
-    /// Returns what the type of an event says about its output. In a known format, heartbeats,
-    /// which some servers send as events, have no output.
+    /// Returns what the type of an event says about its output. In a known format, heartbeats and events that
+    /// begin a part have no output.
     pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
         match event {
             ERROR_EVENT_TYPE => EventOutput::Error,

@@ -1,12 +1,13 @@
 //! The hosts from which engines may fetch media. The gateway does not resolve names, because the engine would
-//! resolve them again: only a list keeps names out that resolve to private addresses.
+//! resolve them again, perhaps with another result. So only a list of allowed hosts excludes names that resolve
+//! to private addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tokenweir_protocol::json::JsonText;
 
-/// Greatest length of a URL of media in bytes, except URLs that contain their data.
+/// Maximum length of a media URL in bytes. URLs that contain their data are exempt.
 const MAX_URL_BYTES: usize = 8 << 10;
-/// The ends of names that resolve to hosts of the own network.
+/// Suffixes of names that resolve to hosts of the local network.
 const PRIVATE_ENDS: [&str; 6] = [
     "localhost",
     "localdomain",
@@ -21,7 +22,7 @@ const FOREIGN_SCHEME: &str = "must be an http, https or data URL";
 const AMBIGUOUS: &str = "has a URL whose host programs read in different ways";
 const FORBIDDEN: &str = "has a URL whose host is not allowed for this client";
 
-/// Whether an entry of `media_hosts` is a host or a pattern of hosts.
+/// Whether an entry of `media_hosts` is a valid host or host pattern.
 pub(super) fn is_pattern(host: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     host == "*" || (is_host(name) && !name.bytes().any(|byte| byte.is_ascii_uppercase()))
@@ -55,7 +56,7 @@ pub(super) fn check_url(url: JsonText<'_>, allowed: Option<&[String]>) -> Result
 }
 
 /// The host of an authority in lower case, without a final dot. `None`: the authority has a user name, or
-/// characters that programs treat in different ways.
+/// characters that programs interpret differently.
 fn host_of(authority: &str) -> Option<&str> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -72,14 +73,14 @@ fn host_of(authority: &str) -> Option<&str> {
     is_host(host).then_some(host)
 }
 
-/// Whether a text is a name of labels, or an address.
+/// Whether a text is a valid host name or address.
 fn is_host(host: &str) -> bool {
     if host.parse::<Ipv6Addr>().is_ok() {
         return true;
     }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_plain);
-    // Programs read `127.1` and `0x7f.1` as addresses.
+    // Programs interpret `127.1` and `0x7f.1` as addresses.
     let is_number = last_label(host).starts_with(|first: char| first.is_ascii_digit());
     host.split('.').all(is_label) && (!is_number || host.parse::<Ipv4Addr>().is_ok())
 }
@@ -96,7 +97,8 @@ fn matches(pattern: &str, host: &str) -> bool {
     }
 }
 
-/// Whether a host is neither an address of a private or reserved network, nor a name of one.
+/// Whether a host is public: neither an address in a private or reserved network, nor a name of such an
+/// address.
 fn is_public(host: &str) -> bool {
     if let Ok(address) = host.parse::<Ipv4Addr>() {
         return is_public_v4(address);
@@ -121,7 +123,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !is_reserved && !is_local && !address.is_documentation()
 }
 
-/// Addresses of the global range, without those that contain an IPv4 address.
+/// Whether an address is in the global range and contains no IPv4 address.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.segments();
     let is_global = first & 0xe000 == 0x2000;

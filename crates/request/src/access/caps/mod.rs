@@ -1,5 +1,5 @@
-//! Caps on what one request may ask for, and defaults for what it does not state. A tenant and a model can
-//! have caps; a request keeps to both.
+//! Caps on what one request may ask for, and defaults for what the request does not state. A tenant and a model
+//! can have caps, and a request must keep to both.
 
 mod media_hosts;
 mod stated_sizes;
@@ -36,9 +36,9 @@ pub struct RequestCaps {
 
 /// A request to which caps apply.
 pub struct CappedRequest<'a> {
-    /// The caps of the tenant. `None`: there are none.
+    /// The caps of the tenant. `None`: no caps.
     pub tenant: Option<&'a RequestCaps>,
-    /// The caps of the model. `None`: there are none.
+    /// The caps of the model. `None`: no caps.
     pub model: Option<&'a RequestCaps>,
     /// The API.
     pub api: Option<Api>,
@@ -46,35 +46,36 @@ pub struct CappedRequest<'a> {
     pub route: Option<&'static str>,
     /// The fields of the body.
     pub fields: &'a RequestFields,
-    /// The bytes of the body that can become the prompt.
+    /// The sizes of the parts of the body that can become the prompt.
     pub prompt: PromptBytes,
     /// The body.
     pub body: &'a [u8],
-    /// The priority in the queue of the engine that the request gets. `None`: it keeps its own.
+    /// The priority in the engine's queue that the gateway sets. `None`: the request keeps its own priority.
     pub priority: Option<i32>,
 }
 
-/// What the gateway changes in a request.
+/// The changes that the gateway makes to a request.
 #[derive(Debug, Default, PartialEq)]
 pub struct CapEdits {
     /// The edits of the body.
     pub edits: Vec<FieldEdit>,
-    /// The limit of output tokens that the gateway sets. `None`: that of the client applies.
+    /// The limit of output tokens that the gateway sets. `None`: the limit of the client applies.
     pub max_tokens: Option<u64>,
 }
 
-/// The path of batches of chats, which have the fields of a chat.
+/// The path of batches of chats. Such a batch has the fields of a chat.
 const CHAT_BATCH: &str = "/v1/chat/completions/batch";
-/// The path of prompts of token ids, whose sizes are in `sampling_params`.
+/// The path for prompts of token ids. `sampling_params` contains the sizes of such a request.
 const GENERATE: &str = "/inference/v1/generate";
 const CHAT_LIMITS: &[&str] = &["max_tokens", "max_completion_tokens"];
 
 /// The fields with which an API states its limit of output tokens.
 struct OutputLimit {
     holder: Holder,
-    /// The names of the field. The gateway sets the first one.
+    /// The names of the field. The gateway sets the first of them.
     names: &'static [&'static str],
-    /// Whether engines have a small limit if the field is absent. They have none if it is `null`.
+    /// Whether engines apply a small default limit if the field is absent. If the field is `null`, engines have
+    /// no limit.
     has_default: bool,
 }
 
@@ -108,7 +109,7 @@ impl RequestCaps {
         Ok(())
     }
 
-    /// Caps that allow what both allow.
+    /// Caps that allow only what both caps allow.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
@@ -118,7 +119,7 @@ impl RequestCaps {
                 let common = one.iter().filter(|host| other.contains(host));
                 Some(common.cloned().collect())
             }
-            // A list can have private hosts, which are not allowed without one.
+            // A list may contain private hosts, which are forbidden without a list.
             _ => Some(Vec::new()),
         };
         Self {
@@ -132,7 +133,7 @@ impl RequestCaps {
 }
 
 impl CappedRequest<'_> {
-    /// Checks the request, and returns its edits. A request without caps and priority has none.
+    /// Checks the request, and returns its edits. Without caps and priority, the edits are empty.
     pub fn check(&self) -> Result<CapEdits, GatewayError> {
         let is_json = self.api != Some(Api::Audio) && !self.body.is_empty();
         let has_caps = self.tenant.is_some() || self.model.is_some();
@@ -239,7 +240,7 @@ impl CappedRequest<'_> {
         let mut is_stated = false;
         let mut is_absent = true;
         for (field, value) in values {
-            // Engines differ in whether 0 is a limit.
+            // Some engines treat 0 as a limit, others do not.
             if members::count(value) == Some(0) && !limit.has_default {
                 let problem = "must be 1 or more".to_owned();
                 return Err(GatewayError::RequestCap { field, problem });
@@ -262,7 +263,8 @@ impl CappedRequest<'_> {
         })
     }
 
-    /// The limit of output tokens that the gateway can set. `None`: the API requires one, or generates no text.
+    /// The limit of output tokens that the gateway can set. `None`: the API requires a limit from the client,
+    /// or generates no text.
     fn output_limit(&self) -> Option<OutputLimit> {
         let in_body = |names| OutputLimit {
             holder: Holder::Body,
@@ -286,7 +288,7 @@ impl CappedRequest<'_> {
         }
     }
 
-    /// The edit that sets the priority, unless the client has set its own. vLLM has no priority in other APIs.
+    /// The edit that sets the priority, unless the client has set one. vLLM has priorities in some APIs only.
     fn set_priority(&self, sizes: &StatedSizes) -> Option<FieldEdit> {
         const FIELD: &str = "priority";
         let has_own = self
@@ -310,7 +312,7 @@ impl CappedRequest<'_> {
     }
 }
 
-/// Fails if a number of the request is above a cap, or is no number from 0 on.
+/// Fails if a number in the request exceeds a cap, or is no non-negative integer.
 fn require_at_most(field: &'static str, count: Option<u64>, most: u64) -> Result<(), GatewayError> {
     let problem = match count {
         Some(count) if count <= most => return Ok(()),

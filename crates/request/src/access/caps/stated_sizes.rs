@@ -14,36 +14,37 @@ const LIMIT_NAMES: [&str; 5] = [
     "max_new_tokens",
     "n_predict",
 ];
-/// Names of the number of choices. `best_of`: the choices that old engines compute for one.
+/// Names of the number of choices. `best_of`: the number of choices that old engines compute to return the
+/// best.
 const CHOICE_NAMES: [&str; 2] = ["n", "best_of"];
-/// Fields that a gateway sets, and another name of one. Their values of `null` and 0 count as not stated.
+/// Fields that the gateway sets, and a further name of one of them. Values of `null` and 0 count as absent.
 const SET_NAMES: [&str; 4] = [
     "max_tokens",
     "max_completion_tokens",
     "max_output_tokens",
     "priority",
 ];
-/// An object with the same names in requests to `/inference/v1/generate` and to SGLang's `/generate`.
+/// The object for these fields in requests to `/inference/v1/generate` and to SGLang's `/generate`.
 const PARAMETERS_NAME: &str = "sampling_params";
 /// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
 const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 
-/// The numbers in a body. A `null` is not stated.
+/// The numbers in a body. `null` counts as absent.
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
     /// The greatest limits of output tokens, by field.
     pub(super) max_tokens: Vec<StatedSize>,
     /// The greatest numbers of choices, by field.
     pub(super) choices: Vec<StatedSize>,
-    /// Number of prompts in a list of prompts, else 1.
+    /// Number of prompts in a list of prompts. 1 for a single prompt.
     pub(super) prompts: u64,
-    /// Where the body has fields that the gateway sets.
+    /// The positions of the fields that the gateway sets.
     places: Vec<FieldPlace>,
-    /// Where the body has [`PARAMETERS_NAME`].
+    /// The position of [`PARAMETERS_NAME`] in the body.
     parameters: Option<Range<usize>>,
 }
 
-/// The object that has a field.
+/// The JSON object that contains a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
     Body,
@@ -55,7 +56,7 @@ pub(super) enum Holder {
 #[derive(Debug)]
 pub(super) struct StatedSize {
     pub(super) field: &'static str,
-    /// `None`: the value is no integer from 0 on. Engines convert some texts to numbers.
+    /// The number. `None`: the value is no non-negative integer. Engines convert some texts to numbers.
     pub(super) count: Option<u64>,
 }
 
@@ -81,7 +82,7 @@ impl StatedSizes {
             };
             if name == PARAMETERS_NAME {
                 let start = member.value.start;
-                // Engines read the last one of several.
+                // Of several objects of this name, engines read the last.
                 sizes.places.retain(|place| place.holder == Holder::Body);
                 sizes.read_parameters(value, start);
                 visit_elements(value, |element| {
@@ -98,7 +99,7 @@ impl StatedSizes {
         sizes
     }
 
-    /// `start`: the position of the object in the body.
+    /// Reads the numbers in the object [`PARAMETERS_NAME`]. `start`: its position in the body.
     fn read_parameters(&mut self, object: &[u8], start: usize) {
         visit_members(object, |member| {
             if let Some(name) = decode_name(object, &member) {
@@ -113,7 +114,7 @@ impl StatedSizes {
         let Some(field) = SET_NAMES.into_iter().find(|field| *field == name) else {
             return;
         };
-        // A body can have a field millions of times.
+        // This bounds the memory: a body can repeat a field millions of times.
         self.places
             .retain(|place| place.field != field || place.holder != holder);
         self.places.push(FieldPlace {
@@ -136,8 +137,8 @@ impl StatedSizes {
         }
     }
 
-    /// The value of a field of the body. `None`: the body does not have the field. Engines read the last one of
-    /// several.
+    /// The value of a field of the body. If the field occurs several times, the last value counts, as in
+    /// engines. `None`: the body lacks the field.
     pub(super) fn value<'a>(
         &self,
         body: &'a [u8],
@@ -153,8 +154,8 @@ impl StatedSizes {
         places.find(|place| place.field == field && place.holder == holder)
     }
 
-    /// The edit that gives a field of the body this value. `None`: the holder has no field, or the body has no such
-    /// holder, so no engine accepts it.
+    /// The edit that gives a field of the body this value. `None`: the holder has no such field, or the body
+    /// lacks the holder, so that no engine accepts the body.
     pub(super) fn set(
         &self,
         body: &[u8],
@@ -187,7 +188,8 @@ impl StatedSizes {
     }
 }
 
-/// Adds a size, or replaces that of the same field unless it is worse: no number, or a greater one.
+/// Adds a size. Replaces the size of the same field only by a worse one: a greater number, or a value that is
+/// no number.
 fn keep_worst(sizes: &mut Vec<StatedSize>, size: StatedSize) {
     let Some(known) = sizes.iter_mut().find(|known| known.field == size.field) else {
         return sizes.push(size);

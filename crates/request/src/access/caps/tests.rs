@@ -1,4 +1,4 @@
-//! Tests of caps: what is refused, and what is set.
+//! Tests of caps: which requests are refused, and which defaults are set.
 
 use super::*;
 use tokenweir_protocol::json::JsonText;
@@ -16,7 +16,7 @@ fn caps() -> RequestCaps {
     }
 }
 
-/// Checks a body. Returns the edited body, or the field that is refused.
+/// Checks a body. Returns the edited body, or the refused field.
 fn check(
     api: Api,
     caps: &RequestCaps,
@@ -250,14 +250,14 @@ fn a_missing_limit_becomes_the_default() {
         ),
         (Api::Messages, &with_default, r#"{"n":1}"#, r#"{"n":1}"#),
         (Api::Chat, &with_default, "{ }", "{ }"),
-        // Chat completions ignore this object.
+        // Chat completions ignore the object `sampling_params`.
         (
             Api::Chat,
             &with_default,
             r#"{"sampling_params":{"max_tokens":5}}"#,
             r#"{"max_tokens":50,"sampling_params":{"max_tokens":5}}"#,
         ),
-        // The small default of engines does not apply to `null`.
+        // Engines do not apply their small default to `null`.
         (
             Api::Completions,
             &with_default,

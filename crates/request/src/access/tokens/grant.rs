@@ -1,4 +1,4 @@
-//! What a valid token grants, and why another one is refused.
+//! The rights that a valid token grants, and the reasons for refusing a token.
 
 use crate::access::digest::KeyDigest;
 use crate::access::usage::UsageLimits;
@@ -8,35 +8,35 @@ use std::sync::Arc;
 /// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenRefusal {
-    /// The class of the reason, for the log. The client does not learn it.
+    /// The class of the reason, for the log. The client does not get it.
     pub reason: &'static str,
-    /// Whether the gateway cannot check the token yet, so that a retry can succeed.
+    /// Whether the gateway cannot check the token yet. A later retry can succeed.
     pub is_temporary: bool,
 }
 
-/// What a valid token grants.
+/// The rights that a valid token grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenGrant {
     /// The digest of the token.
     pub digest: KeyDigest,
     /// Name of the tenant.
     pub tenant: Arc<str>,
-    /// Name of the key that stands for the subject of the token. It begins with
+    /// Name of the key that stands for the subject of the token. The name begins with
     /// [`ClientIdentity::TOKEN_KEY_PREFIX`](crate::record::ClientIdentity::TOKEN_KEY_PREFIX).
     pub key: Arc<str>,
-    /// The digest of issuer and subject, under which limits are counted. It is the same in all gateways and after
-    /// a restart, although the names of keys can be others.
+    /// The digest of issuer and subject, under which limits are counted. All gateways compute the same digest,
+    /// also after a restart, although the names of keys can differ.
     pub subject: KeyDigest,
-    /// Tier of the requests. `None`: that of the tenant.
+    /// Tier of the requests. `None`: the tier of the tenant.
     pub tier: Option<Tier>,
-    /// Models that the token names. Only those among them that the tenant may use are allowed. `None`: all
-    /// models of the tenant.
+    /// Models that the token names. A request may use the models that both the token and the tenant allow.
+    /// `None`: all models of the tenant.
     pub models: Option<Vec<String>>,
     /// Limits of all tokens of the subject together. The limits of the tenant also apply.
     pub limits: UsageLimits,
 }
 
-/// The class of the reason for which the token of a request was refused, in its record.
+/// For the record: the class of the reason for which the token of a request was refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RefusedToken(pub &'static str);
 

@@ -1,5 +1,5 @@
-//! Tokens: a second source of principals beside the key file. An issuer vouches for the claims of a token, an
-//! option checks them, and what they grant becomes an [`ApiKey`](super::ApiKey) of a tenant of the key file.
+//! Tokens: a second source of principals besides the key file. An issuer vouches for the claims of a token, and
+//! an option checks them. The granted rights become an [`ApiKey`](super::ApiKey) of a tenant of the key file.
 
 mod grant;
 mod subjects;

@@ -1,5 +1,5 @@
-//! Limits and usage of the subjects of tokens. They outlive the tokens: a subject with a new token does not
-//! begin anew.
+//! Limits and usage of the subjects of tokens. They outlive the tokens, so that a new token does not reset the
+//! usage of its subject.
 
 use super::grant::TokenGrant;
 use crate::access::usage::{QuotaRegistry, SubjectUsage, UsageLimiter, UsageLimits};
@@ -18,11 +18,12 @@ struct SubjectId {
     key: Box<str>,
 }
 
-/// Greatest number of subjects. Beyond it, the one that was away for the longest time begins anew.
+/// Maximum number of subjects. Beyond it, the least recently used subject loses its usage.
 const MAX_SUBJECTS: usize = 1 << 16;
 
 impl SubjectLimiters {
-    /// The limiter of a subject, with the limits of its newest token from now on. `None`: there are no limits.
+    /// The limiter of a subject. From now on it has the limits of the subject's newest token. `None`: no
+    /// limits.
     pub(in crate::access) fn limiter(
         &self,
         caller: &ClientIdentity,
@@ -52,7 +53,7 @@ impl SubjectLimiters {
         subjects.cloned().collect()
     }
 
-    /// The limiter of a subject. `None`: it has no limits.
+    /// The limiter of a subject. `None`: no limits.
     pub(in crate::access) fn find(&self, caller: &ClientIdentity) -> Option<Arc<UsageLimiter>> {
         lock(&self.0).get(&SubjectId::of(caller)).cloned()
     }

@@ -1,4 +1,4 @@
-//! A limit per minute as a leaky bucket: a whole minute's worth can be used at once, and refills evenly.
+//! A limit per minute as a leaky bucket: the quota of a whole minute can be used at once, and refills evenly.
 
 use super::limits::RemainingQuota;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Usage of one limit per minute: requests or tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeakyBucket {
-    /// Requests or tokens used, less the part that has drained until `updated_at`.
+    /// Requests or tokens used, minus the amount drained until `updated_at`.
     pub(super) used: f64,
     /// Time of the last update of `used`. `None`: `used` has never been updated.
     updated_at: Option<Instant>,
@@ -26,9 +26,8 @@ impl LeakyBucket {
         self.updated_at = self.updated_at.max(Some(now));
     }
 
-    /// Time until `amount` requests or tokens can be used, at least 1 ms. `None`: they can be used now.
-    /// With an amount of 0, a request waits until some quota remains: its tokens are not known at its
-    /// start.
+    /// Time until `amount` requests or tokens can be used, at least 1 ms. `None`: now. An amount of 0, for a
+    /// request whose tokens are not known at its start, waits until some quota remains.
     pub(super) fn time_until_available(&self, limit: u32, amount: f64) -> Option<Duration> {
         let excess = self.used + amount - f64::from(limit);
         let is_exceeded = if amount > 0.0 {

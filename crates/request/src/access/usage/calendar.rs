@@ -16,19 +16,19 @@ named_enum! {
         Day = "day",
         /// From the first to the last day.
         Month = "month",
-        /// Without an end, for what is open.
+        /// A period without an end, for the quota of open requests.
         Unbounded = "unbounded",
     }
 }
 
 const MINUTE_SECONDS: u64 = 60;
 const DAY_SECONDS: u64 = 86_400;
-/// 4147-08-20.
+/// The second since 1970 at the start of 4147-08-20.
 const END_OF_TIME: u64 = 1 << 36;
 const FIRST_YEAR: u64 = 1_970;
 
 impl QuotaPeriod {
-    /// The number of the period that contains a second since 1970. The first period has the number 0.
+    /// The number of the period that contains a second since 1970. The first period is number 0.
     pub fn number_at(self, second: u64) -> u64 {
         match self {
             Self::Minute => second / MINUTE_SECONDS,
@@ -38,7 +38,7 @@ impl QuotaPeriod {
         }
     }
 
-    /// The first second of a period, since 1970.
+    /// The first second of a period, as seconds since 1970.
     pub fn first_second(self, number: u64) -> u64 {
         match self {
             Self::Minute => number * MINUTE_SECONDS,
@@ -74,7 +74,7 @@ fn first_second_of_month(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The seconds are those of Python's `datetime`.
+    /// The expected seconds come from Python's `datetime`.
     #[test]
     fn months_begin_on_their_first_day() {
         let month = QuotaPeriod::Month;

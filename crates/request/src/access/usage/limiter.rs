@@ -1,4 +1,4 @@
-//! Enforces the limits of tenants, keys and models of tenants.
+//! Enforces the limits of tenants, of keys, and of models of tenants.
 
 use super::limits::{QuotaScope, RateLimitStatus, UsageLimits};
 use super::registry::QuotaRegistry;
@@ -16,15 +16,15 @@ use tokenweir_protocol::mutex::lock;
 /// Limits and usage of a tenant, of a key or of a model of a tenant.
 #[derive(Debug)]
 pub(in crate::access) struct UsageLimiter {
-    limits: UsageLimits,
-    /// After a reload of the key file, the new limiter of the same subject shares the usage with the earlier
-    /// one.
+    pub(in crate::access) limits: UsageLimits,
+    /// The usage. After a reload of the key file, the new limiter of a subject shares it with the earlier
+    /// limiter.
     subject: Arc<SubjectUsage>,
     registry: Arc<QuotaRegistry>,
     has_quotas: bool,
 }
 
-/// A limiter whose usage is locked.
+/// A limiter with its usage locked.
 struct LockedLimiter<'a> {
     limiter: &'a UsageLimiter,
     meter: MutexGuard<'a, UsageMeter>,
@@ -37,7 +37,7 @@ pub struct ConcurrencyPermit {
     key: Option<Arc<SubjectUsage>>,
 }
 
-/// Counts one request as open for a model of its tenant, and charges its tokens when it has ended.
+/// Counts one request as open for a model of its tenant. When the request has ended, charges its tokens.
 #[derive(Debug)]
 pub struct ModelPermit {
     limiter: Arc<UsageLimiter>,
@@ -50,11 +50,11 @@ pub struct ModelPermit {
 pub(in crate::access) struct Limiters<'a> {
     /// The limiter of the tenant, or of a model of the tenant.
     pub(in crate::access) group: &'a UsageLimiter,
-    /// The limiter of the key. `None`: it has no limits of its own.
+    /// The limiter of the key. `None`: the key has no limits of its own.
     pub(in crate::access) key: Option<&'a UsageLimiter>,
 }
 
-/// Starts a request if all limits allow it. Also returns the quota that remains after this request.
+/// Starts a request if all limits allow it. Also returns the quota that remains after the request.
 pub(in crate::access) fn enter(
     limiters: Limiters<'_>,
     now: Instant,
@@ -77,7 +77,7 @@ pub(in crate::access) fn count(
     let key_has_quotas = limiters.key.is_some_and(|key| key.has_quotas);
     let has_quotas = limiters.group.has_quotas || key_has_quotas;
     let unix_millis = if has_quotas { clock::unix_millis() } else { 0 };
-    // No deadlock: the usage of the tenant is always locked before that of the key.
+    // The usage of the tenant is always locked before the usage of the key, which prevents a deadlock.
     let mut group = limiters.group.lock();
     let mut key = limiters.key.map(UsageLimiter::lock);
     let mut exceeded: Option<ExceededLimit> = None;
@@ -117,10 +117,8 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
         .max(1)
 }
 
-// === impl UsageLimiter ===
-
 impl UsageLimiter {
-    /// A limiter with the usage of `previous`, if there is one.
+    /// A limiter with the usage of `previous`, if present.
     pub(in crate::access) fn new(
         name: String,
         limits: UsageLimits,
@@ -180,7 +178,7 @@ impl UsageLimiter {
         }
     }
 
-    /// Lists the subject as active, if gateways share its quotas.
+    /// Lists the subject as active, if several gateways share its quotas.
     fn activate(&self, meter: &mut UsageMeter) {
         let is_shared = self.has_quotas && self.registry.scope == QuotaScope::Shared;
         if is_shared && !meter.is_active {
@@ -189,8 +187,6 @@ impl UsageLimiter {
         }
     }
 }
-
-// === impl ConcurrencyPermit, ModelPermit ===
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {

@@ -26,7 +26,7 @@ pub struct UsageLimits {
     pub tokens_per_month: Option<u64>,
 }
 
-/// Which limits are counted as quotas, and whether other gateways use them too.
+/// Which limits are counted as quotas, and whether gateways share them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum QuotaScope {
     /// Each gateway counts by itself: limits per day and per month are quotas.
@@ -36,11 +36,11 @@ pub enum QuotaScope {
     Shared,
 }
 
-/// Greatest limit. The store counts exactly up to 2^53.
+/// Maximum limit. The store counts exactly up to 2^53.
 const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 
-/// Remaining quota of a request. If several limits of a tenant, a key or a model count the same, its field has
-/// the lowest of the remaining quotas. `None`: there is no such limit.
+/// Remaining quota of a request. If several limits of a tenant, a key or a model count the same unit, the
+/// lowest remaining quota is reported. `None`: no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
     /// Remaining quota of requests.
@@ -56,7 +56,7 @@ pub struct RemainingQuota {
     pub limit: u64,
     /// Requests or tokens that can be used now.
     pub remaining: u64,
-    /// Time until `remaining` equals `limit` again, if nothing is used until then.
+    /// Time until `remaining` equals `limit` again without further use.
     pub reset: Duration,
 }
 
@@ -73,10 +73,8 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-// === impl UsageLimits ===
-
 impl UsageLimits {
-    /// The quotas that these limits set, of which nothing is used.
+    /// The quotas for these limits, without usage.
     pub(super) fn quotas(&self, scope: QuotaScope) -> Vec<Quota> {
         use QuotaPeriod::{Day, Minute, Month, Unbounded};
         use QuotaUnit::{OpenRequests, Requests, Tokens};
@@ -112,6 +110,19 @@ impl UsageLimits {
 
     /// Returns the name of the first invalid limit and its problem.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        for (name, limit) in self.set() {
+            if limit == 0 {
+                return Err((name, "a limit must be 1 or more; leave it out for no limit"));
+            }
+            if limit > MAX_LIMIT {
+                return Err((name, "a limit must be at most 10^15"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The limits that are set, by their names in the key file.
+    pub(in crate::access) fn set(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [
             (
                 "requests_per_minute",
@@ -124,19 +135,10 @@ impl UsageLimits {
             ("requests_per_month", self.requests_per_month),
             ("tokens_per_month", self.tokens_per_month),
         ];
-        for (name, limit) in all {
-            if limit == Some(0) {
-                return Err((name, "a limit must be 1 or more; leave it out for no limit"));
-            }
-            if limit.is_some_and(|limit| limit > MAX_LIMIT) {
-                return Err((name, "a limit must be at most 10^15"));
-            }
-        }
-        Ok(())
+        all.into_iter()
+            .filter_map(|(name, limit)| Some((name, limit?)))
     }
 }
-
-// === impl RateLimitStatus ===
 
 impl RateLimitStatus {
     /// The lower remaining quota of `self` and `other`, for requests and for tokens.
@@ -149,32 +151,28 @@ impl RateLimitStatus {
 
     /// Sets the rate limit headers of a response.
     pub fn write(&self, headers: &mut HeaderMap) {
-        let quotas = [
-            (REQUEST_LIMIT_HEADERS, self.requests),
-            (TOKEN_LIMIT_HEADERS, self.tokens),
-        ];
-        for (names, quota) in quotas {
-            let Some(RemainingQuota {
-                limit,
-                remaining,
-                reset,
-            }) = quota
-            else {
-                continue;
-            };
-            let values = [
-                HeaderValue::from(limit),
-                HeaderValue::from(remaining),
-                format_go_duration(reset),
-            ];
-            for (name, value) in names.into_iter().zip(values) {
-                headers.insert(name, value);
-            }
+        if let Some(requests) = &self.requests {
+            requests.write(REQUEST_LIMIT_HEADERS, headers);
+        }
+        if let Some(tokens) = &self.tokens {
+            tokens.write(TOKEN_LIMIT_HEADERS, headers);
         }
     }
 }
 
 impl RemainingQuota {
+    /// Sets the headers with these names: of the limit, of the rest, and of the time until the quota is whole again.
+    fn write(&self, names: [HeaderName; 3], headers: &mut HeaderMap) {
+        let values = [
+            HeaderValue::from(self.limit),
+            HeaderValue::from(self.remaining),
+            format_go_duration(self.reset),
+        ];
+        for (name, value) in names.into_iter().zip(values) {
+            headers.insert(name, value);
+        }
+    }
+
     fn lower_remaining(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         a.into_iter().chain(b).min_by_key(|quota| quota.remaining)
     }
@@ -193,7 +191,7 @@ fn format_go_duration(duration: Duration) -> HeaderValue {
         (0, minutes) => format!("{minutes}m{seconds_text}s"),
         (hours, minutes) => format!("{hours}h{minutes}m{seconds_text}s"),
     };
-    // This cannot fail: the text has only digits, letters and a dot.
+    // Cannot fail, because the text has only digits, letters and a dot.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0s"))
 }
 

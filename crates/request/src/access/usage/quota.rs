@@ -1,4 +1,5 @@
-//! The part of a limit that this gateway may use in a calendar period. It has no I/O and reads no clock.
+//! The part of a limit that this gateway may use in a calendar period. This module has no I/O and reads no
+//! clock.
 //!
 //! ```text
 //! one gateway     share = limit
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// What a quota counts.
+    /// The unit that a quota counts.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
@@ -28,20 +29,20 @@ named_enum! {
     }
 }
 
-/// How much a gateway may use without a grant, and while the store is away.
+/// The amounts that a gateway may use without a grant, and while the store is not reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharingRule {
-    /// Without a grant, a gateway may use the part of a limit with this divisor. `None`: nothing.
+    /// Without a grant, a gateway may use the limit divided by this number. `None`: nothing.
     pub ungranted_divisor: Option<u64>,
-    /// Beyond its grant, a gateway may use the part of what is granted to no gateway with this divisor. `None`:
-    /// nothing.
+    /// Beyond its grant, a gateway may use the amount that is granted to no gateway, divided by this number.
+    /// `None`: nothing.
     pub free_divisor: Option<u64>,
 }
 
-/// A limit in a calendar period, and what this gateway has used of it.
+/// A limit in a calendar period, and the usage by this gateway.
 #[derive(Debug, Clone)]
 pub struct Quota {
-    /// What the quota counts.
+    /// The unit.
     pub unit: QuotaUnit,
     /// The period.
     pub period: QuotaPeriod,
@@ -53,65 +54,65 @@ pub struct Quota {
     begins_at: u64,
     /// The first millisecond after the current period.
     ends_at: u64,
-    /// What this gateway has used in the current period.
+    /// The usage by this gateway in the current period.
     used: u64,
-    /// What the other gateways have used, as of the last answer of the store.
+    /// The usage by the other gateways, as of the last answer of the store.
     used_by_others: u64,
-    /// What was used when the last grant ended.
+    /// The usage by this gateway at the end of the last grant.
     used_before: u64,
-    /// `None`: the store has granted nothing in this period.
+    /// The grant of the current period. `None`: the store has granted nothing.
     grant: Option<Grant>,
-    /// The grant of the next period, with its number.
+    /// The number and the grant of the next period.
     next: Option<(u64, Grant)>,
     rate: UsageRate,
     /// Whether a request has asked for the quota since the last claim.
     is_wanted: bool,
-    /// Whether the next claim must state what this gateway has used.
+    /// Whether the next claim must state the usage by this gateway.
     is_unstated: bool,
-    /// Time of the last request that asked for the quota, as far as claims know.
+    /// Time of the last request that asked for the quota, as last seen by a claim.
     wanted_at: u64,
     claimed_at: u64,
     next_claimed_at: u64,
 }
 
-/// What the store has granted to this gateway in a period.
+/// The amount that the store has granted to this gateway in a period.
 #[derive(Debug, Clone, Copy)]
 struct Grant {
-    /// How much this gateway may use in the period, with what it has used.
+    /// The total amount that this gateway may use in the period, including its past usage.
     share: u64,
-    /// What was granted to no gateway at the answer.
+    /// The amount that was granted to no gateway at the time of the answer.
     free: u64,
     used_by_others: u64,
 }
 
-/// What a gateway asks of the store for a period of a quota.
+/// A request of a gateway to the store, for one period of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaClaim {
     /// The number of the period.
     pub number: u64,
-    /// What this gateway has used.
+    /// The usage by this gateway.
     pub used: u64,
-    /// What is granted to this gateway, as far as it knows.
+    /// The grant of this gateway, as far as it knows.
     pub held: u64,
-    /// What this gateway wants to be granted. It is less than `held` if the gateway returns a part.
+    /// The grant that this gateway wants. It is less than `held` if the gateway returns a part.
     pub wanted: u64,
     /// The limit.
     pub limit: u64,
-    /// The second since 1970 from which the store need not keep the period.
+    /// The second since 1970 after which the store may drop the period.
     pub ends_at: u64,
 }
 
-/// What the store answers to a claim.
+/// The answer of the store to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaAnswer {
-    /// What is granted to this gateway.
+    /// The amount granted to this gateway.
     pub share: u64,
-    /// What this gateway has used, as far as the store knows. It is more than the gateway claimed if the gateway
-    /// has lost a part of its own count.
+    /// The usage by this gateway, as far as the store knows. It exceeds the claimed usage if the gateway has
+    /// lost a part of its own count.
     pub used: u64,
-    /// What is granted to all gateways.
+    /// The amount granted to all gateways.
     pub granted_by_all: u64,
-    /// What all gateways have used.
+    /// The usage by all gateways.
     pub used_by_all: u64,
 }
 
@@ -119,35 +120,33 @@ pub struct QuotaAnswer {
 #[derive(Debug, Clone, Copy, Default)]
 struct UsageRate {
     per_second: f64,
-    /// Rate since the last update.
+    /// Rate since the last update of the mean.
     newest: f64,
     used: u64,
     updated_at: u64,
 }
 
-/// Part of the free amount that each gateway claims at least, times the number of gateways.
+/// Each gateway claims at least the free amount divided by this number and by the number of gateways.
 const FREE_DIVISOR: u64 = 8;
-/// Part of the limit that a gateway uses without a grant at most, times the number of gateways.
+/// Without a grant, each gateway uses at most the limit divided by this number and by the number of gateways.
 pub const UNGRANTED_DIVISOR: u64 = 32;
-/// For how many seconds of its usage a gateway claims ahead.
+/// Number of seconds of its usage that a gateway claims ahead.
 const CLAIMED_SECONDS: f64 = 2.0;
-/// Time between two claims of a quota that is in use.
+/// Time between two claims of a quota in use.
 const CLAIM_MILLIS: u64 = 1_000;
-/// Time between two claims of a quota of which this gateway holds more than it uses.
+/// Time between two claims of a quota of which this gateway holds more than it needs.
 const HOLD_MILLIS: u64 = 5_000;
 /// Time without a request after which a gateway returns its grant.
 const IDLE_MILLIS: u64 = 60_000;
-/// Time before a period in which a gateway claims from it.
+/// Time before the start of a period at which a gateway claims from it.
 const AHEAD_MILLIS: u64 = 3_000;
-/// Longest time for which the store keeps what gateways have used, after their last claim.
+/// Maximum time for which the store keeps the usage of gateways after their last claim.
 const LONGEST_PERIOD_SECONDS: u64 = 32 * 86_400;
-/// Retry time of a request that is refused although gateways hold what is left.
+/// Retry time of a request that is refused while gateways still hold unused grants.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-// === impl Quota ===
-
 impl Quota {
-    /// A quota of which nothing is used.
+    /// A quota without usage.
     pub fn new(unit: QuotaUnit, period: QuotaPeriod, limit: u64) -> Self {
         Self {
             unit,
@@ -184,7 +183,7 @@ impl Quota {
             return;
         }
         let number = self.period.number_at(now / 1_000);
-        // A clock that is set back by little must not begin a period twice.
+        // If the clock is set back slightly, the period must not begin twice.
         if number == self.number || number + 1 == self.number {
             return;
         }
@@ -199,12 +198,12 @@ impl Quota {
         self.ends_at = self.period.first_second(number + 1) * 1_000;
     }
 
-    /// Whether this gateway may use no more at present.
+    /// Whether this gateway may use nothing more at present.
     pub fn is_used_up(&self, rule: SharingRule) -> bool {
         self.used >= self.share(rule)
     }
 
-    /// How much this gateway may use in the period, with what it has used.
+    /// The total amount that this gateway may use in the period, including its past usage.
     fn share(&self, rule: SharingRule) -> u64 {
         let Some(grant) = self.grant else {
             let taken = self.used_by_others.saturating_add(self.used_before);
@@ -216,12 +215,12 @@ impl Quota {
         grant.share.saturating_add(beyond)
     }
 
-    /// Notes that a request asks for the quota, whether it is admitted or not.
+    /// Records that a request asks for the quota, whether or not the request is admitted.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }
 
-    /// Adds to what this gateway has used.
+    /// Adds to the usage by this gateway.
     pub fn add(&mut self, amount: u64) {
         self.used = self.used.saturating_add(amount);
         self.is_wanted = true;
@@ -232,12 +231,12 @@ impl Quota {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// What this gateway has used in the period.
+    /// The usage by this gateway in the period.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// What all gateways together can still use in the period, as of the last answer of the store.
+    /// The amount that all gateways together can still use in the period, as of the last answer of the store.
     pub fn remaining(&self) -> u64 {
         let used = self.used.saturating_add(self.used_by_others);
         self.limit.saturating_sub(used)
@@ -248,7 +247,7 @@ impl Quota {
         Duration::from_millis(self.ends_at.saturating_sub(now))
     }
 
-    /// Time after which a request that was refused can be sent again.
+    /// Time after which a refused request can be sent again.
     pub(super) fn retry_after(&self, now: u64) -> Duration {
         if self.remaining() > 0 || self.unit == QuotaUnit::OpenRequests {
             return RETRY_AFTER;
@@ -256,12 +255,12 @@ impl Quota {
         self.time_to_end(now)
     }
 
-    /// The number of the period and what was used in it, to store them.
+    /// The number of the period and the usage in it, for storing them.
     pub fn in_period(&self) -> (u64, u64) {
         (self.number, self.used)
     }
 
-    /// Restores what this gateway had used, if its period has not ended.
+    /// Restores the usage by this gateway, if its period has not ended.
     pub fn restore(&mut self, number: u64, used: u64, now: u64) {
         self.advance(now);
         if number == self.number {
@@ -272,8 +271,8 @@ impl Quota {
 
     // === claims ===
 
-    /// Lets the next claim state what this gateway has used, although no request asks for the quota. The answer
-    /// says what the others have used.
+    /// Makes the next claim state the usage by this gateway, even if no request asks for the quota. The answer
+    /// contains the usage by the others.
     pub fn restate(&mut self) {
         self.is_unstated = true;
     }
@@ -284,7 +283,8 @@ impl Quota {
         self.grant.is_none() && self.next.is_none() && !is_due
     }
 
-    /// What to ask of the store now. `None`: nothing. `gateways`: their number, with this one.
+    /// The next claim to send to the store. `None`: nothing to claim. `gateways`: the number of gateways,
+    /// including this one.
     pub fn claim(&mut self, now: u64, gateways: u64) -> Option<QuotaClaim> {
         self.advance(now);
         if self.is_wanted {
@@ -299,7 +299,8 @@ impl Quota {
         self.is_wanted = false;
         self.is_unstated = false;
         let wanted = self.used.saturating_add(ahead);
-        // The store may have got a claim whose answer is lost, so this gateway keeps to the lower share.
+        // The store may have processed a claim whose answer was lost, so this gateway uses only the lower
+        // share.
         let held = self.grant.as_mut().map_or(0, |grant| {
             grant.share = grant.share.min(wanted);
             grant.share
@@ -315,7 +316,7 @@ impl Quota {
         })
     }
 
-    /// What to ask of the store for the next period, shortly before it begins.
+    /// The claim for the next period, shortly before it begins.
     pub fn claim_next(&mut self, now: u64, gateways: u64) -> Option<QuotaClaim> {
         let is_soon = self.ends_at > now && self.ends_at - now <= AHEAD_MILLIS;
         let is_claimed = now.saturating_sub(self.next_claimed_at) < CLAIM_MILLIS;
@@ -334,7 +335,7 @@ impl Quota {
         })
     }
 
-    /// How much to claim beyond what is used.
+    /// The amount to claim beyond the usage.
     fn ahead(&self, now: u64, gateways: u64) -> u64 {
         if now.saturating_sub(self.wanted_at) > IDLE_MILLIS {
             return 0;
@@ -342,8 +343,8 @@ impl Quota {
         self.part_of(self.remaining(), gateways)
     }
 
-    /// The part of a free amount that this gateway claims: what it uses in some seconds, and at least a share,
-    /// so that its usage can grow.
+    /// The part of a free amount that this gateway claims: its usage in some seconds, but at least a share that
+    /// lets its usage grow.
     fn part_of(&self, free: u64, gateways: u64) -> u64 {
         let share = free / (FREE_DIVISOR * gateways.max(1));
         let by_usage = if self.unit == QuotaUnit::OpenRequests {
@@ -393,8 +394,6 @@ impl Quota {
         self.used_before = self.used;
     }
 }
-
-// === impl UsageRate ===
 
 impl UsageRate {
     fn update(&mut self, used: u64, now: u64) {

@@ -1,5 +1,5 @@
-//! What requests and the option that shares quotas between gateways have in common: how much a gateway may use
-//! without a grant, and which subjects are in use.
+//! The state that requests share with the option that shares quotas between gateways: how much a gateway may
+//! use without a grant, and which subjects are in use.
 
 use super::limits::QuotaScope;
 use super::quota::SharingRule;
@@ -14,12 +14,12 @@ use tokenweir_protocol::mutex::lock;
 pub struct QuotaRegistry {
     /// Whether other gateways use the same quotas.
     pub scope: QuotaScope,
-    /// 0: without a grant, a gateway may use nothing.
+    /// The divisor for use without a grant. 0: a gateway may use nothing.
     ungranted_divisor: AtomicU64,
-    /// 0: a gateway keeps to its grants.
+    /// The divisor for use beyond the grant. 0: a gateway uses only its grant.
     free_divisor: AtomicU64,
     active: Mutex<Vec<Arc<SubjectUsage>>>,
-    /// What was used of quotas before a restart, by subjects that are not known yet.
+    /// Usage from before a restart, of subjects that are not known yet.
     pub awaited: AwaitedQuotas,
 }
 
@@ -63,7 +63,7 @@ impl QuotaRegistry {
         write(&self.free_divisor, rule.free_divisor);
     }
 
-    /// Lists a subject as active. The caller has marked it.
+    /// Lists a subject as active. The caller must have marked the subject.
     pub fn activate(&self, subject: &Arc<SubjectUsage>) {
         lock(&self.active).push(subject.clone());
     }

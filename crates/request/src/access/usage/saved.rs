@@ -1,4 +1,4 @@
-//! What was used of quotas of days and months, so that a restart does not renew them.
+//! Saved usage of the quotas of days and months, so that a restart does not reset them.
 
 use super::calendar::QuotaPeriod;
 use super::quota::{Quota, QuotaUnit};
@@ -9,23 +9,23 @@ use std::sync::{Arc, Mutex};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// What was used of a quota.
+/// The usage of a quota.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQuota {
     /// The name of the subject.
     pub subject: String,
-    /// What the quota counts.
+    /// The unit that the quota counts.
     pub unit: QuotaUnit,
     /// The period.
     pub period: QuotaPeriod,
     /// The number of the period.
     pub number: u64,
-    /// What was used in it.
+    /// The usage in the period.
     pub used: u64,
 }
 
-/// The saved quotas of subjects that are not known yet, by subject. A subject of tokens is known from its first
-/// request on.
+/// The saved quotas of subjects that are not known yet, by subject. The subject of a token becomes known with
+/// its first request.
 #[derive(Debug, Default)]
 pub struct AwaitedQuotas(Mutex<HashMap<String, Vec<SavedQuota>>>);
 
@@ -36,7 +36,7 @@ impl SavedQuota {
 }
 
 impl SubjectUsage {
-    /// What was used of quotas that outlast a restart.
+    /// The usage of the quotas that survive a restart.
     pub fn saved_quotas(&self) -> Vec<SavedQuota> {
         let saved = |quota: &Quota| {
             let (number, used) = quota.in_period();
@@ -69,7 +69,8 @@ impl SubjectUsage {
 }
 
 impl AwaitedQuotas {
-    /// Restores what subjects had used: now if they are `known`, or when they are.
+    /// Restores the usage of subjects: at once for the `known` ones, and later for others when they become
+    /// known.
     pub fn restore(&self, saved: &[SavedQuota], known: impl Iterator<Item = Arc<SubjectUsage>>) {
         let mut by_subject: HashMap<String, Vec<SavedQuota>> = HashMap::new();
         for quota in saved {
@@ -80,7 +81,7 @@ impl AwaitedQuotas {
         known.for_each(|subject| self.restore_subject(&subject));
     }
 
-    /// Restores what a subject had used that is known from now on.
+    /// Restores the usage of a subject that has become known.
     pub(super) fn restore_subject(&self, subject: &SubjectUsage) {
         let saved = lock(&self.0).remove(&*subject.name);
         if let Some(saved) = saved {
@@ -88,7 +89,7 @@ impl AwaitedQuotas {
         }
     }
 
-    /// What subjects that are not known yet had used. Forgets what is of a period that has ended.
+    /// The saved usage of subjects that are not known yet. Drops the usage of periods that have ended.
     pub fn list(&self) -> Vec<SavedQuota> {
         let second = clock::unix_millis() / 1_000;
         let mut awaited = lock(&self.0);

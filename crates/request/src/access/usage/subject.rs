@@ -1,4 +1,4 @@
-//! What a subject of limits has used: a tenant, a key, or a model of a tenant. The usage survives a reload of
+//! The usage of a subject of limits: a tenant, a key, or a model of a tenant. The usage survives a reload of
 //! the key file.
 
 use super::bucket::LeakyBucket;
@@ -18,7 +18,7 @@ pub struct SubjectUsage {
     pub(super) meter: Mutex<UsageMeter>,
 }
 
-/// What a subject has used of its limits.
+/// The usage of a subject, by limit.
 #[derive(Debug, Default)]
 pub(super) struct UsageMeter {
     requests: LeakyBucket,
@@ -29,16 +29,16 @@ pub(super) struct UsageMeter {
     pub(super) is_active: bool,
 }
 
-/// What a request counts as.
+/// How a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::access) enum CountedAs {
     /// A request that is open from now on.
     Request,
-    /// A repetition of an open request. It is not open in addition.
+    /// A repetition of an open request, which does not count as a further open request.
     Repetition,
 }
 
-/// A limit that refuses a request.
+/// A limit that makes the gateway refuse a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExceededLimit {
     pub(super) kind: RateLimitKind,
@@ -46,14 +46,12 @@ pub(super) struct ExceededLimit {
     pub(super) retry_after: Duration,
 }
 
-/// Retry time of a request that was rejected by the concurrency limit. It is a constant because the
-/// time at which an open request ends is not known.
+/// Retry time of a request that the concurrency limit rejects. A constant, because the end of an open request
+/// cannot be predicted.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-// === impl SubjectUsage ===
-
 impl SubjectUsage {
-    /// A subject that has used nothing.
+    /// A subject without usage.
     pub(in crate::access) fn new(name: String) -> Self {
         Self {
             name: name.into(),
@@ -61,7 +59,7 @@ impl SubjectUsage {
         }
     }
 
-    /// Replaces the quotas by those of new limits. A quota with the same unit and period keeps its usage.
+    /// Replaces the quotas by the quotas of new limits. A quota with the same unit and period keeps its usage.
     pub(super) fn set_quotas(&self, quotas: Vec<Quota>) {
         let mut meter = lock(&self.meter);
         let previous = std::mem::take(&mut meter.quotas);
@@ -80,21 +78,22 @@ impl SubjectUsage {
         work(&mut lock(&self.meter).quotas)
     }
 
-    /// Lets the registry list the subject as active again when it is used, if it is idle now. Returns whether it is.
+    /// If the subject is idle, makes the registry list it as active again at its next use. Returns whether the
+    /// subject is idle.
     pub fn retire_if_idle(&self) -> bool {
         let mut meter = lock(&self.meter);
         meter.is_active = !meter.quotas.iter().all(Quota::is_idle);
         !meter.is_active
     }
 
-    /// Lets the next claims state what this gateway has used of each quota. Returns whether the caller must keep
-    /// the subject among the active ones from now on.
+    /// Makes the next claims state the usage of each quota by this gateway. Returns whether the caller must
+    /// keep the subject among the active ones from now on.
     pub fn restate(&self) -> bool {
         self.with_quotas(|quotas| quotas.iter_mut().for_each(Quota::restate));
         self.mark_active()
     }
 
-    /// Marks the subject as active. Returns whether it was not.
+    /// Marks the subject as active. Returns whether it was inactive.
     pub fn mark_active(&self) -> bool {
         !std::mem::replace(&mut lock(&self.meter).is_active, true)
     }
@@ -103,7 +102,6 @@ impl SubjectUsage {
         lock(&self.meter).open_requests
     }
 
-    /// Counts an open request as ended.
     pub(super) fn end_request(&self) {
         let mut meter = lock(&self.meter);
         meter.open_requests = meter.open_requests.saturating_sub(1);
@@ -115,10 +113,8 @@ impl SubjectUsage {
     }
 }
 
-// === impl UsageMeter ===
-
 impl UsageMeter {
-    /// Advances to `now`, which is `unix_millis` since 1970.
+    /// Advances the usage to `now`, which is `unix_millis` since 1970.
     pub(super) fn advance(&mut self, limits: &UsageLimits, now: Instant, unix_millis: u64) {
         self.requests
             .drain_since_update(limits.requests_per_minute, now);
@@ -181,7 +177,7 @@ impl UsageMeter {
             .max_by_key(|exceeded| exceeded.retry_after)
     }
 
-    /// Counts a request that starts.
+    /// Counts the start of a request.
     pub(super) fn count_request(&mut self, counted_as: CountedAs) {
         let opened = u32::from(counted_as == CountedAs::Request);
         self.requests.used += 1.0;

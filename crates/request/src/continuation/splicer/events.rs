@@ -1,4 +1,4 @@
-//! How [`StreamSplicer`] handles each event of a stream.
+//! The handling of each event of a stream by [`StreamSplicer`].
 
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
@@ -7,15 +7,14 @@ use super::{Action, ContinuedStream, HEAD, IDS_STEP, Position, StreamSplicer};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Longest text that one token is expected to have, in bytes. An engine that writes its prompt as text
-/// writes more text per token.
+/// Maximum expected text of one token, in bytes. An engine that writes its prompt as text exceeds it.
 const MAX_TOKEN_TEXT_BYTES: usize = 48;
 
 /// The members of a continued stream that get the values of the first stream.
 const IDENTITY: [&str; 2] = ["id", "created"];
 
 impl StreamSplicer {
-    /// Reads an event of the current stream. Returns what to do with it.
+    /// Reads an event of the current stream. Returns the action for it.
     pub(super) fn on_event(&mut self, bytes: &[u8]) -> Action {
         if bytes.starts_with(b":") || bytes.trim_ascii().is_empty() {
             return Action::Keep;
@@ -67,21 +66,21 @@ impl StreamSplicer {
         self.edit(&event, bytes, repeated)
     }
 
-    /// Whether the present backend was asked to continue the stream and has sent neither a token nor a finish
+    /// Whether the current backend was asked to continue the stream but has sent neither a token nor a finish
     /// reason.
     fn lacks_continuation(&self) -> bool {
         let is_new = |continued: ContinuedStream| self.tokens == continued.tokens;
         self.continued.is_some_and(is_new) && !self.is_finished && self.refusal.is_none()
     }
 
-    /// Records that the backend does not continue the stream, so that the client gets no bytes of it.
+    /// Records that the backend does not continue the stream. The client gets no bytes of that backend.
     fn diverge(&mut self) -> Action {
         self.interruption = Some(InterruptionCause::Diverged);
         Action::Drop
     }
 
-    /// Reads the token ids of the prompt. Returns `false` if a continuing backend reports a prompt
-    /// other than the prompt that the gateway sent.
+    /// Reads the token ids of the prompt. Returns `false` if a continuing backend reports another prompt than
+    /// the gateway sent.
     fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
         let ids = event
             .prompt_ids
@@ -102,7 +101,7 @@ impl StreamSplicer {
             }
             Some(continued) if self.plan.is_exact && !continued.is_checked => {
                 continued.is_checked = true;
-                // After a refusal the splicer keeps no ids, so there is nothing to compare.
+                // After a refusal the splicer has no ids for a comparison.
                 let sent = self
                     .prompt_ids
                     .iter()
@@ -113,8 +112,8 @@ impl StreamSplicer {
         }
     }
 
-    /// Reads the output of an event. Returns how many bytes of its text the client already has.
-    /// `None`: the text differs from the text that the client has.
+    /// Reads the output of an event. Returns how many bytes of its text the client already has. `None`: the
+    /// text differs from the client's text.
     fn on_output(&mut self, event: &Event, bytes: &[u8]) -> Option<usize> {
         if event.choices == 0 {
             return Some(0);
@@ -184,7 +183,7 @@ impl StreamSplicer {
             let id = id?;
             count += 1;
             if is_kept {
-                // Adds capacity for a few more events. By default, the vector would double its capacity.
+                // Adds capacity for a few more events, because by default the vector would double its capacity.
                 if self.ids.capacity() == self.ids.len() {
                     self.ids.reserve_exact(IDS_STEP);
                 }
@@ -194,8 +193,8 @@ impl StreamSplicer {
         Some(count)
     }
 
-    /// Whether the first text of a continuation contains the prompt. It does if it is longer than its
-    /// tokens can be, or if it contains the end of the earlier output.
+    /// Whether the first text of a continuation contains the prompt: the text is longer than its tokens can be,
+    /// or contains the end of the earlier output.
     fn is_decoded_prompt(&self, text: &str, tokens: usize) -> bool {
         let end = self.text.end();
         let has_earlier_text = text.len() > self.text.shown && text.contains(end);
@@ -203,9 +202,8 @@ impl StreamSplicer {
             || (has_earlier_text && !end.is_empty())
     }
 
-    /// Whether to drop the event: it has only token ids that the client did not request, or only a role
-    /// or text that the client already has. `repeated`: number of bytes of its text that the client
-    /// has.
+    /// Whether to drop the event: it has only token ids that the client did not request, or only a role or text
+    /// that the client already has. `repeated`: number of bytes of the event's text that the client has.
     fn is_dropped(&self, event: &Event, repeated: usize) -> bool {
         if event.finish.is_some() || event.has_logprobs || event.choices == 0 {
             return false;
@@ -218,14 +216,14 @@ impl StreamSplicer {
         is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
     }
 
-    /// Adds the edits that remove token ids and text that the client must not get, and that replace the
-    /// id and the time of the event by those of the first stream.
+    /// Adds the edits that remove token ids and text that the client must not get, and that replace the event's
+    /// id and time by those of the first stream.
     fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
         let edits = &mut self.edits;
         if !self.plan.shows_ids {
             edits.extend(event.ids.clone().map(|ids| (ids, NULL.into())));
         }
-        // The prompt of a continuation is not that of the client.
+        // The client's prompt differs from the prompt of a continuation.
         if !self.plan.shows_ids || self.continued.is_some() {
             edits.extend(event.prompt_ids.clone().map(|ids| (ids, NULL.into())));
         }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 const END: u32 = 50;
-/// Whether the engine holds back the text of this token until the next token, as an engine does for an
-/// incomplete character.
+/// Whether the engine holds the text of this token back until the next token, as engines do for incomplete
+/// characters.
 const fn is_held(id: u32) -> bool {
     id % 9 == 5
 }
@@ -112,7 +112,7 @@ impl Engine {
     }
 }
 
-/// What a client reads from a stream.
+/// The contents that a client reads from a stream.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Read {
     pub(super) text: String,

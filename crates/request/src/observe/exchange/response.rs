@@ -50,14 +50,16 @@ impl Exchange {
                 .capture_text(TextExcerpt::new(prompt.capacity()));
         }
         read_type(observer, record, status, headers);
-        // The histograms have values only for streams.
+        // Only streams use the histograms.
         if observer.observed().is_stream {
             observer
                 .observed_mut()
                 .set_buckets(&in_flight.settings.scales);
         }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
-        if let Some(metadata) = headers.get(METADATA) {
+        if !observer.reads_body()
+            && let Some(metadata) = headers.get(METADATA)
+        {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
         let fingerprint = response
@@ -76,8 +78,8 @@ impl Exchange {
         } else {
             None
         };
-        // A WebSocket counts as complete, however its connection is closed: the gateway does not read
-        // its frames.
+        // The gateway does not read the frames of a WebSocket, so any close of the connection counts as
+        // complete.
         observer.observed_mut().is_complete |= tunnel.is_some();
         if let Some(backend) = &response.backend
             && (observer.observed().is_stream || tunnel.is_some())
@@ -150,8 +152,8 @@ impl Exchange {
             }
         }
         if !had_output && record.timings.first_output.is_some() {
-            // The gateway held earlier bytes back until the first output on purpose, so their delay
-            // does not count.
+            // The gateway held earlier bytes back on purpose until the first output, so their delay does not
+            // count.
             response.unwritten_since = None;
             if let Some(backend) = &response.backend {
                 backend.on_first_output(now);
@@ -170,7 +172,7 @@ impl Exchange {
         frame
     }
 
-    /// Records that the client's connection asks for more data: the write stall ends.
+    /// Records that the client's connection asks for more data, which ends the write stall.
     pub fn on_client_poll(&mut self) {
         let ExchangeState {
             response, abort, ..
@@ -189,8 +191,8 @@ impl Exchange {
         }
     }
 
-    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
-    /// connection are written, and not only a part of them.
+    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the connection
+    /// are written.
     pub(in crate::observe) fn on_flush(&mut self, is_complete: bool) {
         let response = &mut self.inner.response;
         if let Some(since) = response.unwritten_since.take()
@@ -216,14 +218,14 @@ impl Exchange {
     }
 }
 
-/// Tells the observer which body follows.
+/// Determines how the body is parsed, and tells the observer.
 fn read_type(
     observer: &mut ResponseObserver,
     record: &RequestRecord,
     status: u16,
     headers: &HeaderMap,
 ) {
-    // Servers write an empty value or `none` to keep proxies from compressing.
+    // Servers write an empty value or `none` to prevent proxies from compressing.
     let is_identity = |value: &HeaderValue| {
         let names: [&[u8]; 3] = [b"identity", b"none", b""];
         names
@@ -234,8 +236,8 @@ fn read_type(
         .get(CONTENT_ENCODING)
         .is_some_and(|value| !is_identity(value));
     if record.api == Some(Api::Http) {
-        // The body of a stored response contains the usage of an earlier request, and a Realtime connection
-        // carries WebSocket frames. Neither is read.
+        // Two bodies are not read: a stored response contains the usage of an earlier request, and a Realtime
+        // connection carries WebSocket frames.
         return observer.on_head("", false);
     }
     let media_type = media_type(headers);

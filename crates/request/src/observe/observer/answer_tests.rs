@@ -1,5 +1,5 @@
-//! Generated responses of each API, with and without an answer, in pieces of any length. A response without an
-//! answer is never complete.
+//! Tests with generated responses of each API, with and without an answer, in pieces of any length. A response
+//! without an answer must never be complete.
 
 use super::ResponseObserver;
 use crate::record::{RequestOptions, Timings};
@@ -209,7 +209,7 @@ const BEGINNINGS: [&str; 4] = [
     "data: {\"type\":\"response.created\",\"response\":{\"status\":\"in_progress\",\"output\":[]}}\n\n",
 ];
 
-/// Returns the observer after this whole body, in pieces that end at random positions.
+/// Returns the observer after this whole body. The body arrives in pieces that end at random positions.
 fn observe(api: Api, media_type: &str, body: &[u8], random: &mut Rng) -> ResponseObserver {
     let now = clock::now();
     let mut timings = Timings::begin(now);

@@ -7,22 +7,22 @@ use std::sync::LazyLock;
 use tokenweir_protocol::json::{JsonScanner, JsonValue, PathTable};
 use tokenweir_protocol::openai::Splice;
 
-/// Renames the model of one response: in each event of a stream, or in a JSON document. All other bytes are
+/// Renames the model of one response, in each event of a stream or in a JSON document. All other bytes are
 /// forwarded unchanged.
 #[derive(Debug)]
 pub(super) struct ModelRename {
     /// The name as a JSON string.
     name: String,
     is_stream: bool,
-    /// The bytes of a line of a stream, or of a document, whose end has not arrived.
+    /// The bytes of an incomplete line of a stream, or of an incomplete document.
     held: BytesMut,
-    /// Whether the line or the document is longer than [`MAX_HELD_BYTES`]. Its bytes are forwarded as they arrive.
+    /// Whether the line or document exceeds [`MAX_HELD_BYTES`]. Its bytes are then forwarded as they arrive.
     is_long: bool,
 }
 
-/// Longest line or document in which the model is renamed, in bytes.
+/// Maximum length of a line or document in which the model is renamed, in bytes.
 const MAX_HELD_BYTES: usize = 1 << 20;
-/// How a line with a document begins.
+/// The beginning of a line with a document.
 const DATA: &[u8] = b"data:";
 
 /// The fields with the name of the model, in all APIs.
@@ -74,7 +74,7 @@ impl ModelRename {
         out.freeze()
     }
 
-    /// `is_rest`: whether the beginning of the line was forwarded before.
+    /// Writes a line with the new name. `is_rest`: whether the beginning of the line was forwarded before.
     fn write_line(&self, line: &[u8], is_rest: bool, out: &mut BytesMut) {
         match line.strip_prefix(DATA) {
             Some(document) if !is_rest => {
@@ -85,7 +85,7 @@ impl ModelRename {
         }
     }
 
-    /// A document with the other name.
+    /// The document with the new name.
     fn renamed(&self, document: &[u8]) -> Bytes {
         let mut edits = Vec::new();
         if memmem::find(document, b"\"model\"").is_some() {
@@ -114,7 +114,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The models of each API, and fields that only look like one.
+    /// Documents with the model fields of each API, and fields that only look like one.
     const DOCUMENTS: [&str; 6] = [
         r#"{"id":"a","model": «"org/m"» , "choices":[{"delta":{"content":"\"model\":\"org/m\"","model":"x"}}]}"#,
         r#"{"type":"message_start","message":{"role":"assistant","model":«"m"»,"content":[]}}"#,

@@ -1,8 +1,8 @@
 //! Ends responses whose clients do not read them.
 //!
-//! The HTTP server does not poll a response body while its client reads nothing, so the body cannot
-//! detect this itself. The task that writes the response holds the [`ResponseAbortHandle`] of the
-//! response and is woken when the handle is triggered.
+//! While its client reads nothing, the HTTP server does not poll a response body, so the body cannot detect
+//! this itself. The task that writes the response holds its [`ResponseAbortHandle`] and is woken when the
+//! handle is triggered.
 
 use super::open_table::{OpenTable, TableEntry};
 use futures_util::task::AtomicWaker;
@@ -23,7 +23,7 @@ struct AbortState {
     /// The abort handle of the connection that carries this stream. `None`: this handle is the handle
     /// of a connection, whose writes are not timed.
     connection: Option<ResponseAbortHandle>,
-    /// The time of the last write to the client. None: no write is pending.
+    /// The time of the last write to the client. `None`: no write is pending.
     last_write_at: AtomicInstant,
 }
 
@@ -33,11 +33,9 @@ pub struct AbortRegistry {
     handles: Arc<OpenTable<ResponseAbortHandle>>,
 }
 
-/// The abort handle of a stream that is registered in [`AbortRegistry`] until it is dropped.
+/// The abort handle of a stream. It is registered in [`AbortRegistry`] until it is dropped.
 #[derive(Debug)]
 pub struct RegisteredAbortHandle(TableEntry<ResponseAbortHandle>);
-
-// === impl ResponseAbortHandle ===
 
 impl ResponseAbortHandle {
     /// Aborts the response and wakes its task.
@@ -56,21 +54,21 @@ impl ResponseAbortHandle {
         is_aborted.load(Ordering::Acquire) || connection.as_ref().is_some_and(Self::is_aborted)
     }
 
-    /// Whether this handle or the handle of its connection was triggered. Also registers `waker`, which
-    /// [`ResponseAbortHandle::abort`] of this handle wakes.
+    /// Whether this handle or the handle of its connection was triggered. Also registers `waker` to be woken by
+    /// [`ResponseAbortHandle::abort`] of this handle.
     pub fn register_and_check_abort(&self, waker: &Waker) -> bool {
         self.0.waker.register(waker);
         self.is_aborted()
     }
 
-    /// Records that data was handed to the client's connection: the write timeout runs from `now`.
+    /// Records that data was handed to the client's connection. The write timeout runs from `now`.
     pub fn on_write(&self, now: Instant) {
         if self.0.connection.is_some() {
             self.0.last_write_at.set(Some(now));
         }
     }
 
-    /// Records that the client's connection asks for more data: the write timeout stops.
+    /// Records that the client's connection asks for more data. The write timeout stops.
     pub fn on_drained(&self) {
         if self.0.connection.is_some() {
             self.0.last_write_at.set(None);
@@ -84,8 +82,6 @@ impl ResponseAbortHandle {
             .map(|last_write| now.saturating_duration_since(last_write))
     }
 }
-
-// === impl AbortRegistry ===
 
 impl AbortRegistry {
     /// Registers the abort handle of a stream on the connection with the handle `connection`.
@@ -147,7 +143,7 @@ mod tests {
     fn aborting_a_connection_aborts_its_streams() {
         let connection = ResponseAbortHandle::default();
         let stream = AbortRegistry::default().stream(&connection);
-        // A connection has no write times: the server checks its socket instead.
+        // A connection has no write times, because the server checks its socket instead.
         connection.on_write(clock::now());
         assert!(!stream.handle().is_aborted());
         connection.abort();

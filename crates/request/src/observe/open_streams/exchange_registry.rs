@@ -1,8 +1,8 @@
 //! The exchanges and response streams that are open.
 //!
 //! Each stream stores the time of its last output, and whether it waits for its backend, in atomics
-//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last; this costs a
-//! stream one atomic store per frame.
+//! ([`StreamActivity`]). A periodic sweep over all streams detects stalls while they last. This costs a stream
+//! one atomic store per frame.
 
 use super::backend_monitor::BackendMonitor;
 use super::open_requests::OpenRequests;
@@ -57,9 +57,9 @@ pub struct ExchangeRegistry {
     started_at: Instant,
     open: AtomicUsize,
     open_requests: OpenRequests,
-    /// Whether the gateway aborts the exchanges that are still open, because it shuts down.
+    /// Whether the gateway is shutting down and aborts the exchanges that are still open.
     is_shutting_down: AtomicBool,
-    /// Whether the gateway closes each WebSocket, because it shuts down.
+    /// Whether the gateway is shutting down and closes each WebSocket.
     is_closing_tunnels: AtomicBool,
     streams: Arc<OpenTable<StreamActivity>>,
 }
@@ -86,8 +86,6 @@ impl Default for StallLimits {
     }
 }
 
-// === impl StallLimits ===
-
 impl StallLimits {
     fn threshold(&self, backend: &dyn BackendMonitor) -> Duration {
         let seconds = backend.usual_gap().map(|gap| gap * P99_MULTIPLIER);
@@ -95,8 +93,6 @@ impl StallLimits {
         from_gaps.unwrap_or_default().max(self.min_gap)
     }
 }
-
-// === impl ExchangeRegistry ===
 
 impl ExchangeRegistry {
     /// The empty registry of a gateway that starts at `started_at`.
@@ -112,8 +108,8 @@ impl ExchangeRegistry {
         })
     }
 
-    /// Replaces the settings. Open exchanges keep the settings of their start, except the stall limits:
-    /// these apply to all exchanges immediately.
+    /// Replaces the settings. The new stall limits apply to all exchanges immediately. For all other settings,
+    /// open exchanges keep the values of their start.
     pub fn change(&self, settings: ObservationSettings) {
         self.settings.store(Arc::new(settings));
     }
@@ -123,7 +119,7 @@ impl ExchangeRegistry {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The start of the exchange that has been open longest. `None`: no exchange is open.
+    /// The start of the oldest open exchange. `None`: no exchange is open.
     pub fn oldest(&self) -> Option<Instant> {
         self.open_requests.oldest()
     }
@@ -139,20 +135,20 @@ impl ExchangeRegistry {
         }
     }
 
-    /// From now on, a dropped exchange counts as aborted by the gateway, not by its client.
+    /// From now on, a dropped exchange counts as aborted by the gateway and not by its client.
     pub fn begin_shutdown(&self) {
         self.is_shutting_down.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, each sweep closes every WebSocket. Called at shutdown, because a WebSocket has
-    /// no end for which the shutdown could wait.
+    /// From now on, each sweep closes every WebSocket. Called at shutdown, because a WebSocket may never end by
+    /// itself.
     pub fn close_tunnels(&self) {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
     }
 
-    /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments.
-    /// Aborts a stream whose silence, wait for the first output, wait for the end or total time is too
-    /// long, or whose key was removed. A silent stream of a backend that is down moves or ends.
+    /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments. Aborts a
+    /// stream if its silence, its wait for the first output, its wait for the end or its total time is too
+    /// long, or if its key was removed. A silent stream of a backend that is down moves or ends.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
@@ -188,8 +184,8 @@ impl ExchangeRegistry {
         }
     }
 
-    /// Marks the streams whose client has no valid key any more. The next sweep closes a marked
-    /// WebSocket. A later sweep closes a marked event stream that has not ended by then.
+    /// Marks the streams whose client no longer has a valid key. The next sweep closes a marked WebSocket. A
+    /// marked event stream has some time to end before a later sweep closes it.
     pub fn mark_revoked(&self, is_valid: impl Fn(&Arc<ClientIdentity>) -> bool, now: Instant) {
         for (_, activity) in self.streams.values() {
             let has_key = activity.subject.caller.as_ref().is_none_or(&is_valid);
@@ -197,8 +193,7 @@ impl ExchangeRegistry {
         }
     }
 
-    /// Makes other backends continue the streams of a backend. Returns the number of streams for which this
-    /// is possible.
+    /// Moves the streams of a backend to other backends. Returns the number of streams that can be moved.
     pub fn move_streams(&self, backend: &str) -> usize {
         let streams = self.streams.values();
         let of_backend = streams.iter().filter(|(_, activity)| {
@@ -213,8 +208,7 @@ impl ExchangeRegistry {
             .count()
     }
 
-    /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
-    /// been open longest.
+    /// The state of the streams at `now`: totals over all streams, and the `max_oldest` oldest streams.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
         let activities = self.streams.values();
         let slow = self.settings.load().slow;
@@ -259,8 +253,6 @@ impl ExchangeRegistry {
     }
 }
 
-// === impl InFlightGuard ===
-
 impl InFlightGuard {
     /// Registers the response stream of `backend`. `tunnel`: the number of bytes that the client has sent,
     /// if the stream is a WebSocket.
@@ -276,7 +268,7 @@ impl InFlightGuard {
         StreamEntry(self.registry.streams.insert(activity))
     }
 
-    /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
+    /// Whether the gateway closes the stream because it is shutting down and the stream is a WebSocket.
     pub fn is_closing(&self, activity: &StreamActivity) -> bool {
         activity.is_tunnel() && self.registry.is_closing_tunnels.load(Ordering::Relaxed)
     }
@@ -293,8 +285,6 @@ impl Drop for InFlightGuard {
         self.registry.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-// === impl StreamEntry ===
 
 impl StreamEntry {
     /// The activity of the stream.

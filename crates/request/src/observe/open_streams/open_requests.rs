@@ -1,11 +1,11 @@
-//! The start times of the open requests, for the age of the oldest one.
+//! The start times of the open requests, for the age of the oldest request.
 
 use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::mutex::lock;
 
-/// The start times of all open requests. A slot is used again after its request has ended, so memory is
-/// allocated only when the number of open requests reaches a new maximum.
+/// The start times of all open requests. The slot of a request is reused after its end, so memory is allocated
+/// only when the number of open requests reaches a new maximum.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequests(Mutex<Slots>);
 
@@ -34,7 +34,7 @@ impl OpenRequests {
         slots.free.push(slot);
     }
 
-    /// The start of the request that has been open longest. `None`: no request is open.
+    /// The start of the oldest open request. `None`: no request is open.
     pub(super) fn oldest(&self) -> Option<Instant> {
         lock(&self.0).started.iter().flatten().min().copied()
     }

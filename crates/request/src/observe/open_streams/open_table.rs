@@ -1,5 +1,4 @@
-//! A table of objects that are open at present, such as streams. An entry is in the table until it is
-//! dropped.
+//! A table of objects that are open at present, such as streams. Dropping an entry removes it from the table.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -48,8 +47,8 @@ impl<T> OpenTable<T> {
         }
     }
 
-    /// The open values with their keys. Later values have greater keys. The table is not locked while
-    /// the caller uses the values.
+    /// The open values with their keys. Later values have greater keys. The table is not locked while the
+    /// caller uses the result.
     pub(super) fn values(&self) -> Vec<(u64, Arc<T>)> {
         lock(&self.0)
             .open

@@ -1,5 +1,5 @@
-//! Activity of one response stream: the time of its last output, and whether it waits for its
-//! backend or its client. The stream stores atomics that a periodic sweep over all streams reads.
+//! Activity of one response stream: the time of its last output, and whether it waits for its backend or its
+//! client. The stream stores both in atomics, which a periodic sweep over all streams reads.
 
 use super::backend_monitor::BackendMonitor;
 use super::loss::{LOST_SILENCE, Loss, MOVE_SILENCE};
@@ -19,22 +19,22 @@ pub struct StreamActivity {
     pub(super) backend: Arc<dyn BackendMonitor>,
     pub(super) terms: StreamPolicy,
     pub(super) subject: StreamInfo,
-    /// Tokens so far: exact where events report their counts, else one per event with output.
+    /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     tokens: AtomicU64,
     /// Whether all output so far is reasoning.
     is_reasoning: AtomicBool,
-    /// The time of the last output. None before the first output and after the last event.
+    /// The time of the last output. `None` before the first output and after the last event.
     last_output_at: AtomicInstant,
-    /// The next deadline: that of the first output, or, after the last event, that of the end of the
-    /// body. None: there is no deadline.
+    /// The next deadline: for the first output or, after the last event, for the end of the body. `None`: no
+    /// deadline.
     deadline: AtomicInstant,
-    /// The time of the last bytes of the backend without output. Output has its own time, because each time
-    /// costs instructions for each chunk.
+    /// The time of the last bytes of the backend without output. Output has its own time, because storing a
+    /// second time would cost instructions for each chunk.
     heard_at: AtomicInstant,
     /// The time of the last byte for the client. Maintained only if keep-alive comments are on.
     last_byte_at: AtomicInstant,
     needs_keep_alive: AtomicBool,
-    /// The time at which the client's key was removed. None while the key is valid.
+    /// The time at which the client's key was removed. `None` while the key is valid.
     revoked_at: AtomicInstant,
     /// Whether the stream waits for bytes of its backend, not for its client to read.
     waits_for_backend: AtomicBool,
@@ -43,16 +43,17 @@ pub struct StreamActivity {
     is_aborted: AtomicBool,
     /// Whether another backend could continue the stream.
     is_movable: AtomicBool,
-    /// Whether the stream is to go on at another backend.
+    /// Whether the stream is to continue at another backend.
     is_moved: AtomicBool,
-    /// When the stream is to try again to go on at another backend. None: it is not.
+    /// When the stream is to try again to continue at another backend. `None`: no try is planned.
     move_at: AtomicInstant,
     /// Whether a sweep found that the backend is down and sends nothing.
     is_lost: AtomicBool,
-    /// The time of the last byte of the backend when the stream last tried to leave it because it was down.
+    /// The time of the backend's last byte at the last attempt of the stream to leave its backend because it
+    /// was down.
     left_after: AtomicInstant,
     waker: AtomicWaker,
-    /// The bytes that the client has sent. `None`: the stream is no WebSocket.
+    /// The bytes that the client of a WebSocket has sent. `None`: the stream is no WebSocket.
     tunnel: Option<TunnelBytes>,
 }
 
@@ -71,11 +72,11 @@ const MOVE_PAUSE: Duration = Duration::from_secs(1);
 /// [`StreamPhase::WriteStalled`].
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum time from the last event to the end of the body. Engines send both at the same time.
+/// Maximum time from the last event to the end of the body. Engines usually send both at once.
 const BODY_END_TIME: Duration = Duration::from_secs(30);
 
-/// Time that a stream of events still gets after the key of its client was removed, so that few
-/// responses break when an operator replaces a key. A WebSocket has no end of its own and gets none.
+/// Grace period of an event stream after the removal of its client's key, so that replacing a key breaks few
+/// responses. A WebSocket has no end of its own, and gets no grace period.
 const REVOKED_STREAM_TIME: Duration = Duration::from_secs(30);
 
 impl StreamActivity {
@@ -123,8 +124,7 @@ impl StreamActivity {
         activity
     }
 
-    /// Records output, and the gap before it. Returns the stall that the output ends. `None`: the stream
-    /// was not stalled.
+    /// Records output, and the gap before it. Returns the stall that this output ends, if any.
     pub fn on_output(&self, now: Instant, gap: Option<Duration>) -> Option<Stall> {
         self.last_output_at.set(Some(now));
         self.deadline.set(None);
@@ -144,8 +144,8 @@ impl StreamActivity {
         self.last_output_at.set(Some(now));
     }
 
-    /// Whether the WebSocket had no bytes in either direction for `limit`. Only sweeps notice bytes of
-    /// the client, so the time of these bytes is as exact as the interval of the sweeps.
+    /// Whether the WebSocket had no bytes in either direction for `limit`. Only sweeps detect bytes of the
+    /// client, so their time is as exact as the sweep interval.
     pub(super) fn is_tunnel_idle(&self, limit: Duration, now: Instant) -> bool {
         let Some(tunnel) = &self.tunnel else {
             return false;
@@ -169,7 +169,6 @@ impl StreamActivity {
         self.is_reasoning.load(Ordering::Relaxed) && self.last_output_at.get().is_some()
     }
 
-    /// Number of tokens so far.
     pub(super) fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Relaxed)
     }
@@ -193,8 +192,7 @@ impl StreamActivity {
         (phase, silent_for)
     }
 
-    /// Records the last event of the stream. Returns the stall that the event ends. `None`: the stream was
-    /// not stalled.
+    /// Records the last event of the stream. Returns the stall that this event ends, if any.
     pub fn on_end(&self, now: Instant) -> Option<Stall> {
         self.heard_at.set(Some(now));
         self.last_output_at.set(None);
@@ -202,9 +200,9 @@ impl StreamActivity {
         self.end_stall_if_any(now)
     }
 
-    /// Ends the stream and its stall, if any, when its entry is dropped. A sweep that runs at the same
-    /// time may be about to report a stall. Both take the lock of the stall: either this call ends that
-    /// stall, or the sweep finds that the stream has ended.
+    /// Ends the stream and its stall, if any, when its entry is dropped. A concurrent sweep may be about to
+    /// report a stall. Both take the lock of the stall: either this call ends that stall, or the sweep finds
+    /// that the stream has ended.
     pub(super) fn close(&self) {
         self.last_output_at.set(None);
         self.deadline.set(None);
@@ -217,7 +215,7 @@ impl StreamActivity {
         self.on_output_bytes(now);
     }
 
-    /// Records bytes from the backend, for which [`Self::on_output`] is called, too.
+    /// Records bytes from the backend for which [`Self::on_output`] is also called.
     pub fn on_output_bytes(&self, now: Instant) {
         self.set_waits_for_backend(false);
         if self.terms.rules.keep_alive.is_some() {
@@ -226,8 +224,7 @@ impl StreamActivity {
         }
     }
 
-    /// Whether a keep-alive comment is due. After `true`, returns `false` until a sweep requests the
-    /// next comment.
+    /// Whether a keep-alive comment is due. After `true`, returns `false` until a sweep requests the next one.
     pub fn take_keep_alive(&self, now: Instant) -> bool {
         let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
         if needs_keep_alive {
@@ -288,8 +285,8 @@ impl StreamActivity {
         self.is_movable.store(true, Ordering::Relaxed);
     }
 
-    /// Requests that the stream goes on at another backend. Returns whether another backend can
-    /// continue the stream; if not, requests nothing.
+    /// Requests a move of the stream to another backend, if another backend can continue it. Returns whether
+    /// one can.
     pub(super) fn request_move(&self) -> bool {
         let is_movable = self.is_movable.load(Ordering::Relaxed);
         if is_movable {
@@ -299,7 +296,7 @@ impl StreamActivity {
         is_movable
     }
 
-    /// Requests that the stream goes on at another backend after a pause, because none has capacity now.
+    /// Requests a move of the stream to another backend after a pause, because no backend has capacity now.
     pub(in crate::observe) fn move_later(&self, now: Instant) {
         self.move_at.set(Some(now + MOVE_PAUSE));
     }
@@ -312,19 +309,18 @@ impl StreamActivity {
         }
     }
 
-    /// Whether [`Self::request_move`] requested that the stream goes on at another backend. Each
-    /// request is returned once.
+    /// Whether [`Self::request_move`] was called since the last call of this function.
     pub fn take_move(&self) -> bool {
         let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
         if is_moved {
-            // The next sweep sets the flag again if there is another reason to abort the stream.
+            // If another reason to abort the stream exists, the next sweep sets the flag again.
             self.is_aborted.store(false, Ordering::Relaxed);
         }
         is_moved
     }
 
-    /// Cuts the stream if its backend is down and sends nothing: early if another backend can continue the
-    /// stream, once in each silence.
+    /// Interrupts the stream if its backend is down and sends nothing: early if another backend can continue
+    /// the stream, and once in each silence.
     pub(super) fn check_loss(&self, now: Instant) {
         let Some(silence) = self.silence_of_lost_backend(now) else {
             return;
@@ -337,15 +333,15 @@ impl StreamActivity {
         }
     }
 
-    /// What follows from the last finding of a sweep that the backend is down and sends nothing. Each
-    /// finding is returned once. `None`: there was none.
+    /// The effect of a sweep's last finding that the backend is down and sends nothing. Each finding is
+    /// returned once. `None`: no new finding.
     pub fn take_loss(&self, now: Instant) -> Option<Loss> {
         if !self.is_lost.swap(false, Ordering::Relaxed) {
             return None;
         }
-        // As in `take_move`.
+        // The next sweep sets the flag again if necessary.
         self.is_aborted.store(false, Ordering::Relaxed);
-        // A byte may have come after the sweep.
+        // A byte may have arrived after the sweep.
         Some(match self.silence_of_lost_backend(now) {
             Some(silence) if silence >= LOST_SILENCE => Loss::Ends,
             Some(silence) if silence >= MOVE_SILENCE => {
@@ -376,15 +372,15 @@ impl StreamActivity {
         self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
     }
 
-    /// Whether to abort the stream, or to move it to another backend. `waker` is woken when the result
-    /// becomes `true`.
+    /// Whether to abort the stream or move it to another backend. `waker` is woken when the result becomes
+    /// `true`.
     pub fn is_cut(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         self.is_aborted.load(Ordering::Relaxed)
     }
 
-    /// Time since the last output, if the stream waits for its backend. `None` before the first
-    /// output and after the end.
+    /// Time since the last output, if the stream waits for its backend. `None` before the first output and
+    /// after the end.
     pub(super) fn backend_silence(&self, now: Instant) -> Option<Duration> {
         let last_output = self.last_output_at.get()?;
         let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
@@ -393,7 +389,7 @@ impl StreamActivity {
 
     pub(super) fn stall(&self, now: Instant) {
         let mut stall = lock(&self.stall);
-        // None: the stream may have ended concurrently.
+        // `None`: the stream may have ended concurrently.
         let Some(last_output_at) = self.last_output_at.get() else {
             return;
         };

@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What the gateway adds to the streams that it forwards: comments and error events. By default it
-/// adds nothing.
+/// The comments and error events that the gateway adds to streams. By default it adds nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
@@ -33,7 +32,7 @@ pub struct StreamPolicy {
     pub first_output_by: Option<Instant>,
     /// Deadline of the end of the stream. `None`: no deadline.
     pub ends_by: Option<Instant>,
-    /// Longest silence between two outputs. `None`: [`StallLimits::abort_after`] applies.
+    /// Maximum silence between two outputs. `None`: [`StallLimits::abort_after`] applies.
     ///
     /// [`StallLimits::abort_after`]: super::StallLimits::abort_after
     pub idle: Option<Duration>,

@@ -32,8 +32,8 @@ named_enum! {
     /// The phase of an open stream.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum StreamPhase {
-        /// The response head has arrived, but no output: the request waits in the queue of the engine,
-        /// or the engine computes its prompt. Engines do not report which of the two a request is in.
+        /// The response head has arrived, but no output. The request waits in the queue of the engine, or the
+        /// engine computes its prompt. Engines do not report which.
         NoOutput = "no_output",
         /// Output has arrived, and more can follow.
         Decode = "decode",
@@ -55,7 +55,7 @@ pub struct OpenStream {
     pub subject: StreamInfo,
     /// The phase of the stream.
     pub phase: StreamPhase,
-    /// Tokens so far: exact where events report their counts, else one per event with output.
+    /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     pub tokens: u64,
     /// Time since the last output. `None`: no output has arrived yet, or the last event has
     /// arrived.
@@ -77,11 +77,9 @@ pub struct OpenStreamsSnapshot {
     /// Number of streams that have had only reasoning for longer than
     /// [`SlowLimits::first_answer`](crate::record::SlowLimits::first_answer).
     pub late_answers: usize,
-    /// The streams that have been open longest, in the order in which their response heads arrived.
+    /// The oldest open streams, in the order in which their response heads arrived.
     pub oldest: Vec<OpenStream>,
 }
-
-// === impl StreamInfo, StreamPhase ===
 
 impl StreamInfo {
     /// The identity of the stream that answers the request of `record`.

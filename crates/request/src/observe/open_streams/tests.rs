@@ -259,7 +259,7 @@ fn a_late_first_output_aborts_the_stream() {
     assert!(is_cut(&overdue) && !is_cut(&on_time));
 }
 
-/// The loss of a stream that a sweep at this time finds.
+/// The loss of a stream that a sweep after `millis` finds.
 fn loss_at(fixture: &StreamFixture, entry: &StreamEntry, millis: u64) -> Option<Loss> {
     fixture.sweep(millis);
     entry.activity().take_loss(fixture.at(millis))

@@ -7,7 +7,7 @@ use tokenweir_protocol::json::members::{Member, is_set, visit_members};
 
 /// The members of the outermost object of the data of one event.
 pub(super) struct EventMembers<'a> {
-    /// The data. Further `data` lines are joined to the first.
+    /// The data. Further `data` lines are appended to the first.
     data: Cow<'a, [u8]>,
     /// Offset of the data in the event. `None`: the data has several lines, so offsets in the data are
     /// not offsets in the event.
@@ -15,8 +15,8 @@ pub(super) struct EventMembers<'a> {
     members: Vec<Member>,
 }
 
-/// Members of a usage event that the client does not lose with it: every event of the stream has them,
-/// or they describe the request as usage does. So the filter can remove the event.
+/// Members with which the filter can remove a usage event: every event of the stream has them, or they describe
+/// the request as usage does. So the client loses no content.
 const REMOVABLE_MEMBERS: [&[u8]; 10] = [
     b"id",
     b"object",
@@ -30,12 +30,11 @@ const REMOVABLE_MEMBERS: [&[u8]; 10] = [
     FINGERPRINT,
 ];
 const FINGERPRINT: &[u8] = b"system_fingerprint";
-/// Longest `system_fingerprint` that is inserted, in bytes.
+/// Maximum length of an inserted `system_fingerprint`, in bytes.
 const MAX_FINGERPRINT_BYTES: usize = 256;
 
 impl<'a> EventMembers<'a> {
-    /// The members of an event. The event may have lines other than `data`. `None`: its data is no JSON
-    /// object.
+    /// The members of an event. The event may have lines other than `data`. `None`: the data is no JSON object.
     pub(super) fn read(event: &'a [u8]) -> Option<Self> {
         let (data, offset) = data_of(event)?;
         let mut members = Vec::new();
@@ -47,9 +46,8 @@ impl<'a> EventMembers<'a> {
         })
     }
 
-    /// The byte ranges of the event to cut, so that it has no `usage` object. Each range includes
-    /// one comma if other members remain. Empty: the event has no such member, or none that can be
-    /// cut.
+    /// The byte ranges to cut from the event, so that it has no `usage` object. Each range includes one comma
+    /// if other members remain. Empty: the event has no such member, or none that can be cut.
     pub(super) fn usage_cuts(&self) -> Vec<Range<usize>> {
         let Some(offset) = self.offset else {
             return Vec::new();
@@ -89,8 +87,7 @@ impl<'a> EventMembers<'a> {
         Some(self.find(b"choices")?.value.end + self.offset?)
     }
 
-    /// The value of `system_fingerprint`, with its quotes. `None`: the event has none, or it is
-    /// `null` or empty.
+    /// The value of `system_fingerprint`, with its quotes. `None`: missing, `null` or empty.
     pub(super) fn fingerprint(&self) -> Option<&[u8]> {
         let member = self.find(FINGERPRINT)?;
         Some(&self.data[member.value.clone()]).filter(|value| is_set(value))
@@ -101,8 +98,7 @@ impl<'a> EventMembers<'a> {
         self.find(FINGERPRINT).is_some()
     }
 
-    /// Whether the usage event has a member with content that the client would not get if the event
-    /// were removed.
+    /// Whether removing the usage event would withhold content from the client.
     pub(super) fn has_unknown_content(&self) -> bool {
         let is_unknown = |member: &Member| {
             let is_removable = REMOVABLE_MEMBERS
@@ -130,7 +126,7 @@ impl<'a> EventMembers<'a> {
     }
 }
 
-/// The data of an event, and its offset if it has one line. `None`: the event has no data.
+/// The data of an event, and its offset if the data has one line. `None`: the event has no data.
 fn data_of(event: &[u8]) -> Option<(Cow<'_, [u8]>, Option<usize>)> {
     let mut lines = data_lines(event);
     let first = lines.next()?;

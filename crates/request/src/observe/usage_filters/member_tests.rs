@@ -19,7 +19,7 @@ fn uneditable_events_pass_and_are_reported() {
         // The usage event has a member that the client would lose.
         format!("data: {{\"choices\":[],{usage},\"kv_transfer_params\":{{\"a\":1}}}}\n\n"),
         format!("data: {{\"choices\":[],\"audio\":\"x\",{usage}}}\n\n"),
-        // The fingerprint cannot be inserted into the event with the finish reason.
+        // The fingerprint cannot be inserted into this event with the finish reason.
         format!(
             "data: {{\ndata: {finish}}}\n\n\
              data: {{\"choices\":[],{usage},\"system_fingerprint\":\"a\"}}\n\n"
@@ -41,7 +41,7 @@ fn uneditable_events_pass_and_are_reported() {
 /// Each case: an event, and the event that the client should receive.
 #[test]
 fn usage_is_removed_at_any_position() {
-    // Neither a text that resembles the member nor a nested member is the usage of the event.
+    // A text that resembles the member, or a nested member, is not the usage of the event.
     let choices =
         r#""choices":[{"index":0,"delta":{"content":"\",\"usage\":{}}","usage":{"x":1}}}]"#;
     let usage = r#""usage":{"completion_tokens":1}"#;
@@ -112,7 +112,7 @@ fn repeated_usage_events_are_removed() {
     }
 }
 
-/// Each case: an event that the client may get with or without a request for usage.
+/// Each case: an event that the client may get with or without requesting usage.
 #[test]
 fn usage_beside_output_passes_and_is_reported() {
     let usage = r#""usage":{"completion_tokens":3}"#;
@@ -211,8 +211,8 @@ fn write_object(
     (sent + "}", expected + "}")
 }
 
-/// Filters every recorded stream after its members were put in a random order. In some streams each event has
-/// usage. The usage event has a fingerprint. The test writes the expected stream member by member.
+/// Filters every recorded stream after shuffling its members. In some streams each event has usage. The usage
+/// event has a fingerprint. The test builds the expected stream member by member.
 #[test]
 fn usage_is_removed_from_any_member_order() {
     let mut random = fastrand::Rng::with_seed(7);

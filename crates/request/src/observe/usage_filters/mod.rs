@@ -1,4 +1,4 @@
-//! Removal of usage that the gateway requested and the client did not.
+//! Removal of usage that only the gateway requested.
 
 mod event_members;
 

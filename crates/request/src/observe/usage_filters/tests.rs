@@ -1,4 +1,4 @@
-//! Tests of the usage filter with recorded and generated streams, cut into pieces of every size.
+//! Tests of the usage filter with recorded and generated streams, in pieces of every size.
 
 use super::usage_filter::MAX_HELD_BYTES;
 use crate::observe::ResponseObserver;
@@ -29,8 +29,8 @@ pub(super) fn read_recorded_body(name: &str) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// The options of a request to which the gateway added a request for the usage event or for continuous
-/// usage. If the gateway does not request the usage event, the client does.
+/// The options of a request to which the gateway added a request for the usage event or for continuous usage.
+/// If the gateway did not request the usage event, the client did.
 pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> RequestOptions {
     RequestOptions {
         stream: true,
@@ -41,8 +41,8 @@ pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> 
     }
 }
 
-/// Returns `body`, a stream with usage in every event, as the client should receive it. Unlike the
-/// usage filter, this function parses each event as JSON.
+/// Returns `body`, a stream with usage in every event, as the client should receive it. Unlike the usage
+/// filter, this function parses each event as JSON.
 pub(super) fn expected_stream(body: &str) -> String {
     let fingerprint = body
         .split_once(r#","system_fingerprint":""#)
@@ -122,12 +122,12 @@ fn usage_is_removed_however_bytes_are_cut() {
         assert!(!expected.contains("\"usage\"") && expected.len() < body.len() * 3 / 4);
         for ending in ["\n", "\r\n", "\r"] {
             let (body, expected) = (body.replace('\n', ending), expected.replace('\n', ending));
-            // The observer parses the usage of events that arrive in one chunk separately.
+            // If events arrive in one chunk, the observer parses their usage separately.
             let (_, in_one_chunk) = filter_stream([body.as_bytes()]);
             for size in (1..24).chain([333, 1_000, body.len()]) {
                 let (filtered, mut observed) = filter_stream(body.as_bytes().chunks(size));
                 assert_eq!(filtered, expected, "{name} in pieces of {size}, {ending:?}");
-                // Only the texts of events that arrive whole are counted.
+                // The text sample counts only texts of events that arrive whole.
                 observed.text_sample = in_one_chunk.text_sample;
                 assert_eq!(observed, in_one_chunk, "{name} in pieces of {size}");
                 assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
@@ -317,7 +317,7 @@ fn finish_events_wait_for_the_next_event_only() {
     assert_eq!(filtered, stream_of(&[text, finish, text, plain], None));
     let member = "\"vllm-1-\\\\\\\"x\"";
     assert_eq!(observed.fingerprint.as_deref(), Some(member.as_bytes()));
-    // Later streams of the server know the fingerprint.
+    // The fingerprint is known in later streams of the server.
     let (filtered, _) = filter_with(&at_end, Some(member), [sent.as_bytes()]);
     assert_eq!(filtered, stream_of(&[text, plain, text, plain], None));
     let (filtered, observed) = filter_with(&at_end, Some(""), [sent.as_bytes()]);
@@ -327,7 +327,7 @@ fn finish_events_wait_for_the_next_event_only() {
         Some(member.as_bytes()),
         "another server"
     );
-    // Comments wait with the event that waits for the fingerprint.
+    // A comment must wait while an event before it waits for the fingerprint.
     let commented = sent.replace(usage_event, &format!("{usage_event}\n\n: b"));
     let commented = commented.replace(
         "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[],",
@@ -339,7 +339,7 @@ fn finish_events_wait_for_the_next_event_only() {
         filtered,
         expected.replace("data: [DONE]", ": a\n\n: b\n\ndata: [DONE]")
     );
-    // Without a usage event, the fingerprint stays unknown and no byte is lost.
+    // Without a usage event, the fingerprint stays unknown but no byte is lost.
     for events in [&[text, finish][..], &[finish]] {
         for end in ["", ": keep-alive\n\n", "data: [DO"] {
             let cut = stream_of(events, None).replace("data: [DONE]\n\n", end);

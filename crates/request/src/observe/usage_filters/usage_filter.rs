@@ -1,58 +1,56 @@
 //! Restores the stream that the client would have received if the gateway had not requested usage.
 //!
 //! The filter removes the `usage` object of every event if the gateway requested continuous usage
-//! (`continuous_usage_stats`), and the usage event (the last event, with `usage` and without choices) if the
-//! client did not request it. vLLM's Python front end writes `system_fingerprint` into the usage event if
-//! there is one, else into the events with a finish reason. So if the filter removes the usage event, it
-//! inserts that member into the events with a finish reason. The filter forwards all other bytes in order.
+//! (`continuous_usage_stats`). It removes the usage event (the last event, with `usage` and without choices) if
+//! the client did not request it. vLLM's Python front end writes `system_fingerprint` into the usage event or,
+//! if there is none, into the events with a finish reason. So if the filter removes the usage event, it inserts
+//! that member into the events with a finish reason. The filter forwards all other bytes in order.
 //!
-//! The members of an event can have any order. An event that cannot be edited passes unchanged, and
-//! so does a usage event with content that the client would not get otherwise.
+//! The members of an event can have any order. Two kinds of events pass unchanged: events that cannot be
+//! edited, and usage events with content that the client would not get otherwise.
 
 use super::event_members::EventMembers;
 use super::usage_splitter;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
-/// Removes the usage from one stream. The caller reports the blocks (lines up to a blank line) of a
-/// frame with [`Self::on_block`], then passes the frame to [`Self::forward`].
+/// Removes the usage from one stream. The caller reports the blocks (lines up to a blank line) of a frame with
+/// [`Self::on_block`], and then passes the frame to [`Self::forward`].
 #[derive(Debug, Default)]
 pub(super) struct UsageFilter {
     /// Whether the usage event is removed. `false`: the client requested it.
     removes_event: bool,
     /// The bytes of a block (lines up to a blank line) whose end has not arrived.
     held: BytesMut,
-    /// An event with a finish reason that waits for the next event, which can contain the unknown
-    /// fingerprint, and the comments after it. Empty: no event waits.
+    /// An event with a finish reason, and the comments after it. The event waits for the next event, which can
+    /// contain the unknown fingerprint. Empty: no event waits.
     waiting: BytesMut,
     /// Offset in `waiting` at which the fingerprint belongs.
     waiting_fingerprint_at: usize,
-    /// Whether an event with a finish reason was reported, and no later event yet.
+    /// Whether an event with a finish reason was reported and no later event yet.
     is_after_finish: bool,
     /// Whether an event with a finish reason was written without the fingerprint.
     lacks_fingerprint: bool,
-    /// The last `system_fingerprint` that was written in an event with a finish reason. Empty: none was
-    /// written.
+    /// The last `system_fingerprint` that was written into an event with a finish reason. Empty: none.
     written_fingerprint: Bytes,
-    /// The events to edit that end in the current frame, with their byte ranges. A range that
-    /// starts at 0 also includes the held bytes.
+    /// The events to edit that end in the current frame, with their byte ranges. A range that starts at 0
+    /// includes the held bytes.
     edits: Vec<(Range<usize>, EventEdit)>,
-    /// Offset in the current frame at which its last complete block ends. 0: no block ends in it.
+    /// Offset in the current frame at which its last complete block ends. 0: no block ends in the frame.
     complete_until: usize,
     /// Buffer of the returned frames. Its memory is reused after these frames have been written.
     out: BytesMut,
-    /// Whether the block whose final CR ended the last frame was removed. An LF at the start of the
-    /// next frame belongs to that block. `None`: the last frame did not end with such a CR.
+    /// Whether the block whose final CR ended the last frame was removed. If so, an LF at the start of the next
+    /// frame is removed too. `None`: the last frame did not end with such a CR.
     removed_before_lf: Option<bool>,
     /// Whether the current block is longer than [`MAX_HELD_BYTES`]. Its bytes are forwarded as they
     /// arrive.
     is_long: bool,
-    /// Whether the usage event that the client requested has passed, or the client receives usage
-    /// anyway. All bytes are forwarded.
+    /// Whether the usage event that the client requested has passed, or the client receives usage anyway. From
+    /// then on, all bytes are forwarded.
     is_done: bool,
-    /// Whether the usage event was removed.
     is_removed: bool,
-    /// Whether the usage of an event could not be removed, so that the client received usage that it did not
+    /// Whether the usage of an event could not be removed. The client then received usage that it did not
     /// request.
     pub(super) has_failed: bool,
     /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
@@ -71,16 +69,16 @@ enum EventEdit {
     Members {
         /// Whether the `usage` member is removed.
         has_usage: bool,
-        /// Byte range of the `usage` member in the frame. `None`: not known, so the filter must
-        /// search the member.
+        /// Byte range of the `usage` member in the frame. `None`: not known, so the filter must search for the
+        /// member.
         usage_at: Option<Range<usize>>,
         /// Whether the fingerprint is inserted.
         needs_fingerprint: bool,
     },
 }
 
-/// The parts of an event that matter to the filter. The default is a block that the filter does not
-/// change, such as a comment.
+/// The parts of an event that the filter needs. The default is a block, such as a comment, that the filter does
+/// not change.
 #[derive(Debug, Clone, Default)]
 pub(in crate::observe) struct EventParts {
     /// Whether the block is an event.
@@ -95,15 +93,15 @@ pub(in crate::observe) struct EventParts {
     pub(in crate::observe) has_finish: bool,
 }
 
-/// Longest block that is held back, in bytes. Events with token ids or logprobs can be longer; the
-/// gateway does not request continuous usage for requests that ask for those.
+/// Maximum length of a held block, in bytes. Events with token ids or logprobs can be longer, but the gateway
+/// requests no continuous usage for requests with these options.
 pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
 /// The bytes of an inserted `system_fingerprint` member before its value.
 const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 
 impl UsageFilter {
-    /// A usage filter for a stream. `removes_event`: whether the usage event is removed.
-    /// `fingerprint`: the `system_fingerprint` in an earlier stream of the same server.
+    /// A usage filter for a stream. `removes_event`: whether the usage event is removed. `fingerprint`: the
+    /// `system_fingerprint` of an earlier stream of the server.
     pub(super) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
         Self {
             removes_event,
@@ -112,8 +110,8 @@ impl UsageFilter {
         }
     }
 
-    /// Records that a block ends at offset `end` of the current frame. Returns whether it is the
-    /// usage event, which is to be removed.
+    /// Records that a block ends at offset `end` of the current frame. Returns whether the block is the usage
+    /// event and will be removed.
     pub(super) fn on_block(&mut self, end: usize, event: EventParts) -> bool {
         let start = std::mem::replace(&mut self.complete_until, end);
         let is_long = std::mem::take(&mut self.is_long);
@@ -210,8 +208,8 @@ impl UsageFilter {
         self.out.split().freeze()
     }
 
-    /// Returns the bytes that are held back, with the edit of an event that the end of the stream
-    /// completes. Called when the stream has ended.
+    /// Returns the held bytes, with the edit of an event that the end of the stream completes. Called when the
+    /// stream has ended.
     pub(super) fn flush(&mut self) -> Bytes {
         let held = std::mem::take(&mut self.held);
         match self.edits.pop() {
@@ -228,8 +226,8 @@ impl UsageFilter {
         self.is_long || self.is_done
     }
 
-    /// Writes the held bytes and the complete blocks of a frame, which are in the range from
-    /// `start` to `complete`, with the edits applied.
+    /// Writes the held bytes and the frame's complete blocks, which are in the range from `start` to
+    /// `complete`, with the edits applied.
     fn write_blocks(&mut self, frame: &[u8], mut start: usize, complete: usize) {
         if start >= complete {
             return;
@@ -256,7 +254,7 @@ impl UsageFilter {
         self.edits = edits;
     }
 
-    /// Appends bytes to the output, or to the event that waits for the fingerprint if there is one.
+    /// Appends bytes to the output or, if an event waits for the fingerprint, to that event.
     fn write(&mut self, bytes: &[u8]) {
         if self.waiting.len() + bytes.len() > MAX_HELD_BYTES {
             self.release(&[]);
@@ -269,7 +267,7 @@ impl UsageFilter {
         out.extend_from_slice(bytes);
     }
 
-    /// Writes the event that waits for the fingerprint, if any. Empty `fingerprint`: writes it without one.
+    /// Writes the event that waits for the fingerprint, if any. An empty `fingerprint` is not inserted.
     fn release(&mut self, fingerprint: &[u8]) {
         if self.waiting.is_empty() {
             return;
@@ -288,8 +286,8 @@ impl UsageFilter {
         self.waiting_fingerprint_at = 0;
     }
 
-    /// Removes the usage event and writes its fingerprint into the event that waits for it. Writes
-    /// the usage event unchanged if the client would lose content with it.
+    /// Removes the usage event and inserts its fingerprint into the event that waits for it. If removal would
+    /// withhold content from the client, writes the usage event unchanged.
     fn remove_usage_event(&mut self, event: &[u8]) {
         let members = EventMembers::read(event);
         let fingerprint = members
@@ -317,8 +315,8 @@ impl UsageFilter {
         }
     }
 
-    /// Writes a complete event with the edit applied. `at`: its offset in the frame, if it is
-    /// completely in the frame.
+    /// Writes a complete event with the edit applied. `at`: the event's offset in the frame, if all of it is in
+    /// the frame.
     fn write_event(&mut self, event: &[u8], edit: EventEdit, at: Option<usize>) {
         if edit == EventEdit::Remove {
             return self.remove_usage_event(event);
@@ -361,15 +359,15 @@ impl UsageFilter {
         if let Some(at) = inserted_at {
             self.waiting = self.out.split_off(begin);
             self.waiting_fingerprint_at = at - begin;
-            // If the fingerprint is known, the event need not wait for the next event.
+            // With a known fingerprint, the event need not wait.
             if let Some(known) = self.fingerprint.clone().filter(|known| !known.is_empty()) {
                 self.release(&known);
             }
         }
     }
 
-    /// Writes an event without `cuts`. Returns the offset in the output that corresponds to the offset
-    /// `mark` of the event. `None`: there is no mark, or it is inside a cut.
+    /// Writes an event without `cuts`. Returns the output offset that corresponds to the event's offset `mark`.
+    /// `None`: no mark, or the mark is inside a cut.
     fn write_without(
         &mut self,
         event: &[u8],

@@ -1,5 +1,5 @@
-//! Splits the usage from the data of an event as vLLM writes it: `,"usage":{…}` after `choices`, in
-//! the JSON of one `data` line. Any other event is parsed as it is.
+//! Splits the usage from the data of an event as vLLM writes it: `,"usage":{…}` after `choices`, in the JSON of
+//! one `data` line. Any other event is parsed without splitting.
 
 use memchr::memmem::Finder;
 use std::ops::Range;
@@ -7,15 +7,14 @@ use std::sync::LazyLock;
 use tokenweir_protocol::json::members::length_until_closed;
 use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage, read_usage};
 
-/// Splits the data of an event into its usage and its other data. Most events of a stream differ
-/// only in text and usage, so a reader that gets the events without usage need not parse them in
-/// full.
+/// Splits the data of an event into its usage and its other data. Most events of a stream differ only in text
+/// and usage. So a reader that gets them without usage need not parse them in full.
 #[derive(Debug, Default)]
 pub(super) struct UsageSplitter {
     /// The data of the event without its `usage` member.
     data_without_usage: Vec<u8>,
-    /// The end of the data of the last event, after the count of output tokens. Empty: no event has
-    /// been split. Most events of a stream have the same end.
+    /// The end of the last event's data, after the count of output tokens. Most events of a stream have the
+    /// same end. Empty: no event has been split.
     tail: Vec<u8>,
     /// The usage of the event from which `tail` was taken.
     tail_usage: Usage,
@@ -35,19 +34,19 @@ pub(super) struct SplitEvent<'a> {
     pub(super) member: Range<usize>,
 }
 
-/// The start of the `usage` member, up to and including the brace that opens its object. In JSON
-/// these bytes cannot occur inside a string, because quotes are escaped there.
+/// The start of the `usage` member, up to the brace that opens its object. In JSON these bytes cannot occur
+/// inside a string, because quotes are escaped there.
 const USAGE_MEMBER_START: &[u8] = br#","usage":{"#;
 const CHOICE_START: &[u8] = br#"{"index":"#;
 static USAGE_NAME_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""usage""#));
 static CHOICE_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICE_START));
 
-/// Greatest number of digits of a count. Numbers with as many digits fit into a `u64`.
+/// Maximum number of digits of a count. Such numbers fit into a `u64`.
 const MAX_DIGITS: usize = 18;
 
 impl UsageSplitter {
-    /// Splits the data of an event. `None`: the event must be parsed as it is, because the data is
-    /// incomplete, or has not exactly one choice, or lacks the count of input or output tokens.
+    /// Splits the data of an event. `None`: the event must be parsed without splitting, because the data is
+    /// incomplete, does not have exactly one choice, or lacks the count of input or output tokens.
     pub(super) fn split(&mut self, data: &[u8]) -> Option<SplitEvent<'_>> {
         let (member, usage) = self
             .parse_like_last(data)
@@ -72,8 +71,8 @@ impl UsageSplitter {
         })
     }
 
-    /// Parses the `usage` member of an event that differs from the last one only in its counts of
-    /// prompt, total and output tokens, which vLLM writes first.
+    /// Parses the `usage` member of an event that differs from the last one only in its counts of prompt, total
+    /// and output tokens. vLLM writes these counts first.
     fn parse_like_last(&self, data: &[u8]) -> Option<(Range<usize>, Usage)> {
         let start = member_start(data)?;
         let (input, output, tail) = read_first_counts(&data[start + USAGE_MEMBER_START.len()..])?;
@@ -110,8 +109,8 @@ impl UsageSplitter {
     }
 }
 
-/// The offset of `,"usage":{`. `None`: the first `"usage"` in the data has other bytes around it, or there is
-/// none.
+/// The offset of `,"usage":{`. `None`: the data lacks `"usage"`, or has other bytes around its first
+/// occurrence.
 fn member_start(data: &[u8]) -> Option<usize> {
     let start = USAGE_NAME_FINDER.find(data)?.checked_sub(1)?;
     let is_member = data[start..].starts_with(USAGE_MEMBER_START);
@@ -119,9 +118,8 @@ fn member_start(data: &[u8]) -> Option<usize> {
     (is_member && follows_value).then_some(start)
 }
 
-/// Reads the counts of prompt and output tokens from the beginning of the value of `usage`. Returns
-/// both counts and the bytes after them. `None`: other members come before the counts. Only the
-/// total may be between them.
+/// Reads the counts of prompt and output tokens from the beginning of the value of `usage`. Returns both counts
+/// and the bytes after them. `None`: members other than the total precede a count.
 fn read_first_counts(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     let (input, bytes) = read_count(bytes.strip_prefix(br#""prompt_tokens":"#)?)?;
     let (_, bytes) = read_count(bytes.strip_prefix(br#","total_tokens":"#)?)?;

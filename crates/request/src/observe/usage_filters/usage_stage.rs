@@ -1,5 +1,5 @@
-//! The stage that removes usage that the gateway requested and the client did not. The observer reports the
-//! events of each chunk, then passes the chunk.
+//! The stage that removes usage that only the gateway requested. The observer reports the events of each chunk,
+//! and then passes the chunk.
 
 use super::usage_filter::{EventParts, UsageFilter};
 use super::usage_splitter::UsageSplitter;
@@ -13,21 +13,21 @@ use tokenweir_protocol::openai::{Delta, ResponseReader};
 /// Removes usage from one response. The default removes nothing.
 #[derive(Debug, Default)]
 pub(in crate::observe) struct UsageStage {
-    /// `None`: nothing is removed from this response.
+    /// The filter. `None`: nothing is removed from this response.
     filter: Option<Box<UsageFilter>>,
-    /// Splits the usage from each event. `None`: the gateway did not request continuous usage.
+    /// Splits the usage from each event. `None`: continuous usage is not removed.
     splitter: Option<Box<UsageSplitter>>,
-    /// Whether the request asked for the usage event and not for continuous usage, so the stream
-    /// shows where the server writes usage.
+    /// Whether the request asked for the usage event but not for continuous usage. The stream then shows where
+    /// the server writes usage.
     shows_layout: bool,
-    /// Whether the gateway requested usage, the response is not read as a stream, and no byte has
-    /// arrived.
+    /// Whether usage could reach the client: the gateway requested it, the response is not read as a stream,
+    /// and no byte has arrived.
     may_leak: bool,
 }
 
 impl UsageStage {
-    /// The stage of a response to a request with these options. `fingerprint`: the `system_fingerprint`
-    /// member that the stage found in an earlier stream of the server.
+    /// The stage for a response to a request with these options. `fingerprint`: the `system_fingerprint` member
+    /// of an earlier stream of the server.
     pub(in crate::observe) fn new(
         options: &RequestOptions,
         fingerprint: Option<Bytes>,
@@ -60,7 +60,7 @@ impl UsageStage {
         self.filter.is_some()
     }
 
-    /// Passes the data of an event to `reader`. `frame`: the chunk that has the data.
+    /// Passes the data of an event to `reader`. `frame`: the chunk that contains the data.
     pub(in crate::observe) fn read(
         &mut self,
         data: &[u8],
@@ -73,7 +73,7 @@ impl UsageStage {
         }
     }
 
-    /// The parts of an event that matter to the filter.
+    /// The parts of an event that the filter needs.
     #[inline]
     pub(in crate::observe) fn on_event(
         &mut self,
@@ -109,19 +109,19 @@ impl UsageStage {
         }
     }
 
-    /// The bytes to forward of a chunk whose events have been reported.
+    /// The bytes to forward, for a chunk whose events have been reported.
     pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
         let Some(filter) = &mut self.filter else {
             return frame;
         };
         if let Some(splitter) = &mut self.splitter {
-            // Its offsets are those of this chunk.
+            // The offsets of this member refer to this chunk only.
             splitter.member = None;
         }
         filter.forward(frame)
     }
 
-    /// The bytes that are held back. Called when the body has ended.
+    /// The held bytes. Called when the body has ended.
     pub(in crate::observe) fn flush(&mut self) -> Bytes {
         match &mut self.filter {
             Some(filter) => filter.flush(),
@@ -129,7 +129,7 @@ impl UsageStage {
         }
     }
 
-    /// Records what the stage found. Called when the response has ended.
+    /// Records the findings of the stage. Called when the response has ended.
     pub(in crate::observe) fn report(&self, observed: &mut ObservedResponse) {
         let Some(filter) = &self.filter else { return };
         observed.fingerprint.clone_from(&filter.fingerprint);
@@ -145,7 +145,7 @@ impl UsageStage {
         }
     }
 
-    /// Records where the server writes usage if the request does not ask for continuous usage.
+    /// Records where the server writes usage without a request for continuous usage.
     #[cold]
     fn on_usage_member(&mut self, delta: &Delta, observed: &mut ObservedResponse) {
         let layout = match delta.usage {
@@ -158,16 +158,16 @@ impl UsageStage {
             && let Some(filter) = &mut self.filter
             && filter.is_searching()
         {
-            // The backend may send this usage with or without a request, so nothing is removed. Once the
-            // gateway no longer requests usage, clients get what the backend sends by itself.
+            // The backend may send this usage without any request, so nothing is removed. When the gateway no
+            // longer requests usage, clients get what the backend sends by itself.
             observed.usage_event = Some(UsageEventOutcome::NotRemoved);
             filter.stop();
         }
     }
 }
 
-/// Records that the client receives the usage that the gateway requested, if the body is encoded or begins
-/// like an event stream. `start`: the first bytes of a body that is not read as a stream.
+/// Records that the client receives the usage that the gateway requested, if the body is encoded or begins like
+/// an event stream. `start`: the first bytes of a body that is not read as a stream.
 #[cold]
 fn look_for_events(start: &[u8], observed: &mut ObservedResponse) {
     let is_encoded = observed.uninspected_reason == Some(UninspectedReason::ContentEncoded);
@@ -192,7 +192,7 @@ fn read_without_usage(
     let Some(event) = splitter.split(data) else {
         return reader.data(data);
     };
-    // The line feed that joins two `data` lines of an event does not lie in the frame.
+    // The line feed that joins two `data` lines is not in the frame, so the subtraction must not overflow.
     let offset = data.as_ptr().addr().wrapping_sub(frame.as_ptr().addr());
     let member = event.member.start + offset..event.member.end + offset;
     reader.push_data_without_usage(event.other_data, event.usage);

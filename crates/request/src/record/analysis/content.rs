@@ -1,47 +1,48 @@
-//! What a whole response contains, against what its request asked for.
+//! Compares the content of a whole response with what its request asked for.
 
 use super::super::{RequestRecord, UsageSource};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_protocol::openai::prompt::PromptBytes;
 
-/// A text with at least this share of damaged bytes is no answer.
+/// Minimum share of damaged bytes in a text that is no answer.
 const UNREADABLE_SHARE: f64 = 0.1;
-/// A text with at least this share of damaged bytes is damaged: some of its characters are.
+/// Minimum share of damaged bytes in a text of which some characters are damaged.
 const DAMAGED_SHARE: f64 = 0.02;
-/// Minimum number of output events that show that the token count of an engine is too small.
+/// Minimum number of output events that can show that an engine's token count is too small.
 const MIN_COUNTED_EVENTS: u64 = 8;
-/// Maximum number of output events of a token.
+/// Maximum number of output events per token.
 const MAX_EVENTS_PER_TOKEN: u64 = 4;
-/// Maximum numbers of tokens of a byte of the prompt, and of the chat template around the prompt.
+/// Maximum number of tokens per byte of the prompt, and maximum number of tokens of the chat template around
+/// it.
 const MAX_TOKENS_PER_BYTE: u64 = 2;
 const MAX_TEMPLATE_TOKENS: u64 = 16_384;
 
-/// What the answer to a request with tools is.
+/// The kind of answer to a request with tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolAnswer {
-    /// It has a tool call.
+    /// The answer has a tool call.
     Call,
-    /// It is a text.
+    /// The answer is a text.
     Text,
-    /// It is a text that begins like a tool call.
+    /// The answer is a text that begins like a tool call.
     TextLikeCall,
 }
 
 impl RequestRecord {
-    /// Whether so much of the text of a whole response is replacement or control characters that it is no answer.
+    /// Whether so many bytes of a whole response are replacement or control characters that it is no answer.
     pub fn is_unreadable(&self) -> bool {
         let share = self.observed.text_sample.damaged_share();
         share.is_some_and(|share| share >= UNREADABLE_SHARE)
     }
 
-    /// Whether the text has replacement or control characters. `None`: there was no text.
+    /// Whether the text has many replacement or control characters. `None`: no text.
     pub fn has_damaged_text(&self) -> Option<bool> {
         let share = self.observed.text_sample.damaged_share()?;
         Some(share >= DAMAGED_SHARE)
     }
 
-    /// Whether the answer is JSON as the client asked for, by its first byte. `None`: the client did not ask for JSON,
-    /// the engine did not end the response, or its text was not seen.
+    /// Whether the answer, by its first byte, is the JSON that the client asked for. `None`: the client did not
+    /// ask for JSON, the engine did not end the response, or the gateway has not seen its text.
     pub fn is_requested_json(&self) -> Option<bool> {
         let is_ended = self.has_ended_response() && !self.is_tool_call();
         let start = self.observed.text_sample.answer_start()?;
@@ -52,8 +53,8 @@ impl RequestRecord {
         (is_ended && self.options.parameters.output == Some("json")).then_some(is_json)
     }
 
-    /// What the answer to a request with tools is. `None`: the request has no tools, or the model did not end its
-    /// answer.
+    /// The kind of answer to a request with tools. `None`: the request has no tools, or the model did not end
+    /// its answer.
     pub fn tool_answer(&self) -> Option<ToolAnswer> {
         let is_ended = self.has_ended_response() && !self.is_cut() && self.observed.has_answer;
         if !self.options.has_tools || !is_ended {
@@ -108,7 +109,7 @@ impl RequestRecord {
         parts > 0 && (input == 0 || is_whole_prompt && input > most)
     }
 
-    /// Whether a choice ended at the limit of its tokens.
+    /// Whether a choice ended at its token limit.
     pub(super) fn is_cut(&self) -> bool {
         let reasons = &self.observed.finish_reasons;
         reasons.contains(&Some(FinishReason::Length))

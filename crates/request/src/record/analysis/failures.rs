@@ -1,6 +1,7 @@
 //! The failures of attempts that count against their backends, and streams that break.
 
-use crate::record::{Outcome, RequestRecord, Termination};
+use crate::record::{ErrorSource, Outcome, RequestRecord, Termination};
+use tokenweir_protocol::openai::EngineError;
 
 impl RequestRecord {
     /// Whether the stream broke after its first output.
@@ -12,17 +13,34 @@ impl RequestRecord {
         is_broken && self.timings.first_output.is_some()
     }
 
-    /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how its
-    /// response broke. `None`: the attempt did not fail, or the client or the gateway is the cause.
+    /// Why the attempt with this index is a failure of its backend: the kind of failure, or how its response
+    /// broke. `None`: the attempt did not fail, or the client or the gateway is the cause.
     pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
         let attempt = self.attempts.get(index)?;
         if let Some(name) = attempt.failure {
             return attempt.failure_kind()?.is_of_backend().then_some(name);
         }
         let is_last = index + 1 == self.attempts.len();
-        // The operator's limit of the whole duration shows nothing about the backend.
+        // A response that reaches the operator's limit of the total duration shows nothing about the backend.
         let is_broken = self.outcome.is_backend_failure() && self.end != Termination::TotalTimeout;
         (is_last && is_broken).then(|| self.ending())
+    }
+
+    /// What the error is about that the engine reported in the response to the attempt with this index. `None`:
+    /// unknown, or there was none.
+    pub fn engine_error(&self, index: usize) -> Option<EngineError> {
+        let attempt = self.attempts.get(index)?;
+        if attempt.failure.is_some() || index + 1 < self.attempts.len() {
+            return attempt.engine_error;
+        }
+        self.observed.error.as_ref()?.about
+    }
+
+    /// What the error response to the attempt with this index shows beyond its status. `None`: nothing.
+    pub fn error_source(&self, index: usize) -> Option<ErrorSource> {
+        let attempt = self.attempts.get(index)?;
+        let of_engine = self.engine_error(index).map(ErrorSource::Engine);
+        attempt.proxy.or(of_engine)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Splits the time from sending a request to its first output: the engine's front end, its queue, the
+//! Splits the time from sending a request to its first output into the engine's front end, its queue, the
 //! prefill, and an unexplained rest.
 //!
-//! The split is determined when the request has ended, because the queue of a burst does not exist
-//! yet when the requests of the burst are routed.
+//! The split is determined at the end of the request, because the queue of a burst does not exist yet when the
+//! burst is routed.
 
 use crate::record::{RequestRecord, Timings, UsageSource};
 use std::time::{Duration, Instant};
@@ -15,14 +15,13 @@ pub(super) struct FirstOutputWait {
     /// before it computes anything. In this time the network transfers the request, and the API
     /// server of the engine reads the prompt.
     pub(super) front_end: Duration,
-    /// Time in the engine's queue.
+    /// Time in the queue of the engine.
     pub(super) queue: Duration,
-    /// Time of the prefill.
     pub(super) prefill: Duration,
-    /// Time that none of the other parts explains: an engine or host without progress, the network on
-    /// the way back to the gateway, or a cause that the backend does not report.
+    /// Time that no other part explains: an engine or host without progress, the network on the way back to the
+    /// gateway, or a cause that the backend does not report.
     pub(super) unexplained: Duration,
-    /// The part of `unexplained` by which the prefill may be longer than expected.
+    /// The part of `unexplained` that may belong to a prefill longer than expected.
     tolerated: Duration,
     /// How well `queue` is known.
     pub(super) queue_accuracy: Accuracy,
@@ -44,29 +43,29 @@ pub(super) enum Accuracy {
     Measured,
 }
 
-/// A prompt of which the engine must compute fewer tokens counts as short.
+/// Number of computed tokens below which a prompt counts as short.
 const MIN_LONG_PROMPT_TOKENS: f64 = 256.0;
-/// Multiple of the predicted prefill time up to which a wait counts as prefill: other sequences are
-/// computed in the same batches.
+/// Multiple of the predicted prefill time up to which a wait counts as prefill, because the engine computes
+/// other sequences in the same batches.
 const PREFILL_TOLERANCE_FACTOR: f64 = 3.0;
-/// An unexplained wait up to this duration does not count as an unresponsive backend.
+/// Maximum unexplained wait that does not count as an unresponsive backend.
 const MIN_UNRESPONSIVE_WAIT: Duration = Duration::from_secs(1);
 /// Prompt tokens that an engine computes in one batch: the smallest default of vLLM's
-/// `--max-num-batched-tokens`. No engine reports the number.
+/// `--max-num-batched-tokens`. Engines do not report their number.
 const BATCH_TOKENS: f64 = 2_048.0;
 /// Minimum time from the head of a response to its first output if the engine sends the head before the
 /// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
-/// The engine has no free slot if it answers at least this share of the requests in flight at the same
-/// time. If it answers a smaller share, its responses are short: they end before the next ones begin.
+/// Minimum share of the requests in flight that the engine answers at the same time if it has no free slot. A
+/// smaller share means short responses, which end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
-/// If fewer requests than this were answered at the same time, their number shows nothing about the
-/// sequence slots of the engine.
+/// Minimum number of requests answered at the same time from which the number of sequence slots can be
+/// inferred.
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
-    /// The accuracy of a time. `measured`: the time that the engine reported. `is_estimated`:
-    /// whether the gateway has an estimate of the time.
+    /// The accuracy of a time. `measured`: the time that the engine reported. `is_estimated`: whether the
+    /// gateway has an estimate.
     fn of(measured: Option<Duration>, is_estimated: bool) -> Self {
         match (measured, is_estimated) {
             (Some(_), _) => Self::Measured,
@@ -137,7 +136,7 @@ impl FirstOutputWait {
         (self.front_end + self.unexplained + self.prefill).saturating_sub(self.long_prompt())
     }
 
-    /// Name of the longest part, as the phase of a request that ended without output.
+    /// Name of the longest part. It is the phase of a request that ended without output.
     pub(super) fn phase(self) -> &'static str {
         let Self {
             queue, tolerated, ..
@@ -155,7 +154,8 @@ impl FirstOutputWait {
 }
 
 impl RequestRecord {
-    /// The values of [`RequestRecord::phase`] of a request that ended before its response was complete.
+    /// The possible values of [`RequestRecord::phase`] for a request that ended before its response was
+    /// complete.
     pub const UNFINISHED_PHASES: [&'static str; 8] = [
         "upload",
         "queued",
@@ -167,9 +167,8 @@ impl RequestRecord {
         "decode",
     ];
 
-    /// The phase in which the request ended. A backend sends the head of a stream before it
-    /// computes anything. So between head and first output, the phase is the longest part of the
-    /// wait.
+    /// The phase in which the request ended. A backend sends the head of a stream before it computes anything.
+    /// So between head and first output, the longest part of the wait is the phase.
     pub fn phase(&self) -> &'static str {
         let timings = &self.timings;
         match timings {
@@ -202,12 +201,11 @@ impl RequestRecord {
 struct PredictedPrefill {
     /// Prefill time of the prompt.
     prompt: Duration,
-    /// Share of the wait in which the engine computed earlier prompts, without the batch that was in
-    /// progress when the request arrived and the batch of this prompt.
+    /// Share of the wait in which the engine computed earlier prompts. It excludes the batch in progress at the
+    /// arrival of the request, and the batch of this prompt.
     backlog_share: f64,
-    /// Prefill time of a prompt that gets the slot of a request that has ended: the prompt is
-    /// computed in a batch in which the other sequences decode. `None`: the prefill speed is not
-    /// known.
+    /// Prefill time of a prompt that gets the slot of an ended request. The prompt is computed in a batch in
+    /// which the other sequences decode. `None`: the prefill speed is not known.
     alone: Option<Duration>,
     /// The expected prefill time: the mean of recent requests, corrected by the difference between
     /// this prompt and their mean prompt. `None`: neither a mean nor the prefill speed is known.
@@ -215,8 +213,7 @@ struct PredictedPrefill {
 }
 
 impl PredictedPrefill {
-    /// Predicts the prefill times of a request. `tokens`: the number of tokens of its prompt to
-    /// compute.
+    /// Predicts the prefill times of a request. `tokens`: the number of prompt tokens to compute.
     fn from_record(record: &RequestRecord, tokens: Option<f64>) -> Self {
         let reports = &record.wait_reports;
         let mean = reports.mean_prefill;
@@ -233,8 +230,7 @@ impl PredictedPrefill {
         let gap = record.observed.inter_chunk_latency.mean();
         // The batch of this prompt begins with earlier prompts: half a batch on average.
         let batches_between = (backlog / BATCH_TOKENS - 1.5).max(0.0);
-        // While an engine makes no progress, the mean prefill time becomes longer than any prompt
-        // explains.
+        // Without progress of the engine, the mean prefill time grows beyond what any prompt explains.
         let most = prompt
             .mul_f64(PREFILL_TOLERANCE_FACTOR)
             .max(MIN_UNRESPONSIVE_WAIT);
@@ -258,9 +254,9 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
 
-/// Time of the front end: from sending the request to the head of the response. Zero if the backend sends the
-/// head with its first output: then the time after the head is too short for `engine_time`, which is the time
-/// of the queue and of the prefill.
+/// Time of the front end, from sending the request to the head of the response. Zero if the backend sends the
+/// head with its first output. In that case the time after the head is too short for `engine_time`, the time of
+/// the queue and the prefill.
 fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Duration {
     let (Some(sent), Some(head)) = (timings.sent, timings.headers) else {
         return Duration::ZERO;
@@ -271,8 +267,8 @@ fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Durati
     if is_early { front_end } else { Duration::ZERO }
 }
 
-/// Number of tokens of the prompt that the engine had to compute: the count of the engine, else the
-/// prediction. `None`: unknown.
+/// Number of prompt tokens that the engine had to compute: the engine's count or, without one, the prediction.
+/// `None`: unknown.
 fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     let usage = &record.observed.usage;
     if let Some(input) = usage.input
@@ -284,24 +280,23 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     Some(candidate.prompt - candidate.cached)
 }
 
-/// Whether requests waited in the queue of the engine during the wait of a request, as far as the
-/// gateway can tell.
+/// Whether requests waited in the engine's queue during the wait of a request, as far as the gateway can tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueEvidence {
     /// The request waited until another request ended.
     Queued,
-    /// Other requests waited, but this one found a free slot: it could wait only for the prefill of the
-    /// prompts before it.
+    /// Other requests waited, but this one found a free slot, so it waited at most for the prefill of earlier
+    /// prompts.
     OthersQueued,
     /// Nothing shows that a request waited in the queue.
     None,
 }
 
 impl QueueEvidence {
-    /// Determines what the load reports of the backend show about the queue of its engine. The
-    /// slots of the engine or its KV cache limit the number of running requests. A request that
-    /// found fewer requests than this limit did not wait for the end of another request. The load
-    /// reports are ignored if the backend has gone down since.
+    /// Determines what the load reports of the backend show about the queue of its engine. The engine's slots
+    /// or its KV cache limit the number of running requests. A request that found fewer requests than this
+    /// limit did not wait for the end of another request. If the backend has gone down since, its load reports
+    /// are ignored.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
@@ -332,9 +327,9 @@ impl QueueEvidence {
     }
 }
 
-/// Whether a request found more requests in flight than the engine has ever answered at once. If so,
-/// the engine began with this request only after one of the others had ended. No other evidence shows a
-/// queue that begins and ends between two reports.
+/// Whether a request found more requests in flight than the engine has ever answered at once. If so, the engine
+/// began this request only after another one had ended. A queue that begins and ends between two reports leaves
+/// no other evidence.
 fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
     let in_flight = f64::from(found.in_flight) + 1.0;
     let limit = f64::from(max_answering);
@@ -342,9 +337,8 @@ fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
     (least..in_flight).contains(&limit)
 }
 
-/// Whether a stream ended without output although the engine answered other requests after `due`.
-/// An engine with continuous batching begins with a prompt in the next batch if it has a slot and
-/// blocks for it.
+/// Whether a stream ended without output although the engine answered other requests after `due`. With
+/// continuous batching, an engine begins a prompt in the next batch if it has a slot and blocks for it.
 fn is_passed_over(record: &RequestRecord, due: Instant) -> bool {
     let is_unanswered = record.observed.is_stream && record.timings.first_output.is_none();
     is_unanswered
@@ -363,8 +357,8 @@ mod tests {
     use tokenweir_protocol::openai::EngineTimes;
     use tokenweir_routing::PrefillCost;
 
-    /// A streamed request with a prompt of `tokens` tokens that ended after `millis` without
-    /// output. The backend computes 10,000 tokens per second and reported no queue.
+    /// A streamed request with a prompt of `tokens` tokens that ended after `millis` without output. The
+    /// backend computes 10,000 tokens per second and reported no queue.
     fn record_without_output(tokens: f64, millis: u64) -> RequestRecord {
         let mut record = streamed();
         let accepted = record.timings.accepted;
@@ -419,7 +413,7 @@ mod tests {
             cause_and_phase(&record),
             (Some(SlowCause::EngineQueue), "engine_queue")
         );
-        // The mean prefill time of other requests explains little of the wait.
+        // Compared with the wait, the mean prefill time of other requests is short.
         record.timings.first_output = record.timings.ended;
         record.wait_reports.mean_prefill = Some(Duration::from_millis(12));
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::EngineQueue));
@@ -475,7 +469,7 @@ mod tests {
 
     #[test]
     fn answers_to_others_show_a_queue() {
-        // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
+        // The prefill takes 20 + 3 ms. The output was due after three times that time.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
         {

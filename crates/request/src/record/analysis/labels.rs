@@ -21,8 +21,8 @@ impl RequestRecord {
         }
     }
 
-    /// The error type in metrics: empty only for a success. [`RequestRecord::error_type`] is absent
-    /// also for a client that disconnected, because its span has no error.
+    /// The error type in metrics, empty only for a success. [`RequestRecord::error_type`] is also absent for a
+    /// client disconnect, because the span of a disconnect has no error.
     pub fn error_type_label(&self) -> &str {
         let is_cancelled = self.outcome == Outcome::Cancelled;
         self.error_type().unwrap_or(if is_cancelled {
@@ -32,16 +32,16 @@ impl RequestRecord {
         })
     }
 
-    /// The HTTP status that the client received, from a closed set. `_OTHER`: a status that is not
-    /// in the set. `None`: the client received no response head.
+    /// The HTTP status that the client received, from a closed set. `_OTHER`: another status. `None`: the
+    /// client received no response head.
     pub fn status_code(&self) -> Option<&'static str> {
         let text = status_text(self.status?);
         Some(text.unwrap_or("_OTHER"))
     }
 }
 
-/// Text of the status codes that the gateway and inference servers usually send, without
-/// allocation. `None`: any other code.
+/// Text of the status codes that the gateway and inference servers usually send, without allocation. `None`:
+/// another code.
 const fn status_text(status: u16) -> Option<&'static str> {
     Some(match status {
         200 => "200",

@@ -1,5 +1,5 @@
-//! Figures of a record that need several of its parts: the phases of a request, the parts of the
-//! wait for its first output, and the cause of a slow request.
+//! Derived figures that combine several parts of a record: the phases of a request, the parts of the wait for
+//! its first output, and the cause of a slow request.
 
 mod phases;
 

@@ -1,13 +1,13 @@
-//! The phases of a request's time. The gateway measures some of them. For the other phases, the
-//! engine reports its times in the response, or the gateway estimates them.
+//! The phases of a request. The gateway measures some of their times. For the others, the engine reports times
+//! in the response, or the gateway estimates them.
 
 use super::first_output_wait::{Accuracy, FirstOutputWait};
 use crate::record::RequestRecord;
 use crate::record::phases::{RequestPhase, RequestPhases};
 
 impl RequestRecord {
-    /// The known phases of a request that has ended. Must not be called before its end, because the result is
-    /// kept: several sinks read it.
+    /// The known phases of a request that has ended. The result is kept for further sinks, so this must not be
+    /// called earlier.
     pub fn phases(&self) -> &RequestPhases {
         self.phases
             .get_or_determine(|| RequestPhases::from_record(self))
@@ -83,7 +83,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// The names of the phases and their milliseconds. `~` marks an estimate.
+    /// The names and milliseconds of the phases. `~` marks an estimate.
     fn shown(record: &RequestRecord) -> String {
         let shown = |span: PhaseDuration| {
             let mark = if span.is_estimated { "~" } else { "" };

@@ -1,4 +1,4 @@
-//! How an engine ended a response: whether it has an answer, and whether it was cut.
+//! How an engine ended a response: with an answer or without one, and whether the token limit cut it.
 
 use super::super::{Outcome, RequestRecord};
 use tokenweir_protocol::openai::Api;
@@ -10,18 +10,17 @@ pub enum ResponseEnd {
     Whole,
     /// The model ended the response without an answer, or with its first token.
     Empty,
-    /// The response ended at the limit of its tokens.
+    /// The response ended at its token limit.
     Cut,
 }
 
 impl RequestRecord {
-    /// Whether the engine ended the response without an error and without output other than
-    /// reasoning.
+    /// Whether the engine ended the response without an error but with no output except reasoning.
     pub fn is_empty_response(&self) -> bool {
         self.has_ended_response() && !self.observed.has_answer
     }
 
-    /// How the engine ended the response. `None`: it did not end it, or the gateway did not read it.
+    /// How the engine ended the response. `None`: the engine did not end it, or the gateway did not read it.
     pub fn response_end(&self) -> Option<ResponseEnd> {
         if !self.has_ended_response() {
             return None;

@@ -13,7 +13,7 @@ impl SlowCause {
             return None;
         }
         let times = time_by_cause(record, limits);
-        // If times are equal, `max_by_key` returns the last cause in the order of the list.
+        // Among equal times, `max_by_key` returns the last cause of the list.
         let longest = times.into_iter().max_by_key(|(_, took)| *took);
         longest
             .filter(|(_, took)| !took.is_zero())
@@ -24,12 +24,12 @@ impl SlowCause {
 /// Whether the request exceeded a limit or its stream stalled.
 fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
     let observed = &*record.observed;
-    // A request that the gateway rejected or that was invalid does not count as slow.
+    // A rejected or invalid request does not count as slow.
     if record.attempts.is_empty() || record.outcome == Outcome::ClientError {
         return false;
     }
     let exceeds = |took: Option<Duration>, limit| took.is_some_and(|took| took > limit);
-    // A stream without output waited for its first token until the end of the request.
+    // A stream without output waited for its first token until its end.
     let waited = record
         .ttft()
         .or_else(|| record.options.stream.then(|| record.duration()));
@@ -78,7 +78,7 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     } else {
         Duration::ZERO
     };
-    // The work of the GPU itself takes longer if its clock is lower.
+    // At a lower clock, the GPU's own work takes longer.
     let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
         (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
     } else {

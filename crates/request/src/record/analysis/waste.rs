@@ -1,4 +1,4 @@
-//! Tokens that engines computed and no client received.
+//! Tokens that engines computed but no client received.
 
 use crate::record::{Attempt, Outcome, RequestRecord, UsageSource};
 use tokenweir_routing::resilience::FailureKind;
@@ -10,14 +10,14 @@ pub struct WastedTokens {
     pub output: u64,
     /// Prompt tokens of a response that the client did not receive completely.
     pub input: u64,
-    /// Tokens that an engine computed again: those of the prompt for a further attempt, and what options
-    /// let other backends repeat. An attempt that reached the engine counts with its whole prompt.
+    /// Tokens that an engine computed again: the prompt for a further attempt, and what options let other
+    /// backends repeat. Each attempt that reached the engine counts with its whole prompt.
     pub recomputed: u64,
 }
 
 impl RequestRecord {
-    /// The tokens that engines computed in vain. A token count that the engine did not report is 0,
-    /// except output tokens, which may be an estimate.
+    /// The tokens that engines computed in vain. A count that the engine did not report is 0, except output
+    /// tokens, which may be an estimate.
     pub fn wasted_tokens(&self) -> WastedTokens {
         let is_counted = self.observed.usage_source != UsageSource::Missing;
         let input = if is_counted {

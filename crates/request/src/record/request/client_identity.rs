@@ -15,10 +15,10 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// The beginning of the names of keys that stand for tokens. A name in the key file does not begin with it.
+    /// The prefix of key names that stand for tokens. No name in the key file has it.
     pub const TOKEN_KEY_PREFIX: char = '_';
 
-    /// Whether a token proved the identity, and not a key of the key file.
+    /// Whether a token, instead of a key of the key file, proved the identity.
     pub fn is_of_token(&self) -> bool {
         self.key.starts_with(Self::TOKEN_KEY_PREFIX)
     }

@@ -4,23 +4,22 @@ use http::header::{HOST, HeaderName, USER_AGENT};
 use http::uri::Authority;
 use http::{HeaderMap, Request, Version};
 
-/// The attributes of a request head that spans carry. The texts are copied, so that a long stream
-/// does not keep the buffer alive that the head was read into.
+/// The attributes of a request head for spans. The texts are copied, so that a long stream does not keep the
+/// buffer of the head in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestHeadAttributes {
     /// HTTP version, such as `1.1`; empty if the attributes were not collected.
     pub version: &'static str,
-    /// The requested host and port: `x-forwarded-host`, else the authority, else `host`.
+    /// The requested host and port, from the first of these that exists: `x-forwarded-host`, the authority,
+    /// `host`.
     pub host: Option<Box<str>>,
     /// The `user-agent` header.
     pub user_agent: Option<Box<str>>,
 }
 
-/// Longest attribute, in bytes. Longer attributes are truncated.
+/// Maximum length of an attribute, in bytes. Longer attributes are truncated.
 const MAX_ATTRIBUTE_BYTES: usize = 256;
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-// === impl RequestHeadAttributes ===
 
 impl RequestHeadAttributes {
     /// The attributes of a request.
@@ -64,12 +63,12 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str>
         .filter(|text| !text.is_empty())
 }
 
-/// Removes `user:password@` before a host: credentials must not be exported.
+/// Removes `user:password@` before a host, because credentials must not be exported.
 fn strip_userinfo(host: &str) -> &str {
     host.rsplit_once('@').map_or(host, |(_, host)| host)
 }
 
-/// Truncates a text. It is visible ASCII, so every index is a character boundary.
+/// Truncates a text of visible ASCII, in which every index is a character boundary.
 fn truncate(text: &str) -> Box<str> {
     text[..text.len().min(MAX_ATTRIBUTE_BYTES)].into()
 }

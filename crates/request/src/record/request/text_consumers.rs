@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextConsumer(u8);
 
-/// The consumers for which the text of a request is retained. Each of them samples independently.
+/// The consumers for which the text of a request is retained. Each consumer samples independently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TextConsumers(u8);
 

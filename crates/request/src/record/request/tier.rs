@@ -1,5 +1,5 @@
-//! The tier of a request: one of the configured names, from a header or from the client's tenant.
-//! The tier is a label value, so the set of its values is closed.
+//! The tier of a request: one of the configured names, from a header or from the client's tenant. The set of
+//! tiers must be closed, because the tier is a label value.
 
 use crate::record::ModelLabel;
 use http::{HeaderMap, HeaderName};
@@ -25,14 +25,12 @@ pub struct TierResolver {
     pub header: Option<HeaderName>,
     /// The configured names of tiers.
     pub names: Vec<Arc<str>>,
-    /// The priority in the queue of the engine that requests of a tier get. Lower numbers come first.
+    /// The priority in the engine's queue for requests of each tier. Lower numbers come first.
     pub priorities: BTreeMap<String, i32>,
 }
 
-// === impl Tier ===
-
 impl Tier {
-    /// The label value; empty for [`Tier::None`].
+    /// The label value. Empty for [`Tier::None`].
     pub fn as_str(&self) -> &str {
         match self {
             Self::None => "",
@@ -42,10 +40,8 @@ impl Tier {
     }
 }
 
-// === impl TierResolver ===
-
 impl TierResolver {
-    /// The priority of requests of a tier. `None`: the gateway sets none.
+    /// The priority of requests of a tier. `None`: the gateway sets no priority.
     pub fn priority(&self, tier: &Tier) -> Option<i32> {
         match tier {
             Tier::Known(name) => self.priorities.get(&**name).copied(),

@@ -1,9 +1,9 @@
-//! The times of the chunks of a stream in a fixed amount of memory: chunks at regular intervals, and
-//! the longest gaps. Nothing is allocated.
+//! The times of the chunks of a stream in a fixed amount of memory, without allocation: chunks at regular
+//! intervals, and the longest gaps.
 
 use std::time::{Duration, Instant};
 
-/// The times of the chunks with output of one stream. The value has a size of at most 256 bytes.
+/// The times of the chunks with output of one stream. This value takes at most 256 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkTimings {
     /// Milliseconds from the request head to every [`ChunkTimings::stride`]-th chunk.
@@ -12,7 +12,6 @@ pub struct ChunkTimings {
     sampled: u8,
     /// Binary logarithm of the stride.
     stride_log2: u8,
-    /// Number of chunks.
     chunks: u32,
     /// The longest gaps, longest first.
     gaps: [ChunkGap; GAPS],
@@ -29,11 +28,11 @@ pub struct ChunkGap {
     pub gap_ms: u32,
 }
 
-/// Greatest number of sampled chunks. If more chunks arrive, every second sample is removed.
+/// Maximum number of sampled chunks. When it is exceeded, every second sample is removed.
 const SAMPLES: usize = 32;
-/// Greatest number of recorded gaps.
+/// Maximum number of recorded gaps.
 const GAPS: usize = 8;
-/// Shortest gap that is recorded. A shorter gap is normal, and the histogram of gaps counts it.
+/// Minimum length of a recorded gap. The histogram of gaps counts shorter gaps, which are normal.
 const MIN_GAP: Duration = Duration::from_millis(100);
 
 impl Default for ChunkTimings {
@@ -50,9 +49,9 @@ impl Default for ChunkTimings {
 }
 
 impl ChunkTimings {
-    /// Records a chunk with output at `now`. `accepted`: the instant of the request head. `gap`:
-    /// the time since the previous output of the same choice. `None`: there was no previous output,
-    /// or the client did not read in this time. Zero: the output belongs to the previous chunk.
+    /// Records a chunk with output at `now`. `accepted`: the instant of the request head. `gap`: the time since
+    /// the previous output of the same choice. `None`: no previous output, or the client did not read in this
+    /// time. Zero: the output belongs to the previous chunk.
     #[inline]
     pub fn record(&mut self, accepted: Instant, now: Instant, gap: Option<Duration>) {
         if gap == Some(Duration::ZERO) && self.chunks > 0 {

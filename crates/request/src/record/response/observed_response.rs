@@ -30,20 +30,20 @@ pub struct ObservedResponse {
     pub counted_event_tokens: u64,
     /// Number of output events that do not report a token count.
     pub uncounted_events: u64,
-    /// Output tokens: counted where events report counts, else estimated from the number of events.
-    /// While the response is open, an event counts as one token; see
+    /// Output tokens. Events count with the token count that they report, and others are estimated. While the
+    /// response is open, an event without a count is one token; see
     /// [`ObservedResponse::scale_estimated_tokens`].
     pub estimated_tokens: u64,
-    /// Inter-chunk latency: times between output events of the same choice, as the events arrived.
-    /// Gaps in which the client stalled the stream are left out.
+    /// Inter-chunk latency: times between output events of the same choice, as the events arrived. Gaps during
+    /// write stalls of the client are left out.
     pub inter_chunk_latency: OutputGapHistogram,
     /// Inter-token latency: each gap divided by the number of tokens that arrived at its end, with
     /// one value per token. Gaps with an unknown number of tokens are left out.
     pub inter_token_latency: OutputGapHistogram,
-    /// Tokens per output event, where the event reports its count.
+    /// Tokens per output event, for events that report their count.
     pub chunk_tokens: ChunkTokensHistogram,
-    /// Times from the read of bytes of a stream from the backend to the end of their write to the
-    /// client. Writes that the client delayed are left out, and so are responses over HTTP/2.
+    /// Times from reading bytes of a stream from the backend until they are written to the client. Writes that
+    /// the client delayed, and responses over HTTP/2, are left out.
     pub chunk_transit: ChunkTransitHistogram,
     /// The times of the chunks with output.
     pub chunk_timings: ChunkTimings,
@@ -63,12 +63,11 @@ pub struct ObservedResponse {
     pub stalls: Vec<Stall>,
     /// Times that the engine reported in the response.
     pub engine_times: Option<EngineTimes>,
-    /// Whether the gateway requested continuous usage, and the client did not.
+    /// Whether only the gateway requested continuous usage.
     pub has_continuous_usage: bool,
-    /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
-    /// usage event.
+    /// The result of handling the usage event that the gateway requested. `None`: no usage event was requested.
     pub usage_event: Option<UsageEventOutcome>,
-    /// Where the server writes usage, as this stream shows. `None`: this stream does not show it.
+    /// Where the server writes usage, as this stream shows. `None`: the stream does not show it.
     pub usage_layout: Option<UsageLayout>,
     /// The `system_fingerprint` of the usage event, with its quotes. Empty: the event had none.
     /// `None`: not known.
@@ -81,8 +80,7 @@ pub struct ObservedResponse {
     pub finish_reasons: Vec<Option<FinishReason>>,
     /// An error that the backend reported inside the response.
     pub error: Option<InBandError>,
-    /// Whether the stream had its terminal event, or the body ended regularly and nothing shows
-    /// that a part is missing.
+    /// Whether the stream had its terminal event, or its body ended regularly and no part seems to be missing.
     pub is_complete: bool,
     /// Why the response could not be inspected in full. `None`: the whole response was inspected.
     pub uninspected_reason: Option<UninspectedReason>,
@@ -94,8 +92,8 @@ pub struct ObservedResponse {
     pub text_excerpt: Option<TextExcerpt>,
 }
 
-/// The observations in a record. They take memory only after the end of the response. Until then, the
-/// observer holds the observations, and all values here are the defaults.
+/// The observations in a record. They take memory only after the end of the response. Until then, the observer
+/// holds them, and all values here are the defaults.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecordedObservations(Option<Box<ObservedResponse>>);
 
@@ -151,7 +149,7 @@ impl ObservedResponse {
     /// The accuracy of the output token count.
     pub fn token_count_source(&self) -> UsageSource {
         let Usage { input, output, .. } = self.usage;
-        // A count before a failure is not the final count.
+        // After a failure, the count is not final.
         let is_final = self.is_complete && self.error.is_none();
         match self.output_events {
             _ if output.is_some() && is_final => UsageSource::Exact,
@@ -164,8 +162,8 @@ impl ObservedResponse {
         }
     }
 
-    /// Counts each output event without a token count as `tokens_per_event` tokens. Has an effect
-    /// only if the token count is an estimate.
+    /// Counts each output event without a token count as `tokens_per_event` tokens. Has no effect on an exact
+    /// token count.
     pub fn scale_estimated_tokens(&mut self, tokens_per_event: f64) {
         if self.usage_source == UsageSource::Estimated {
             let additional = self.uncounted_events as f64 * (tokens_per_event - 1.0);
@@ -174,9 +172,9 @@ impl ObservedResponse {
         }
     }
 
-    /// Number of output tokens and number of output events of a stream. The number of tokens is the
-    /// exact count of the engine, without a final token that had no text. `None`: the response is not a
-    /// stream, has no output event, or lacks an exact count.
+    /// Number of output tokens and number of output events of a stream. The number of tokens is the engine's
+    /// exact count, without a final token that had no text. `None`: the response is no stream, has no output
+    /// event, or lacks an exact count.
     pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
         let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
         if !is_exact || self.output_events == 0 {

@@ -1,5 +1,5 @@
-//! Classifications of how a request ended and how accurate its record is. Each is a closed set with
-//! one name per value in metrics, logs and spans.
+//! Classifications of how a request ended and how accurate its record is. Each class is a closed set with one
+//! name per value in metrics, logs and spans.
 
 use tokenweir_protocol::named_enum;
 
@@ -20,13 +20,13 @@ named_enum! {
         UpstreamError = "upstream_error",
         /// The backend reported an error inside a response that began with a status below 400.
         StreamError = "stream_error",
-        /// The response ended early: the connection broke, or the body ended regularly although a
-        /// choice had no finish reason and the terminal event was missing, or without an answer.
+        /// The response ended early: the connection broke, or the body ended regularly without an answer, or
+        /// without both the terminal event and a finish reason of some choice.
         Truncated = "truncated",
-        /// The engine aborted the request although the client was connected.
+        /// The engine aborted the request although the client was still connected.
         Aborted = "aborted",
-        /// The backend did not send the response head, the first output, the next output or the end
-        /// of the response before its timeout.
+        /// The backend missed a timeout: for the response head, the first output, the next output or the end of
+        /// the response.
         Timeout = "timeout",
         /// The gateway shut down before the response was complete.
         Shutdown = "shutdown",
@@ -36,8 +36,8 @@ named_enum! {
 /// How the response of an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {
-    /// The backend sent the regular end of the body, as HTTP framing defines it. The stream in the
-    /// body can still lack its terminal event.
+    /// The backend sent the regular end of the body, as defined by HTTP framing. The stream in the body can
+    /// still lack its terminal event.
     Complete,
     /// The connection to the backend broke.
     UpstreamReset,
@@ -71,7 +71,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// How a request ended: its outcome, and how the response ended where that adds information.
+    /// How a request ended: its outcome and, where it adds information, how the response ended.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TerminationReason {
         /// The response was complete.
@@ -92,7 +92,7 @@ named_enum! {
         InBandError = "inband_error",
         /// [`Outcome::Aborted`].
         UpstreamAbort = "upstream_abort",
-        /// The body ended regularly, and a part of the response was missing.
+        /// The body ended regularly, but a part of the response was missing.
         TruncatedClean = "truncated_clean",
         /// The connection to the backend broke.
         TruncatedCut = "truncated_cut",
@@ -117,11 +117,11 @@ named_enum! {
     pub enum UsageSource {
         /// The final count of the engine.
         Exact = "exact",
-        /// Counts that the engine sent during the stream: its count so far, or the ids or logprobs
-        /// of every token.
+        /// Counts that the engine sent during the stream: its running count, or the ids or logprobs of every
+        /// token.
         Continuous = "continuous",
-        /// Estimated from the number of output events and the tokens that an event of this backend
-        /// usually has. An end token without text counts as one token.
+        /// Estimated from the number of output events and the usual number of tokens per event of this backend.
+        /// An end token without text counts as one token.
         Estimated = "estimated",
         /// The engine reported no final count, and the response had no output events to count.
         #[default]
@@ -130,26 +130,26 @@ named_enum! {
 }
 
 named_enum! {
-    /// How the gateway handled the usage event that it requested and the client did not.
+    /// The result of handling the usage event that only the gateway requested.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum UsageEventOutcome {
         /// The gateway removed the usage event from the response.
         Stripped = "stripped",
         /// The backend sent no usage event.
         Missing = "missing",
-        /// Usage was not removed, because an event with it also has choices, is too long or has an
-        /// unknown layout: the client received it.
+        /// Usage was not removed, and the client received it. An event with usage also has choices, is too long
+        /// or has an unknown layout.
         NotRemoved = "not_removed",
     }
 }
 
-/// Where a server writes usage into a stream whose request asks for the usage event, and not for
-/// continuous usage.
+/// Where a server writes usage into a stream if the request asks for the usage event but not for continuous
+/// usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageLayout {
     /// In the usage event only.
     AtEnd,
-    /// In the usage event. The other events have a `usage` of `null`, as in old versions of vLLM.
+    /// In the usage event. As in old versions of vLLM, the other events have a `usage` of `null`.
     Nulls,
     /// In every event (vLLM with `--enable-force-include-usage`).
     EveryEvent,
@@ -159,17 +159,15 @@ named_enum! {
     /// Why a response could not be inspected in full. Its bytes are forwarded regardless.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum UninspectedReason {
-        /// The response was compressed, although the gateway asks for `identity`.
+        /// The response was compressed, although the gateway asked for `identity`.
         ContentEncoded = "content_encoded",
         /// The data does not have the format of this API.
         Malformed = "malformed",
-        /// The response has output that the gateway does not know. It counts as output, and not as
+        /// The response has output of a kind that the gateway does not know. It counts as output, but not as
         /// text, reasoning or a tool call.
         UnknownOutput = "unknown_output",
     }
 }
-
-// === impl Outcome ===
 
 impl Outcome {
     /// Whether the request failed because of its backend.
@@ -201,10 +199,8 @@ impl Termination {
     }
 }
 
-// === impl TerminationReason ===
-
 impl TerminationReason {
-    /// The reason for this outcome and this end of the response.
+    /// The reason that follows from this outcome and this end of the response.
     pub(in crate::record) const fn of(outcome: Outcome, termination: Termination) -> Self {
         match (outcome, termination) {
             (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {

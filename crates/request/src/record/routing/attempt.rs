@@ -1,9 +1,12 @@
 //! Attempts to serve a request on a backend.
 
+use crate::record::request::ShortName;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
+use tokenweir_protocol::openai::EngineError;
 use tokenweir_routing::resilience::FailureKind;
 
 /// One attempt to serve the request on one backend.
@@ -13,7 +16,7 @@ pub struct Attempt {
     pub backend: BackendId,
     /// Host and port of the backend.
     pub address: (Arc<str>, u16),
-    /// The kind of the backend's engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI
+    /// The kind of the backend's engine, in the terms of `gen_ai.provider.name` in the OpenTelemetry GenAI
     /// conventions.
     pub provider: &'static str,
     /// Id of the gateway's span of the attempt. The engine's span has this span as its parent.
@@ -27,9 +30,33 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
+    /// What the error is about that the engine reported in its response. `None`: unknown, or there was none.
+    pub engine_error: Option<EngineError>,
+    /// The proxy that made an error response. `None`: the engine made it, or there is none.
+    pub proxy: Option<ErrorSource>,
 }
 
-// === impl Attempt ===
+/// What an error response shows beyond its status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorSource {
+    /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.
+    Proxy(Option<ShortName>),
+    /// The engine made it.
+    Engine(EngineError),
+}
+
+/// The words for each error of a proxy.
+pub const BY_PROXY: &str = "by a proxy in front of the engines";
+
+impl fmt::Display for ErrorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy(Some(name)) => write!(f, "{BY_PROXY} (server: {name}), not by an engine"),
+            Self::Proxy(None) => write!(f, "{BY_PROXY}, not by an engine"),
+            Self::Engine(error) => write!(f, "by engines: {}", error.as_str()),
+        }
+    }
+}
 
 impl Attempt {
     /// Time from sending the request to the failure of the attempt or the end of the response. `None`: the
@@ -38,7 +65,7 @@ impl Attempt {
         Some(self.ended?.saturating_duration_since(self.started))
     }
 
-    /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
+    /// The kind of the failure. `None`: the attempt did not fail, or the client ended it.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         FailureKind::ALL
             .into_iter()

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The load and state that a backend last reported, and the age of the report. `None`: the backend
+/// The load and state that a backend last reported, and the age of the report. `None` in a field: the backend
 /// did not report the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BackendCondition {
@@ -15,16 +15,15 @@ pub struct BackendCondition {
     pub waiting: Option<u32>,
     /// Number of preemptions since the start of the engine.
     pub preemptions: Option<u64>,
-    /// Whether the backend is down, so its last report may no longer hold.
+    /// Whether the backend is down, so that its last report may be wrong.
     pub is_down: bool,
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply.
+    /// Whether a GPU of the backend lowers its clock because of a cooling or power supply fault.
     pub is_gpu_throttled: bool,
     /// Age of the reported load. `None`: the backend has not been scraped.
     pub age: Option<Duration>,
 }
 
-/// A stall: a time without output of a stream that exceeded the stall threshold of the backend.
+/// A stall: a period without output of a stream that exceeds the stall threshold of the backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stall {
     /// When the last output before the stall arrived.
@@ -37,29 +36,27 @@ pub struct Stall {
     pub condition: BackendCondition,
 }
 
-/// What the scraped load of a backend and its recent outputs show about the wait of one request for
-/// its first output.
+/// Facts about the wait of one request for its first output, from the scraped load of the backend and its
+/// recent outputs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WaitReports {
-    /// Mean time from the scheduling of a request to its first token, of the requests that the
-    /// engine finished recently. `None`: unknown.
+    /// Mean time from scheduling to the first token, over the requests that the engine finished recently.
+    /// `None`: unknown.
     pub mean_prefill: Option<Duration>,
     /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
     pub mean_prompt_tokens: f64,
-    /// Number of requests that ran in the engine while others waited there, from the scrapes during
-    /// the wait of this request, or else after it. `None`: no scrape showed a queue.
+    /// Number of requests that ran in the engine while others waited, from the scrapes during the wait of this
+    /// request or, without any, after it. `None`: no scrape showed a queue.
     pub running_while_queued: Option<f64>,
-    /// Greatest number of requests of this gateway that the engine answered at once while others waited.
-    /// 0: not known.
+    /// Maximum number of requests of this gateway that the engine answered at once while others waited. 0: not
+    /// known.
     pub max_answering: u32,
     /// When a response of the backend last had output. `None`: no response had output.
     pub last_output_at: Option<Instant>,
 }
 
-// === impl BackendCondition ===
-
 impl BackendCondition {
-    /// The condition that follows from the load that an engine reported.
+    /// The condition that an engine's reported load shows.
     pub fn of(load: &EngineLoad) -> Self {
         Self {
             kv_usage: load.kv_usage,

@@ -1,8 +1,7 @@
 //! Routing decisions: the loads and predictions of every candidate, and the selected candidate.
 //!
-//! The gateway makes a decision for every request, so a decision must be cheap. It stores the input
-//! of the policy, and readers compute the predictions from that input again. A decision is shared,
-//! never copied.
+//! Every request causes a decision, so a decision must be cheap. It stores the input of the policy, from which
+//! readers compute the predictions again. A decision is shared and never copied.
 
 use super::backend_condition::BackendCondition;
 use std::sync::Arc;
@@ -13,9 +12,8 @@ use tokenweir_routing::{Candidate, PolicyChoice, RoutingContext};
 /// The recorded result of a routing policy, with its input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingDecision {
-    /// The input of the policy. If there were more than
-    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates, the context contains the selected
-    /// candidate and the other candidates of the lowest cost.
+    /// The input of the policy. If there were more than [`RoutingDecision::MAX_RECORDED_CANDIDATES`]
+    /// candidates, the context contains the selected one and the cheapest others.
     routing_context: RoutingContext,
     /// The choice of the policy. Its index is an index into the recorded candidates.
     selection: PolicyChoice,
@@ -25,8 +23,8 @@ pub struct RoutingDecision {
     backend_ids: Arc<[BackendId]>,
     /// Number of candidates that are not recorded.
     pub omitted_candidates: usize,
-    /// The backends of the route that were no candidates: their positions, and why in a few words.
-    /// At most [`RoutingDecision::MAX_RECORDED_CANDIDATES`].
+    /// The backends of the route that were no candidates: their positions, each with a short reason. At most
+    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`].
     pub excluded: Box<[(usize, &'static str)]>,
 }
 
@@ -45,14 +43,12 @@ pub struct PredictedCandidate<'a> {
     pub terms: CostTerms,
 }
 
-// === impl RoutingDecision ===
-
 impl RoutingDecision {
-    /// Greatest number of candidates that a decision records.
+    /// Maximum number of candidates that a decision records.
     pub const MAX_RECORDED_CANDIDATES: usize = 16;
 
-    /// Records the choice that a policy made in `context`. The positions of the candidates are indices
-    /// into `fleet`.
+    /// Records the choice that a policy made in `context`. The positions of the candidates are indexes into
+    /// `fleet`.
     pub fn new(
         mut context: RoutingContext,
         choice: PolicyChoice,
@@ -86,7 +82,7 @@ impl RoutingDecision {
         self.predict(&self.routing_context.candidates()[self.selection.index])
     }
 
-    /// The selected candidate without its predictions, which take time to compute.
+    /// The selected candidate without its predictions, whose computation takes time.
     pub fn selected_candidate(&self) -> &Candidate {
         &self.routing_context.candidates()[self.selection.index]
     }
@@ -99,7 +95,7 @@ impl RoutingDecision {
         self.excluded.iter().filter_map(name)
     }
 
-    /// Number of candidates, including those that are not recorded.
+    /// Number of candidates, recorded or not.
     pub fn candidate_count(&self) -> usize {
         self.routing_context.candidates().len() + self.omitted_candidates
     }
@@ -113,8 +109,8 @@ impl RoutingDecision {
             .fold(0.0, f64::max)
     }
 
-    /// Number of prompt tokens that the selected backend must compute although a recorded candidate
-    /// probably has them cached.
+    /// Number of prompt tokens that the selected backend must compute although a recorded candidate probably
+    /// has cached them.
     pub fn cache_regret(&self) -> f64 {
         (self.max_cached_tokens() - self.selected_candidate().cached).max(0.0)
     }
@@ -140,8 +136,6 @@ impl RoutingDecision {
         }
     }
 }
-
-// === impl PredictedCandidate ===
 
 impl PredictedCandidate<'_> {
     /// Whether both candidates are the same backend and rank.

@@ -6,6 +6,6 @@ mod decision;
 #[cfg(test)]
 mod tests;
 
-pub use attempt::{Attempt, FailoverDenialReason};
+pub use attempt::{Attempt, BY_PROXY, ErrorSource, FailoverDenialReason};
 pub use backend_condition::{BackendCondition, Stall, WaitReports};
 pub use decision::{PredictedCandidate, RoutingDecision};

@@ -58,7 +58,7 @@ fn a_decision_records_all_of_a_few_candidates() {
 
 #[test]
 fn the_selected_and_the_cheapest_are_kept() {
-    // The cheapest candidates are the last ones; the selected one is the most expensive.
+    // The last candidates are the cheapest, and the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
     let decision = decide(&candidates_with_backlogs(&backlogs), 0);
     let expected: Vec<String> = (985..1_000)

@@ -1,11 +1,11 @@
-//! How much of a prompt the cache of a backend has, by its KV events or by the prompts that were sent to it.
+//! The cached part of a prompt at a backend, by KV events or by the prompts that were sent to it.
 
 use super::LoadEstimator;
 use crate::PromptFingerprint;
 use crate::estimation::cached_tokens::{CachedTokens, KnownPrefix};
 
 impl LoadEstimator {
-    /// The length of a prompt, and how much of it the cache of the backend has. For the parameters see
+    /// The length of a prompt, and its part in the cache of the backend. The parameters are those of
     /// [`candidate_with`](Self::candidate_with).
     pub(super) fn cached_tokens(
         &self,
@@ -29,7 +29,7 @@ impl LoadEstimator {
         }
     }
 
-    /// Number of the leading blocks of a prompt that were sent to the backend and are probably still cached.
+    /// Number of leading blocks of a prompt that were sent to the backend and are probably still cached.
     fn matched_blocks(
         &self,
         prompt: &PromptFingerprint,
@@ -47,8 +47,7 @@ impl LoadEstimator {
         table.matched(&prompt.blocks, retained as usize, expected_blocks as usize) as u32
     }
 
-    /// Number of the leading blocks of a prompt that were sent since the oldest request without output was
-    /// sent.
+    /// Number of leading blocks of a prompt that were sent since the oldest request without output.
     fn pending_blocks(&self, prompt: &PromptFingerprint) -> u32 {
         let Some(table) = self.prefix_table.get() else {
             return 0;

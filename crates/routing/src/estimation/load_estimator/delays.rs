@@ -1,4 +1,4 @@
-//! The present delays of a backend: overdue outputs, and the backlog that is not yet computed.
+//! The present delays of a backend: overdue outputs, and the backlog that is not computed yet.
 
 use super::LoadEstimator;
 use crate::PrefillCost;
@@ -7,8 +7,8 @@ use crate::estimation::reservation::LocalLoad;
 use std::sync::atomic::Ordering;
 
 impl LoadEstimator {
-    /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
-    /// no other request has had output since, or all streams have stalled.
+    /// Seconds for which the engine seems to be at a standstill. Either the oldest request without output is
+    /// overdue and no other request has had output since, or all streams have stalled.
     pub(super) fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
         let stalled = self.silent();
         if stalled < self.decoding_streams.load(Ordering::Relaxed) {
@@ -22,8 +22,8 @@ impl LoadEstimator {
         overdue.max(now - self.stalled_since.get())
     }
 
-    /// Weight of the learned prefill cost, from 0 to 1. The weight falls while no stream waits for its
-    /// first output. Otherwise, a backend that was slow once would never get a request again.
+    /// Weight of the learned prefill cost, from 0 to 1. The weight falls while no stream waits for its first
+    /// output. Without this, a backend that was slow once would never get a request again.
     pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
         let idle = if local_load.pending > 0 {
             0.0
@@ -33,8 +33,8 @@ impl LoadEstimator {
         self.learned_estimates.freshness(at_least_0(idle))
     }
 
-    /// Prompt tokens of requests that this gateway did not send and that the engine still has to compute.
-    /// `external_waiting`: the waiting requests of others in the last report.
+    /// Prompt tokens that the engine still has to compute for requests of others. `external_waiting`: the
+    /// waiting requests of others in the last report.
     pub(super) fn backlog_of_others(
         &self,
         external_waiting: f64,
@@ -50,9 +50,9 @@ impl LoadEstimator {
         }
     }
 
-    /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
-    /// in prefill that is probably computed by now. The gateway does not know which prompt is in
-    /// prefill, so the mean length is assumed for it.
+    /// Prompt tokens that the engine still has to compute: the backlog, minus the part of the prompt in prefill
+    /// that is probably computed by now. The gateway does not know which prompt is in prefill, so it assumes
+    /// the mean length.
     pub(super) fn remaining_backlog(
         &self,
         local_load: &LocalLoad,

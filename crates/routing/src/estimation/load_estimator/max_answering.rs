@@ -1,16 +1,15 @@
-//! The greatest number of requests that an engine has answered at once, from the requests of this
-//! gateway alone. It shows a queue in the engine even if the queue lasts for less time than the interval
-//! between two reports of the engine.
+//! The maximum number of requests that an engine has answered at once, from the requests of this gateway alone.
+//! This number reveals even a queue in the engine that is shorter than the interval between two load reports.
 //!
-//! While requests wait for a slot, each request that ends is replaced by one that waits, so the
-//! number of answered requests returns to its maximum again and again. While the load grows, the maximum
-//! grows as well, and does not count yet.
+//! While requests wait for a slot, a waiting request replaces each request that ends, so the number of answered
+//! requests returns to its maximum again and again. While the load grows, the maximum grows too, and does not
+//! count yet.
 
 use super::super::reservation::LocalLoad;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The maximum number of requests that the engine has answered at once since its start, and how
-/// often the engine reached that number again.
+/// The maximum number of requests that the engine has answered at once since its start, and how often the
+/// engine reached it again.
 #[derive(Debug, Default)]
 pub(super) struct MaxAnswering {
     max: AtomicU32,
@@ -20,11 +19,9 @@ pub(super) struct MaxAnswering {
 /// Number of times that the engine must reach the maximum again before the maximum is used.
 const MIN_CONFIRMATIONS: u32 = 3;
 
-// === impl MaxAnswering ===
-
 impl MaxAnswering {
-    /// Records the first output of a stream. `load`: the load with this stream among those that have
-    /// had output.
+    /// Records the first output of a stream. `load`: the load, in which this stream already counts as one with
+    /// output.
     pub(super) fn on_first_output(&self, load: &LocalLoad) {
         let answering = load.answering();
         let max = self.max.load(Ordering::Relaxed);
@@ -48,7 +45,7 @@ impl MaxAnswering {
         }
     }
 
-    /// Forgets the maximum, because the engine has restarted, maybe with other settings.
+    /// Forgets the maximum, because the engine has restarted, perhaps with other settings.
     pub(super) fn forget(&self) {
         self.max.store(0, Ordering::Relaxed);
         self.confirmations.store(0, Ordering::Relaxed);
@@ -59,8 +56,7 @@ impl MaxAnswering {
 mod tests {
     use super::*;
 
-    /// Returns the confirmed maximum after one first output at each of these numbers of answered
-    /// requests.
+    /// Returns the confirmed maximum after first outputs at these numbers of answered requests.
     fn confirmed_after(answering: &[u32]) -> u32 {
         let max = MaxAnswering::default();
         for in_flight in answering {

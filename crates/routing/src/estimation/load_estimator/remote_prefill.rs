@@ -1,5 +1,5 @@
-//! Requests whose prompts other backends compute. They add no prefill to this backend, and their
-//! times show nothing about the speed of its prefill.
+//! Requests whose prompts other backends compute. They add no prefill to this backend, and their times do not
+//! show its prefill speed.
 
 use super::LoadEstimator;
 use crate::{Candidate, PrefillCost, Reservation, kv_aware};
@@ -16,8 +16,7 @@ pub struct PredictedLeg {
 }
 
 impl LoadEstimator {
-    /// Moves the prefill of a request from the load of this backend to another one
-    /// (`is_remote`), or back to the load of this backend.
+    /// Moves the prefill of a request out of this backend's load (`is_remote`), or back into it.
     pub fn move_prefill(&self, reservation: &mut Reservation, is_remote: bool) {
         if reservation.remote.is_some() == is_remote {
             return;
@@ -45,9 +44,9 @@ impl LoadEstimator {
     /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates of this
     /// backend for the whole request. `leg`: the prefill leg at the other backend.
     ///
-    /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
-    /// includes steps with prompts of other requests. The decode leg does not wait for these steps, so
-    /// the lesser `base` of the two counts.
+    /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base` includes steps
+    /// with prompts of other requests. The decode leg does not wait for these steps, so the lesser `base`
+    /// counts.
     pub fn remote_prompt_ttft(
         &self,
         candidate: &Candidate,

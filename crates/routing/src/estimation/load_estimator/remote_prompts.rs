@@ -1,9 +1,9 @@
-//! The times that requests whose prompt another backend has computed took at one backend.
+//! The times at one backend of requests whose prompt another backend computed.
 
 use tokenweir_protocol::atomic::AtomicF64;
 
-/// The mean time from sending a request whose prompt another backend has computed to its first output, and
-/// the time of the last observation.
+/// The mean time from sending such a request (its prompt was computed by another backend) to its first output,
+/// and the time of the last observation.
 #[derive(Debug, Default)]
 pub(super) struct RemotePrompts {
     seconds: AtomicF64,
@@ -12,8 +12,8 @@ pub(super) struct RemotePrompts {
 
 /// Weight of a new value in the moving average.
 const EMA_WEIGHT: f64 = 0.3;
-/// The time after which the learned difference from the prediction counts for half. While no decode
-/// leg is sent, nothing else would correct the difference.
+/// The time in which the learned difference from the prediction halves. Without decode legs, nothing else would
+/// correct the difference.
 const HALF_LIFE_SECONDS: f64 = 60.0;
 
 impl RemotePrompts {
@@ -28,8 +28,8 @@ impl RemotePrompts {
         self.learned_at.set(now);
     }
 
-    /// Expected seconds to the first output. `least`: the predicted seconds, without what was learned from
-    /// earlier requests.
+    /// Expected seconds to the first output. `least`: the prediction, without anything learned from earlier
+    /// requests.
     pub(super) fn expected(&self, least: f64, now: f64) -> f64 {
         let age = (now - self.learned_at.get()).max(0.0);
         least + (self.seconds.get() - least).max(0.0) * (-age / HALF_LIFE_SECONDS).exp2()

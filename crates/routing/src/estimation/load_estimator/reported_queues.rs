@@ -1,5 +1,5 @@
-//! The periods in which requests waited in one engine, as its load reports showed them. The wait of a
-//! request that has ended is compared with these periods.
+//! The periods in which requests waited in one engine, according to its load reports. The wait of an ended
+//! request is compared with these periods.
 
 use super::super::load_report::LoadReport;
 use std::collections::VecDeque;
@@ -8,30 +8,30 @@ use std::time::Instant;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 
-/// The periods in which requests waited in one engine, as its reports showed them.
+/// The periods in which requests waited in one engine, according to its reports.
 #[derive(Debug, Default)]
 pub struct ReportedQueues(
     /// The last periods in which requests waited, oldest first.
     Mutex<VecDeque<QueuePeriod>>,
 );
 
-/// A sequence of load reports in a row that all had waiting requests.
+/// Consecutive load reports that all had waiting requests.
 #[derive(Debug, Clone, Copy)]
 struct QueuePeriod {
     /// Time of the first report with waiting requests.
     began: Instant,
-    /// Time of the first later report without waiting requests. `None`: the last report had some.
+    /// Time of the first later report without waiting requests. `None`: the last report still had some.
     ended: Option<Instant>,
-    /// Greatest number of running requests in the reports of the sequence. A single report can have fewer:
-    /// vLLM counts running requests after some have ended and before others replace them.
+    /// Maximum number of running requests in the period's reports. A single report can have fewer, because vLLM
+    /// counts running requests after some have ended and before others replace them.
     running: f64,
 }
 
-/// Greatest number of periods that are kept.
+/// Maximum number of stored periods.
 const MAX_PERIODS: usize = 16;
 
 impl ReportedQueues {
-    /// Takes the report of a scrape at `at` into account.
+    /// Applies the report of a scrape at `at`.
     pub(super) fn on_report(&self, report: &LoadReport, at: Instant) {
         let mut periods = lock(&self.0);
         let open = periods.back_mut().filter(|period| period.ended.is_none());

@@ -19,14 +19,14 @@ impl LoadEstimator {
             .set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }
 
-    /// Greatest number of requests that the engine has run at once since its start, as far as reports and
-    /// streams of this gateway show it.
+    /// Maximum number of requests that the engine has run at once since its start, as far as reports and
+    /// streams of this gateway show.
     pub fn most_running(&self) -> u32 {
         self.most_running.load(Ordering::Relaxed)
     }
 
-    /// The number of requests of this gateway that the engine answers at once while others wait. 0:
-    /// not known. A non-streaming request counts from its beginning.
+    /// The number of requests of this gateway that the engine answers at once while others wait. 0: not known.
+    /// A non-streaming request counts from its start.
     pub fn max_answering(&self) -> u32 {
         self.max_answering.confirmed()
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An estimator that has learned that a token has one byte, and the time of its creation.
+/// An estimator that has learned one byte per token, and the time of its creation.
 fn estimator() -> (LoadEstimator, Instant) {
     let (estimator, now) = new_estimator();
     let mut reservation = send(&estimator, &prompt(1, 0), now);
@@ -269,7 +269,7 @@ fn a_wait_for_unknown_slots_is_no_prefill() {
     let (estimator, now) = estimator();
     observe(&estimator, 0, now, 0.5);
     let cost = estimator.learned().prefill();
-    // Two of forty requests have their first output at once; then one each second.
+    // Two of forty requests have their first output at once, and then one each second.
     let mut sent: Vec<Reservation> = (1..=40)
         .map(|seed| send(&estimator, &prompt(10, seed), now + SECOND))
         .collect();
@@ -335,7 +335,7 @@ fn late_unstreamed_requests_without_tokens_are_overdue() {
         let prompt = prompt(100, 1);
         estimator.reserve(&estimator.candidate(&prompt, at), &prompt, false, at)
     };
-    // The first request teaches the estimator that a response takes one second.
+    // The first request teaches a response time of one second.
     let mut first = send(now);
     estimator.answered(
         &mut first,

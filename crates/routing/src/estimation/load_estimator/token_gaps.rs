@@ -1,10 +1,10 @@
-//! The mean time between two tokens of a sequence in the engine during the last second, from the sums in its
-//! reports.
+//! The mean time between two tokens of a sequence in the engine during the last second, computed from the sums
+//! in its reports.
 
 use super::super::load_report::TokenGapSum;
 use tokenweir_protocol::atomic::AtomicF64;
 
-/// The recent gaps between tokens. One task stores the reports, so no update is lost.
+/// The recent gaps between tokens. Only one task stores reports, so no update is lost.
 #[derive(Debug, Default)]
 pub(super) struct TokenGaps {
     /// Time of the last report in seconds. 0: no report yet.
@@ -12,21 +12,21 @@ pub(super) struct TokenGaps {
     /// The sums of the last report.
     total_seconds: AtomicF64,
     total_count: AtomicF64,
-    /// The gaps since then, whose weight falls to 37 % in [`TIME_CONSTANT_SECONDS`].
+    /// The sum of recent gaps. The weight of a gap falls to 37 % within [`TIME_CONSTANT_SECONDS`].
     recent_seconds: AtomicF64,
     recent_count: AtomicF64,
-    /// The least mean since the start of the engine. 0: not known.
+    /// The minimum of the mean since the start of the engine. 0: not known.
     least_mean: AtomicF64,
     /// The present value of [`TokenGaps::slowed_mean`].
     slowed_mean: AtomicF64,
 }
 
-/// Age at which a gap counts for 37 %: long enough for about ten scrapes, and shorter than a response.
+/// Age at which a gap has a weight of 37 %. It spans about ten scrapes, but less than a response.
 const TIME_CONSTANT_SECONDS: f64 = 1.0;
-/// Number of recent gaps below which their mean is not known.
+/// Minimum number of recent gaps for a mean.
 const MIN_COUNT: f64 = 20.0;
-/// Ratio of the mean gap to the least one up to which the engine does not count as slowed down. An engine that
-/// is slow with few sequences is not made faster by fewer requests.
+/// Maximum ratio of the mean gap to its minimum at which the engine does not count as slowed down. Fewer
+/// requests do not speed up an engine that is slow with few sequences.
 const SLOWED_RATIO: f64 = 2.0;
 
 impl TokenGaps {
@@ -74,14 +74,14 @@ impl TokenGaps {
         }
     }
 
-    /// The mean gap in seconds, if it is at least [`SLOWED_RATIO`] times the least one. 0: it is not, or not
+    /// The mean gap in seconds, if it is at least [`SLOWED_RATIO`] times the minimum. 0: below that, or not
     /// known.
     #[inline] // each candidate of each decision reads it once
     pub(super) fn slowed_mean(&self) -> f64 {
         self.slowed_mean.get()
     }
 
-    /// Forgets the least mean, which another process had.
+    /// Forgets the minimum, which belongs to an earlier process.
     pub(super) fn forget(&self) {
         self.least_mean.set(0.0);
         self.slowed_mean.set(0.0);
@@ -92,8 +92,7 @@ impl TokenGaps {
 mod tests {
     use super::*;
 
-    /// Reports ten tokens of each of ten sequences, and so 100 gaps, in each of these seconds. Returns the last
-    /// mean.
+    /// Reports 100 gaps (ten tokens of each of ten sequences) in each of these seconds. Returns the last mean.
     fn after(gaps: &TokenGaps, seconds_per_gap: &[f64]) -> f64 {
         let mut total = TokenGapSum {
             seconds: 1_000.0,

@@ -1,9 +1,8 @@
-//! The chat completions format. The role chunks are written with the first token. The last token
-//! carries the finish reason. It also carries the fingerprint, unless a usage chunk follows.
+//! The chat completions format. The role chunks are written with the first token. The last token carries the
+//! finish reason, and also the fingerprint if no usage chunk follows.
 
 use super::openai::OpenAiFormat;
 
-/// The templates of chat completions.
 pub(super) static CHAT: OpenAiFormat = OpenAiFormat {
     prefix: r#"{"id":$id,"object":"chat.completion.chunk","created":$created,"model":$model,"choices":["#,
     role: Some(

@@ -5,7 +5,6 @@ use super::openai::OpenAiFormat;
 
 const TEXT: &str = r#"$prefix{"index":$index,"text":"$text","logprobs":null,"finish_reason":$finish,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]$usage$fingerprint}"#;
 
-/// The templates of text completions.
 pub(super) static COMPLETIONS: OpenAiFormat = OpenAiFormat {
     prefix: r#"{"id":$id,"object":"text_completion","created":$created,"model":$model,"choices":["#,
     role: None,

@@ -1,5 +1,5 @@
-//! The Anthropic Messages format. `message_start` is written with the first token and counts the
-//! whole prompt. `message_delta` counts only the prompt tokens that were not cached.
+//! The Anthropic Messages format. `message_start` is written with the first token and counts the whole prompt.
+//! `message_delta` counts only prompt tokens that were not cached.
 
 use bytes::BytesMut;
 

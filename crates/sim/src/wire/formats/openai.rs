@@ -1,4 +1,4 @@
-//! The format that chat and text completions share. They differ in their templates.
+//! The format that chat completions and text completions share. Their templates differ.
 
 use bytes::BytesMut;
 
@@ -8,7 +8,7 @@ use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 /// The templates of the chat completions format or of the text completions format.
 pub(super) struct OpenAiFormat {
-    /// The text with which all chunks of a stream begin.
+    /// The text at the beginning of every chunk of a stream.
     pub(super) prefix: &'static str,
     /// The chunk before the tokens of a choice. `None`: the format has no such chunk.
     pub(super) role: Option<&'static str>,
@@ -22,7 +22,7 @@ pub(super) struct OpenAiFormat {
     pub(super) usage: &'static str,
     /// The body of a response that is not a stream.
     pub(super) body: &'static str,
-    /// A choice of this body.
+    /// One choice in the body of a response that is not a stream.
     pub(super) choice: &'static str,
 }
 
@@ -32,8 +32,8 @@ const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
 const FINGERPRINT_MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
 
 impl OpenAiFormat {
-    /// The usage member of a chunk of one choice that has `completion` output tokens so far. Empty
-    /// unless `continuous_usage_stats` was requested.
+    /// The usage member of a chunk of one choice that has `completion` output tokens so far. Empty:
+    /// `continuous_usage_stats` was not requested.
     fn continuous_usage(&self, reply: &SimulatedResponse, completion: u32) -> String {
         if !reply.continuous_usage {
             return String::new();
@@ -86,7 +86,7 @@ impl WireFormat for OpenAiFormat {
             "" => String::new(),
             text => format!(r#""content":"{text}""#),
         };
-        // If a usage chunk follows, it contains the fingerprint.
+        // A usage chunk contains the fingerprint. Without it, the finish chunk does.
         let has_fingerprint = chunk.finish.is_some() && !context.reply.include_usage;
         let values = [
             ("prefix", context.shared_text),

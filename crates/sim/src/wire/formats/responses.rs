@@ -1,5 +1,5 @@
-//! The Responses format. Two events are written before the first token. There is neither `[DONE]`
-//! nor a usage option: the last event contains the complete response with its usage.
+//! The Responses format. Two events are written before the first token. There is no `[DONE]` and no usage
+//! option: the last event contains the complete response with its usage.
 
 use bytes::BytesMut;
 
@@ -94,7 +94,7 @@ impl WireFormat for ResponsesFormat {
     }
 }
 
-/// Writes an event. `value` replaces the placeholder `$value` of the template. Returns true.
+/// Writes an event. `value` replaces the placeholder `$value` of the template. Always returns true.
 fn write_event(
     context: &EventContext<'_>,
     name: &str,
@@ -113,8 +113,8 @@ fn write_event(
     true
 }
 
-/// Renders the response object. `cached_tokens` is `None` while the response is not complete; the
-/// object then has neither output nor usage.
+/// Renders the response object. `cached_tokens`: `None` while the response is incomplete; the object then has
+/// neither output nor usage.
 fn render_response(reply: &SimulatedResponse, status: &str, cached_tokens: Option<u32>) -> String {
     let output = cached_tokens.map_or_else(String::new, |_| render_completed_item(reply));
     let usage =

@@ -8,11 +8,11 @@ pub use target_client::{TargetClient, TargetError};
 use super::measurement::{RequestFailure, ResponseMeasurement};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Collected, Limited};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::media_type;
 use tokenweir_protocol::named_enum;
@@ -130,7 +130,7 @@ impl BenchRequestSender {
 
     async fn observe_stream(
         &self,
-        response: Response<BackendBody>,
+        response: BackendResponse,
         planned: &TraceRequest,
         sent: Instant,
     ) -> Result<ObservedStream, RequestFailure> {
@@ -231,8 +231,6 @@ fn measure_response(
         has_disconnected,
     })
 }
-
-// === impl RequestShape ===
 
 impl RequestShape {
     const fn path(self) -> &'static str {

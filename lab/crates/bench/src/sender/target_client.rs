@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 
@@ -139,7 +139,7 @@ impl TargetClient {
         &self,
         timeout: Option<Duration>,
         request: impl Fn() -> Request<Bytes>,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> Result<BackendResponse, SendError> {
         let source = ConnectionSource::Pool;
         let send = || {
             self.client

@@ -95,6 +95,8 @@ named_enum! {
         ExactState = "exact_state",
         /// `kv_aware` in a gateway without admission control.
         WithoutAdmission = "without_admission",
+        /// `kv_aware` with admission control, but without admission by live sessions.
+        WithoutSessions = "without_sessions",
         /// The least predicted TTFT of this request and the next one together.
         Lookahead = "lookahead",
     }
@@ -140,8 +142,14 @@ impl RouterKind {
     pub(crate) const fn has_admission(self) -> bool {
         matches!(
             self,
-            Self::Shipped(_) | Self::Reference(ReferenceRouter::ExactState)
+            Self::Shipped(_)
+                | Self::Reference(ReferenceRouter::ExactState | ReferenceRouter::WithoutSessions)
         )
+    }
+
+    /// Whether new sessions wait in the gateway until they fit, if its configuration says so.
+    pub(crate) const fn has_sessions(self) -> bool {
+        self.has_admission() && !matches!(self, Self::Reference(ReferenceRouter::WithoutSessions))
     }
 
     /// The rule by which the gateway holds turns of sessions. `None`: it holds none.
@@ -197,10 +205,12 @@ impl RouterKind {
                 kind: PolicyKind::KvAware,
                 ..*policy
             }),
-            ReferenceRouter::WithoutAdmission => Router::Shipped(Policy {
-                kind: PolicyKind::KvAware,
-                ..*policy
-            }),
+            ReferenceRouter::WithoutAdmission | ReferenceRouter::WithoutSessions => {
+                Router::Shipped(Policy {
+                    kind: PolicyKind::KvAware,
+                    ..*policy
+                })
+            }
             ReferenceRouter::Lookahead => Router::Lookahead(LookaheadRouter::default()),
         }
     }

@@ -10,6 +10,7 @@ use tokenweir_routing::admission::{
     AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, longest_wait,
     retry_seconds,
 };
+use tokenweir_routing::sessions::TurnKind;
 
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
 const CLIENT_RETRIES: u32 = 2;
@@ -33,13 +34,15 @@ impl Simulation<'_> {
     /// Sends a request to a backend, or adds it to the queue of its gateway. Refuses the request if it would
     /// wait in the queue for longer than its deadline allows.
     pub(super) fn admit(&mut self, gateway: usize, arrival: QueuedArrival) {
+        let number = arrival.number;
+        let now = self.setup.epoch + self.now;
+        let kind = self.turn_kind(gateway, number);
         if self.gateways[gateway].queue.is_empty()
-            && let Some(offer) = self.offer(gateway, arrival.number)
+            && kind != TurnKind::Waits
+            && let Some(offer) = self.offer(gateway, number)
         {
             return self.accept(gateway, arrival, offer);
         }
-        let number = arrival.number;
-        let now = self.setup.epoch + self.now;
         let Some(admission) = self.admission else {
             return self.end(number, None);
         };
@@ -52,8 +55,15 @@ impl Simulation<'_> {
             .map(|limit| (arrival.arrived_at + longest_wait(limit, ttft)).min(ends_at));
         let deadline = late_at.unwrap_or(ends_at);
         request.deadline = self.setup.epoch + deadline;
+        let gated_until = self.gated_until(kind, deadline);
+        request.gated_until = gated_until.map(|until| self.setup.epoch + until);
         if !admission.has_tenants {
             request.tenant = 0;
+        }
+        if self.passes_held(gateway, &request, kind)
+            && let Some(offer) = self.offer(gateway, number)
+        {
+            return self.accept(gateway, arrival, offer);
         }
         let queue = &mut self.gateways[gateway].queue;
         let left = deadline.saturating_sub(self.now);
@@ -63,9 +73,30 @@ impl Simulation<'_> {
         {
             return self.refuse(number, retry_seconds(excess).into());
         }
-        match queue.enter(request, now) {
+        if !self.enqueue(gateway, number, request) {
+            return;
+        }
+        self.in_flight[number].gateway = gateway;
+        self.in_flight[number].gated_until = gated_until;
+        self.schedule(deadline, SimulationEvent::QueueDeadline(number));
+        if let Some(until) = gated_until {
+            self.schedule(until, SimulationEvent::GateDeadline(number));
+        }
+        self.drain_queue(gateway);
+    }
+
+    /// Adds a request to the queue of its gateway. Returns whether the request waits there; otherwise it is refused.
+    fn enqueue(
+        &mut self,
+        gateway: usize,
+        number: usize,
+        request: QueuedRequest<QueuedArrival>,
+    ) -> bool {
+        let now = self.setup.epoch + self.now;
+        match self.gateways[gateway].queue.enter(request, now) {
             EnqueueOutcome::Full(refused) => {
-                return self.refuse(number, refused.retry_after.into());
+                self.refuse(number, refused.retry_after.into());
+                return false;
             }
             EnqueueOutcome::Waits(id) => self.in_flight[number].queued = Some(id),
             EnqueueOutcome::QueuedDisplacing(id, displaced) => {
@@ -76,9 +107,7 @@ impl Simulation<'_> {
                 );
             }
         }
-        self.in_flight[number].gateway = gateway;
-        self.schedule(deadline, SimulationEvent::QueueDeadline(number));
-        self.drain_queue(gateway);
+        true
     }
 
     fn waiting_candidates(&self, gateway: usize, number: usize) -> Vec<Candidate> {
@@ -122,10 +151,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// Sends the waiting requests of a gateway, in the order of its queue, until all backends are saturated.
-    pub(super) fn drain_queue(&mut self, gateway: usize) {
+    /// Sends the waiting requests of a gateway, in the order of its queue, until all backends are saturated. Returns
+    /// the groups of those that still wait.
+    pub(super) fn drain_queue(&mut self, gateway: usize) -> ExhaustedGroups {
+        let mut exhausted = ExhaustedGroups::default();
         if self.gateways[gateway].queue.is_empty() {
-            return;
+            return exhausted;
         }
         let now = self.setup.epoch + self.now;
         // The closure that makes an offer borrows the whole simulation, so the queue is taken out of it
@@ -134,9 +165,14 @@ impl Simulation<'_> {
         let mut queue = std::mem::replace(&mut self.gateways[gateway].queue, none);
         loop {
             let offer = |request: &QueuedRequest<QueuedArrival>| {
-                self.offer(gateway, request.payload.number)
+                let number = request.payload.number;
+                let is_held =
+                    request.is_gated(now) && self.turn_kind(gateway, number) == TurnKind::Waits;
+                if is_held {
+                    return None;
+                }
+                self.offer(gateway, number)
             };
-            let mut exhausted = ExhaustedGroups::default();
             let Some((id, offer)) =
                 queue.select(now, &mut exhausted, offer, |offer| offer.lost_tokens)
             else {
@@ -148,6 +184,7 @@ impl Simulation<'_> {
             self.accept(gateway, granted.ticket.payload, offer);
         }
         self.gateways[gateway].queue = queue;
+        exhausted
     }
 
     /// Refuses a request that still waits in its gateway at its deadline.

@@ -83,6 +83,7 @@ impl Simulation<'_> {
             f64::NAN
         };
         let reservation = self.reserve(gateway, number, candidate);
+        let context = self.begin_context(gateway, number);
         self.in_flight[number] = InFlightRequest {
             attempt: self.in_flight[number].attempt + 1,
             gateway,
@@ -91,6 +92,7 @@ impl Simulation<'_> {
             arrived_at,
             predicted_ttft,
             is_pending: true,
+            context,
             ..InFlightRequest::default()
         };
         self.pass_to_front_end(number);

@@ -11,6 +11,8 @@ pub(super) enum SimulationEvent {
     Scrape(usize, usize),
     /// A request has reached its deadline in the queue of its gateway: its number.
     QueueDeadline(usize),
+    /// A waiting request has waited so long for room beside the live sessions that it goes on without: its number.
+    GateDeadline(usize),
     /// A gateway reconsiders the turns of sessions that it holds: position of the gateway.
     GateTick(usize),
     /// The API server of a backend passes a request to its engine: number of the request, number of the

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_routing::admission::AdmissionQueue;
 use tokenweir_routing::resilience::{CircuitBreaker, CircuitBreakerSettings};
+use tokenweir_routing::sessions::WorkingSet;
 use tokenweir_routing::{
     Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
@@ -33,6 +34,8 @@ pub(super) struct SimulatedGateway {
     pub(super) decision_count: u64,
     /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
     pub(super) gate: Option<SessionGate>,
+    /// The contexts of the live sessions, to the same end. `None`: each request may run.
+    pub(super) working_set: Option<WorkingSet>,
     /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
@@ -79,6 +82,7 @@ impl SimulatedGateway {
                 let capacities = setup.specs.iter().map(|spec| spec.capacity().into());
                 SessionGate::new(rule, capacities.collect())
             }),
+            working_set: working_set(setup, kind),
             queue: AdmissionQueue::new(QUEUE_CAPACITY, 1),
         }
     }
@@ -194,4 +198,21 @@ impl SimulatedGateway {
 /// The key that identifies a backend in routing decisions.
 fn backend_key(position: usize) -> u64 {
     tokenweir_routing::mix(position as u64 + 1)
+}
+
+/// The working set of a gateway. `None`: no request waits for room beside the live sessions.
+fn working_set(setup: &SimulationSetup, kind: RouterKind) -> Option<WorkingSet> {
+    let has_sessions = setup
+        .admission
+        .is_some_and(|admission| admission.has_sessions);
+    if !has_sessions || !kind.has_sessions() {
+        return None;
+    }
+    let tokens: u64 = setup
+        .specs
+        .iter()
+        .map(|spec| u64::from(spec.capacity()))
+        .sum();
+    let gateways = setup.gateways.max(1) as u64;
+    Some(WorkingSet::new(Some(tokens / gateways)))
 }

@@ -9,6 +9,7 @@ mod dispatch;
 mod engine_state;
 mod event;
 mod gateway;
+mod live_sessions;
 mod peers;
 mod restarts;
 mod scrapes;
@@ -29,6 +30,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::admission::QueuedRequestId;
+use tokenweir_routing::sessions::ContextId;
 use tokenweir_routing::{Reservation, mix};
 use tokenweir_sim::engine::EngineSpec;
 
@@ -79,6 +81,10 @@ struct InFlightRequest {
     is_pending: bool,
     /// The id of the request in the queue of its gateway, if it waits there.
     queued: Option<QueuedRequestId>,
+    /// Its context among those of the live sessions. `None`: it has none yet, or none is counted.
+    context: Option<ContextId>,
+    /// The time until which it waits for room beside the live sessions. `None`: it does not.
+    gated_until: Option<Duration>,
 }
 
 /// A number that is combined with the seed of a run to draw the lost messages. So losses do not change the
@@ -146,6 +152,7 @@ impl<'a> Simulation<'a> {
                 }
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
                 SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
+                SimulationEvent::GateDeadline(number) => self.pass_gate(number),
                 SimulationEvent::GateTick(gateway) => self.tick_gate(gateway),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
                 SimulationEvent::KvEvents(backend) => self.engines[backend].published.receive(),
@@ -244,7 +251,9 @@ impl<'a> Simulation<'a> {
         }
         // The queue is drained only after the next batch has begun. Otherwise, a request that is sent to an
         // idle engine would begin the batch.
-        (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
+        for gateway in 0..self.gateways.len() {
+            self.drain_queue(gateway);
+        }
     }
 
     fn learn_text(&mut self, number: usize) {
@@ -284,11 +293,13 @@ impl<'a> Simulation<'a> {
             self.schedule(self.now + TEXT_DELAY, SimulationEvent::TextLearned(number));
         }
         self.results.seconds = self.now.as_secs_f64();
-        let job = &self.requests[number];
         let request = &mut self.in_flight[number];
         let Some(mut reservation) = request.reservation.take() else {
             return;
         };
+        self.end_context(number, output);
+        let job = &self.requests[number];
+        let request = &self.in_flight[number];
         let gateway = &self.gateways[request.gateway];
         let now = self.setup.epoch + self.now;
         let estimator = &gateway.load_estimators[request.backend];

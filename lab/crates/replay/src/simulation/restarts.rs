@@ -91,6 +91,7 @@ mod tests {
     use crate::routers::RouterKind;
     use crate::tests::prompt;
     use crate::trace::TraceRequest;
+    use std::sync::Arc;
     use std::time::Duration;
     use tokenweir_protocol::clock;
     use tokenweir_routing::PolicyKind;
@@ -144,7 +145,7 @@ mod tests {
         let mut requests = [pair(0, 100, 700), pair(4_900, 30_000, 10)].concat();
         requests.push(request(18_000, 100, 10));
         for request in &mut requests {
-            request.prompt.blocks = Box::default();
+            Arc::make_mut(&mut request.prompt).blocks = Box::default();
         }
         let round_robin = (PolicyKind::RoundRobin, CacheView::Approximate);
         let results = run(("2", 5, 2), &requests, round_robin);

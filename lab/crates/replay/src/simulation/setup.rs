@@ -55,6 +55,8 @@ pub struct SimulatedAdmission {
     pub objective: Option<Duration>,
     /// Whether the queue serves the tenants in turn. Otherwise all requests count as one tenant.
     pub has_tenants: bool,
+    /// Whether new sessions wait until their contexts fit into the KV caches.
+    pub has_sessions: bool,
 }
 
 /// Restarts of the backends, one after the other in the order of their positions.

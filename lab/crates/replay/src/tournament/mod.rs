@@ -6,7 +6,8 @@
 //! any of `CALIBRATION_ROUTERS`, without admission control, has 90 % of its goodput without load, with traffic
 //! seed 0, which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
 //! own. [`ReferenceRouter::ExactState`] does not count as the best router, because no gateway can have its
-//! knowledge, and [`ReferenceRouter::WithoutAdmission`] does not, because it is a setting of the gateway.
+//! knowledge, and [`ReferenceRouter::WithoutAdmission`] and [`ReferenceRouter::WithoutSessions`] do not, because they
+//! are settings of the gateway.
 
 mod bound;
 mod cell;
@@ -70,9 +71,10 @@ pub struct CellResult {
 /// Share of the time of a run, at its start, that is not measured.
 const WARM_UP: f64 = 0.3;
 /// The routers that do not count as the best router of a cell.
-const NO_COMPETITORS: [&str; 2] = [
+const NO_COMPETITORS: [&str; 3] = [
     ReferenceRouter::ExactState.as_str(),
     ReferenceRouter::WithoutAdmission.as_str(),
+    ReferenceRouter::WithoutSessions.as_str(),
 ];
 /// The routers that define the capacity of a cell. Each is the best one for some traffic.
 const CALIBRATION_ROUTERS: [RouterKind; 4] = [

@@ -1,5 +1,5 @@
-//! Writes the metrics page in the formats that Prometheus reads: the text format 0.0.4, OpenMetrics
-//! 1.0, which has exemplars, and messages of Protocol Buffers, which have native histograms.
+//! Writes the metrics page in the formats that Prometheus reads: the text format 0.0.4, OpenMetrics 1.0 (with
+//! exemplars), and Protocol Buffers (with native histograms).
 
 use super::exemplar::Exemplar;
 use super::series::{SeriesPoint, escape};
@@ -17,7 +17,7 @@ pub enum ExpositionFormat {
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Messages `io.prometheus.client.MetricFamily`, each after its length.
+    /// Messages `io.prometheus.client.MetricFamily`, each preceded by its length.
     Protobuf,
 }
 
@@ -27,14 +27,11 @@ pub(super) struct ExpositionWriter {
     format: ExpositionFormat,
 }
 
-// === impl ExpositionFormat ===
-
 impl ExpositionFormat {
-    /// Returns the format that an `Accept` header requests. If the header names several formats,
-    /// the result is the format with the largest `q`. Among formats with an equal `q`, Protocol
-    /// Buffers are preferred to OpenMetrics, and OpenMetrics to the text format. `text/*` and `*/*`
-    /// count for the text format. The default is the text format. `is_native`: Protocol Buffers, with native
-    /// histograms, are available.
+    /// Returns the format that an `Accept` header requests. Among several formats, the one with the largest `q`
+    /// wins. At equal `q`, Protocol Buffers precede OpenMetrics, and OpenMetrics precedes the text format.
+    /// `text/*` and `*/*` count for the text format, which is also the default. `is_native`: Protocol Buffers,
+    /// with native histograms, are available.
     pub fn accepted(accept: &str, is_native: bool) -> Self {
         let mut largest_q = [0.0_f64; 3];
         for range in accept.split(',') {
@@ -93,8 +90,6 @@ impl ExpositionFormat {
     }
 }
 
-// === impl ExpositionWriter ===
-
 impl ExpositionWriter {
     pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
         Self {
@@ -106,7 +101,7 @@ impl ExpositionWriter {
     /// Writes the `HELP` and `TYPE` lines of a metric.
     pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
-        // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
+        // In OpenMetrics the suffix `_total` belongs to the sample name, not to the metric name.
         let metric_name = if is_open_metrics {
             name.strip_suffix("_total").unwrap_or(name)
         } else {

@@ -1,6 +1,6 @@
-//! Tail sampling: decides when a request ends whether its trace is sampled. Traces of failed and
-//! slow requests are always sampled. Other traces are sampled if head sampling selected them when the
-//! request arrived. A request counts as failed or slow for one of these reasons:
+//! Tail sampling decides at the end of a request whether its trace is sampled. Traces of failed and slow
+//! requests are always sampled. Other traces are sampled if head sampling selected them when the request
+//! arrived. A request counts as failed or slow for one of these reasons:
 //!
 //! ```text
 //! failure    client disconnect    shed    retry    stall
@@ -8,8 +8,8 @@
 //! longer than the rolling p99 of its model: TTFT, duration of a stream or of another response
 //! ```
 //!
-//! The rolling p99 adapts to the traffic, so that it selects at most about 1 % of the requests. The
-//! `slow` limits are fixed.
+//! The rolling p99 adapts to the traffic, so that it selects at most about 1 % of the requests. The `slow`
+//! limits are fixed.
 
 mod rolling_p99;
 
@@ -33,22 +33,19 @@ pub(super) struct TailSampler {
 struct ModelLatencies {
     /// Times to first token of streams.
     first_token: RollingP99,
-    /// Durations of the requests whose responses were streams.
+    /// Durations of the requests with a stream as response.
     stream_duration: RollingP99,
-    /// Durations of the requests whose responses were not streams.
+    /// Durations of the requests with another response than a stream.
     response_duration: RollingP99,
 }
 
-/// Maximum number of entries in the table of latencies by model. All models without an entry of
-/// their own share the last entry.
+/// Maximum number of entries in the table of latencies by model. The last entry is shared by all models without
+/// an entry of their own.
 const MAX_TRACKED_MODELS: usize = 64;
 
-// === impl TailSampler ===
-
 impl TailSampler {
-    /// Returns why the trace of a finished request is sampled, according to the result and the
-    /// latencies of the request. Also adds the latencies to those of the model. `None`: tail
-    /// sampling does not select the trace.
+    /// Returns why the trace of a finished request is sampled, from the request's result and latencies. Also
+    /// adds its latencies to the statistics of the model. `None`: tail sampling does not select the trace.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
         let is_shed = record
@@ -74,8 +71,9 @@ impl TailSampler {
         failure_reason.or_else(slow)
     }
 
-    /// Adds the latencies of a complete response to those of its model. Returns the sample reason if a
-    /// latency exceeds the p99 of the model, and `None` otherwise. The lock is held only for a few additions.
+    /// Adds the latencies of a complete response to the statistics of its model. Returns the sample reason if a
+    /// latency exceeds the p99 of the model, and `None` if none does. The lock is held only for a few
+    /// additions.
     fn update_latencies(&self, record: &RequestRecord) -> Option<SampleReason> {
         let now = record.timings.ended?;
         if record.outcome != Outcome::Ok || record.api.is_none() {
@@ -108,13 +106,12 @@ impl TailSampler {
     }
 }
 
-/// Returns [`SampleReason::Sampled`] if head sampling selects the trace of the request. `None`: it
+/// Returns [`SampleReason::Sampled`] if head sampling selects the trace of the request. `None`: head sampling
 /// does not select the trace, or the request has no trace.
 ///
-/// If `export_all` is `None`, the trace is selected if its `is_sampled` is true. If `export_all` is
-/// `Some`, the gateway exports the spans of all traces, so `is_sampled` is true for every trace
-/// unless the client decided against sampling. The sampling ratio and the rate limit in `export_all`
-/// then select among the traces whose `is_sampled` is true.
+/// Without `export_all`, a trace is selected if its `is_sampled` is true. With `export_all`, the gateway
+/// exports the spans of all traces, so `is_sampled` is true for every trace unless the client decided against
+/// sampling. The sampling ratio and the rate limit in `export_all` then select among these traces.
 pub(super) fn sample_head(
     record: &RequestRecord,
     export_all: Option<&Propagation>,
@@ -140,8 +137,7 @@ mod tests {
         BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
     };
 
-    /// Returns the record of a stream with typical latencies, whose trace head sampling did not
-    /// select.
+    /// Returns the record of a stream with typical latencies. Head sampling did not select its trace.
     fn typical_record() -> RequestRecord {
         let mut record = streamed();
         record.sample_reason = None;
@@ -320,7 +316,7 @@ mod tests {
         );
     }
 
-    /// The test samples 100,000 requests, of which 1 % fail and 2 % are slow.
+    /// The test samples 100,000 requests: 1 % fail and 2 % are slow.
     #[test]
     fn a_ratio_of_the_others_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;

@@ -1,7 +1,7 @@
 //! A rolling p99 (99th percentile) of the durations of the last 2 to 4 minutes.
 //!
-//! The durations are counted in two histograms of limited size, so that memory does not depend on
-//! the number of requests.
+//! Two histograms of limited size count the durations, so that memory does not depend on the number of
+//! requests.
 
 use std::time::{Duration, Instant};
 use tokenweir_protocol::histogram::DurationHistogram;
@@ -18,7 +18,7 @@ pub(super) struct RollingP99 {
     window_start: Option<Instant>,
     /// Number of durations that were recorded since the p99 was last computed.
     values_since_update: u32,
-    /// Index of the histogram bucket that contains the p99. `None`: fewer than [`MIN_VALUES_FOR_P99`]
+    /// Index of the histogram bucket that contains the p99. `None`: there are fewer than [`MIN_VALUES_FOR_P99`]
     /// recent values.
     p99: Option<usize>,
 }
@@ -30,15 +30,12 @@ type WindowHistogram = DurationHistogram<3>;
 const WINDOW_DURATION: Duration = Duration::from_mins(2);
 /// Minimum number of recent durations from which a p99 is computed.
 const MIN_VALUES_FOR_P99: u32 = 200;
-/// Number of durations that are recorded between two computations of the p99.
+/// Number of durations between two computations of the p99.
 const VALUES_PER_UPDATE: u32 = 32;
-
-// === impl RollingP99 ===
 
 impl RollingP99 {
     /// Records a value measured at `now`. Returns whether the value is in a higher bucket than the p99 of
-    /// the earlier values. While the distribution of the values does not change, this is true for at most
-    /// 1 % of the values.
+    /// earlier values. With a constant distribution of values, this is true for at most 1 % of them.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);
         let exceeds_p99 = self

@@ -1,6 +1,6 @@
-//! The standard `OTEL_*` environment variables of the export of traces: endpoint, transport, TLS and service
-//! name. A variable for traces, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the variable for all
-//! signals, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+//! The standard `OTEL_*` environment variables of trace export: endpoint, transport, TLS and service name. A
+//! variable for traces, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the variable for all signals,
+//! such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 use crate::telemetry::otel::resource::{
     PROGRAM_NAME, RESOURCE_ATTRIBUTES_VARIABLE, parse_attributes,
@@ -35,7 +35,7 @@ pub enum OtlpProtocol {
 pub struct OtelSettingsError {
     /// Name of the environment variable or of the configuration key.
     pub name: &'static str,
-    /// The invalid value. `…` for a value that may be a secret.
+    /// The invalid value, or `…` if the value may be a secret.
     pub value: String,
     /// Description of the allowed values.
     pub allowed: &'static str,
@@ -54,8 +54,8 @@ const COMPRESSION_VARIABLES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
     "OTEL_EXPORTER_OTLP_COMPRESSION",
 ];
-/// The variables with the paths of the CA certificates, the client certificate and the client key. Each
-/// variable for traces precedes the variable for all signals.
+/// The variables with the paths of the CA certificates, the client certificate and the client key. In each
+/// pair, the variable for traces precedes the one for all signals.
 const TLS_FILE_VARIABLES: [[&str; 2]; 3] = [
     [
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
@@ -76,8 +76,6 @@ pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
 /// Default of the resource attribute `service.name`.
 pub(super) const DEFAULT_SERVICE_NAME: &str = PROGRAM_NAME;
 
-// === impl OtelEnvironment ===
-
 impl OtelEnvironment<'_> {
     /// Returns the value of the environment variable `name`. `None`: the variable is not set or its
     /// value is empty.
@@ -85,8 +83,7 @@ impl OtelEnvironment<'_> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns the name and the value of the first of these variables that is set. `None`: none is
-    /// set.
+    /// Returns the name and the value of the first of these variables that is set. `None`: all are unset.
     pub(super) fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
@@ -101,7 +98,7 @@ impl OtelEnvironment<'_> {
             .map_err(|_| invalid_value(name, value.clone(), "grpc, http/protobuf"))
     }
 
-    /// Returns the URL of the collector: `configured`, or else the value of an environment
+    /// Returns the URL of the collector: `configured` or, if it is not set, the value of an environment
     /// variable. `None`: neither is set.
     pub(super) fn endpoint(
         &self,
@@ -112,7 +109,7 @@ impl OtelEnvironment<'_> {
         let Some((name, url)) = configured.map(|url| ("endpoint", url)).or_else(set) else {
             return Ok(None);
         };
-        // The URL in the variable for traces is used unchanged. The other two are base URLs.
+        // The URL in the variable for traces is used unchanged. The other two URLs are base URLs.
         let is_base = name != TRACES_ENDPOINT_VARIABLE;
         let has_path = protocol == OtlpProtocol::HttpProtobuf && is_base;
         let resolved = if has_path {
@@ -120,7 +117,7 @@ impl OtelEnvironment<'_> {
         } else {
             url.clone()
         };
-        // Without a scheme, plain HTTP is used. TLS requires an explicit `https`.
+        // A URL without a scheme means plain HTTP. TLS requires an explicit `https`.
         let resolved = if resolved.contains("://") {
             resolved
         } else {
@@ -148,8 +145,8 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Returns the paths of the TLS files from the environment variables. The path of a file whose
-    /// variables are not set is `None`.
+    /// Returns the paths of the TLS files from the environment variables. `None`: a file's variables are not
+    /// set.
     pub(super) fn security(&self) -> TlsClientSettings {
         let file = |names: [&'static str; 2]| self.first(&names).map(|(_, path)| path.into());
         let [ca, client_cert, client_key] = TLS_FILE_VARIABLES.map(file);
@@ -193,8 +190,8 @@ impl OtelEnvironment<'_> {
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
-    /// Returns the value of the environment variable `name` as a number above 0. `None`: the
-    /// variable is not set. 0 is an error, because the SDK would drop all spans or run a busy loop.
+    /// Returns the value of the environment variable `name` as a number above 0. `None`: the variable is not
+    /// set. 0 is an error, because the SDK would drop all spans or busy-loop.
     pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -206,7 +203,7 @@ impl OtelEnvironment<'_> {
     }
 }
 
-/// Appends `path` to a base URL that does not end with `path` already.
+/// Appends `path` to a base URL, unless the URL already ends with `path`.
 fn append_path(base: &str, path: &str) -> String {
     let base = base.trim_end_matches('/');
     if base.ends_with(path) {
@@ -228,8 +225,6 @@ pub(super) fn invalid_value(
         allowed,
     }
 }
-
-// === impl OtlpProtocol ===
 
 impl OtlpProtocol {
     /// Returns the HTTP version of requests to the collector.

@@ -1,8 +1,8 @@
-//! Settings of tracing. They come from the configuration. The standard `OTEL_*` environment
-//! variables provide the values that are not configured.
+//! Settings of tracing. They come from the configuration. The standard `OTEL_*` environment variables provide
+//! values that are not configured.
 //!
-//! An invalid value prevents the start of the gateway. If an invalid value were ignored, the
-//! missing traces would be noticed only when they are needed.
+//! An invalid value prevents the start of the gateway. If it were ignored, nobody would notice the missing
+//! traces until they are needed.
 
 pub(super) mod environment;
 
@@ -33,12 +33,12 @@ pub struct TracingSettings {
     pub endpoint: Option<String>,
     /// The OTLP transport.
     pub protocol: OtlpProtocol,
-    /// How trace context is read and forwarded, and which traces are sampled at their head. With
+    /// How trace context is read and forwarded, and which traces head sampling selects. With
     /// [`TraceSampling::All`] the sampler selects the traces that get the sample reason `sampled`.
     pub propagation: Propagation,
-    /// Most head-sampled traces per second. `None`: no limit.
+    /// Maximum number of head-sampled traces per second. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
-    /// Which traces are exported. With [`TraceSampling::All`] a collector samples by the attribute
+    /// The traces that are exported. With [`TraceSampling::All`] a collector samples by the attribute
     /// `tokenweir.sample_reason`.
     pub sampling: TraceSampling,
     /// Resource attribute `service.name` of the spans.
@@ -49,24 +49,23 @@ pub struct TracingSettings {
     pub limits: SpanLimits,
     /// The sizes of the export queue and of the exported batches.
     pub batch: SpanBatchSettings,
-    /// Longest duration of one export.
+    /// Maximum duration of one export.
     pub timeout: Duration,
     /// Whether requests to the collector are compressed with gzip.
     pub is_gzip: bool,
-    /// The TLS certificate and key files that are used if the endpoint is an `https` URL.
+    /// The TLS certificate and key files for an endpoint with an `https` URL.
     pub security: TlsClientSettings,
 }
 
-/// Settings of the queue of spans that wait for export, and of the batches in which the queued
-/// spans are exported. The numbers of spans are at least 1, and the delay is at least 1 ms.
+/// Settings of the export queue and of the batches in which queued spans are exported. The numbers of spans are
+/// at least 1, and the delay is at least 1 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanBatchSettings {
     /// Capacity of the queue, in spans. If the queue is full, new spans are dropped.
     pub queue: usize,
     /// Maximum number of spans in one batch.
     pub size: usize,
-    /// Longest time that a span waits in the queue before its batch is exported, in whole
-    /// milliseconds.
+    /// Maximum time that a span waits in the queue before its batch is exported, in whole milliseconds.
     pub delay: Duration,
 }
 
@@ -163,7 +162,7 @@ impl TracingSettings {
                     .map(|name| name.as_str().into())
                     .collect(),
             },
-            // A sampling ratio of 1 means that all traces are sampled, without a rate limit.
+            // A sampling ratio of 1 samples all traces, without a rate limit.
             max_sampled_per_second: if sampler.ratio < 1.0 {
                 configured.max_sampled_per_second
             } else {
@@ -183,14 +182,14 @@ impl TracingSettings {
         })
     }
 
-    /// Returns how the gateway reads, samples and forwards the trace context of requests. `None`:
-    /// tracing is disabled, and the trace context of clients is forwarded unchanged. If the
-    /// configuration does not trust the trace context of clients, the result is never `None`, so
-    /// untrusted trace context is never forwarded.
+    /// Returns how the gateway reads, samples and forwards the trace context of requests. `None`: tracing is
+    /// disabled, and the gateway forwards the trace context of clients unchanged. If the configuration does not
+    /// trust clients' trace context, the result is never `None`, because untrusted context must not be
+    /// forwarded.
     pub fn propagation(&self) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() && self.sampling == TraceSampling::All {
-            // The configured sampler and its rate limit are applied when a request ends.
+            // The configured sampler and its rate limit apply at the end of a request.
             let sampler = Sampler {
                 ratio: 1.0,
                 ..propagation.sampler
@@ -274,9 +273,9 @@ impl Default for TracingConfig {
 }
 
 impl Default for SpanBatchSettings {
-    /// The default: a larger queue and a shorter delay than the defaults of the SDK, because many requests
-    /// can end at the same time and each has about three spans. The SDK allocates the whole queue at the
-    /// start, with 368 bytes per span.
+    /// The default: a larger queue and a shorter delay than the SDK's defaults, because many requests can end
+    /// at one time and each has about three spans. At the start, the SDK allocates the whole queue, with 368
+    /// bytes per span.
     fn default() -> Self {
         Self {
             queue: 4_096,
@@ -354,8 +353,8 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Returns the limits of spans from the environment variables. The variables for span
-    /// attributes override the variables for the attributes of all signals.
+    /// Returns the limits of spans from the environment variables. The variables for span attributes override
+    /// the variables for the attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
             let Some((name, value)) = self.first(names) else {
@@ -412,8 +411,7 @@ fn validate_ratio(name: &'static str, ratio: f64) -> Result<f64, OtelSettingsErr
 #[cfg(test)]
 mod tests;
 
-/// Parses a comma-separated list of propagators. Fails if the list contains a propagator that is
-/// not supported.
+/// Parses a comma-separated list of propagators. Fails if a propagator in the list is not supported.
 fn parse_propagators(list: &str) -> Result<PropagationFormats, ()> {
     let mut formats = PropagationFormats::NONE;
     for name in list.split(',').map(str::trim) {

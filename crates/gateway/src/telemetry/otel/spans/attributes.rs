@@ -4,8 +4,8 @@
 use opentelemetry::{Array, Key, KeyValue, Value};
 use std::time::Duration;
 
-/// Maximum length of the text in a span attribute, in bytes. The SDK has such a limit too, but
-/// applies it only in its own tracer, which the gateway does not use.
+/// Maximum length of the text in a span attribute, in bytes. The SDK applies such a limit only in its own
+/// tracer, which the gateway does not use.
 const MAX_TEXT_BYTES: usize = 1_024;
 
 /// A list of span attributes, in the order in which they were added.
@@ -73,8 +73,8 @@ pub(super) fn integers(numbers: impl Iterator<Item = u32>) -> Value {
     Value::Array(Array::I64(numbers.map(i64::from).collect()))
 }
 
-/// Converts a count to an attribute value. OTLP has signed integers only, so a larger count becomes
-/// the largest signed integer.
+/// Converts a count to an attribute value. OTLP has only signed integers, so a count above the largest one
+/// becomes the largest one.
 pub(super) fn count(count: u64) -> Value {
     i64::try_from(count).unwrap_or(i64::MAX).into()
 }

@@ -1,5 +1,5 @@
-//! The semantic conventions of spans, which define the attribute names: two versions of the GenAI
-//! conventions, and the additional attributes of some trace viewers.
+//! The semantic conventions of spans, which define attribute names: two versions of the GenAI conventions, and
+//! additional attributes for some trace viewers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,8 +32,6 @@ pub struct SpanConventions {
     /// Viewers for which additional attributes are written.
     pub profiles: Vec<ViewerProfile>,
 }
-
-// === impl Semconv ===
 
 impl Semconv {
     /// Returns the OpenTelemetry schema URL of this version of the conventions.

@@ -48,8 +48,8 @@ fn record_for_api(api: Api) -> RequestRecord {
     record
 }
 
-/// Compares the spans of a request after `change` with the golden file named `termination`, for each API.
-/// The file has the spans of chat. Those of another API have another route, response ID and operation. Head
+/// Compares the spans of a request after `change` with the golden file named `termination`, for each API. The
+/// golden file contains the spans of chat. For other APIs, route, response ID and operation are replaced. Head
 /// sampling does not select the trace.
 fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRecord)) {
     let golden = format!("chat/{termination}");
@@ -110,7 +110,10 @@ fn an_error_event_gives_the_error_type() {
         record.observed.usage_source = UsageSource::Missing;
         record.observed.finish_reasons = vec![None];
         let kind = Some("InternalServerError".into());
-        record.observed.error = Some(InBandError { code: None, kind });
+        record.observed.error = Some(InBandError {
+            kind,
+            ..InBandError::default()
+        });
         record.timings.terminal = None;
     });
 }

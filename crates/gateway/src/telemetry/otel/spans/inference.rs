@@ -1,9 +1,8 @@
-//! The inference span. Each request has at most one, which covers all attempts and the complete
-//! response.
+//! The inference span. Each request has at most one. It covers all attempts and the complete response.
 //!
-//! Only the inference span has GenAI attributes, so that tokens are counted once per trace.
-//! Attribute names are those of the GenAI conventions. Values that the conventions do not define have
-//! names that begin with `tokenweir.`. Durations are in seconds, unless the name ends with `_ms`.
+//! Only the inference span has GenAI attributes, so that a trace counts tokens once. Attribute names are those
+//! of the GenAI conventions. Names of values that the conventions do not define begin with `tokenweir.`.
+//! Durations are in seconds, unless the name ends with `_ms`.
 
 use super::attributes::{
     SpanAttributes, count, host, integers, reals, seconds, text, texts, words,
@@ -22,12 +21,10 @@ use tokenweir_request::record::{
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
 const DEFAULT_PROVIDER: &str = "vllm";
-/// Maximum number of candidates whose predictions are recorded in the event of the routing
-/// decision.
+/// Maximum number of candidates with predictions in the event of the routing decision.
 const MAX_RECORDED_CANDIDATES: usize = 5;
 
-/// Whether the request has an inference span: it is an API request with an attempt or with a known
-/// model.
+/// Whether the request has an inference span. True for an API request with an attempt or with a known model.
 pub(super) fn has_inference(record: &RequestRecord) -> bool {
     let is_known = record.model.is_known();
     record.api.is_some() && (!record.attempts.is_empty() || is_known)
@@ -35,7 +32,7 @@ pub(super) fn has_inference(record: &RequestRecord) -> bool {
 
 /// Returns the name of the inference span of a request.
 pub(super) fn span_name(record: &RequestRecord) -> String {
-    // The names of spans are a closed set. Clients choose the names of unknown models.
+    // Clients choose the names of unknown models, but the set of span names must be closed.
     format!("{} {}", operation_name(record), record.model.known_name())
 }
 
@@ -345,8 +342,8 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
     )
 }
 
-/// Returns the span event of the routing decision. It lists the backend and the predicted TTFT of
-/// the candidates with the lowest cost, lowest cost first.
+/// Returns the span event of the routing decision. It lists the backend and the predicted TTFT of the
+/// candidates with the lowest costs, lowest first.
 fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let decision = record.decision.as_ref().zip(record.timings.routed);
     decision.into_iter().map(|(decision, at)| {
@@ -441,7 +438,7 @@ pub(super) fn attempt_events(record: &RequestRecord, span_id: u64) -> Vec<Event>
     events.collect()
 }
 
-/// Adds attributes of options.
+/// Adds the attributes from the notes of options.
 fn add_notes(
     attributes: SpanAttributes,
     of_options: impl IntoIterator<Item = NoteAttribute>,
@@ -451,6 +448,7 @@ fn add_notes(
         .fold(attributes, |attributes, NoteAttribute { name, value }| {
             let value = match value {
                 NoteValue::Text(text) => text.into(),
+                NoteValue::Foreign(text) => text.into(),
                 NoteValue::Count(number) => count(number),
                 NoteValue::Seconds(seconds) => Value::F64(seconds),
             };

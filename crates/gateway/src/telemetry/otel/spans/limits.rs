@@ -1,8 +1,8 @@
-//! The limits of spans in the `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` environment variables. The SDK
-//! applies the limits only in its own tracer, which the gateway does not use.
+//! The limits of spans in the `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` environment variables. The SDK applies the
+//! limits only in its own tracer, which the gateway does not use.
 //!
-//! If a span has more attributes, events or links than its limit allows, the last ones are dropped,
-//! and the span states how many were dropped. Texts over the limit are truncated and not counted.
+//! If a span has more attributes, events or links than its limit allows, the last ones are dropped, and the
+//! span states the number of dropped ones. Texts over the limit are truncated and not counted.
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
@@ -50,7 +50,7 @@ impl SpanLimits {
     }
 
     fn truncate_text(&self, text: &mut StringValue) {
-        // A text has at most as many characters as bytes.
+        // The number of characters never exceeds the number of bytes, which is cheaper to read.
         if text.as_str().len() > self.text {
             let truncated: String = text.as_str().chars().take(self.text).collect();
             *text = truncated.into();
@@ -59,8 +59,8 @@ impl SpanLimits {
 }
 
 impl Default for SpanLimits {
-    /// The default: 128 attributes, events and links. Texts have no limit here, because texts from
-    /// clients and backends are truncated when their attributes are built.
+    /// The default: 128 attributes, events and links. Texts have no limit here, because building an attribute
+    /// already truncates texts from clients and backends.
     fn default() -> Self {
         Self {
             attributes: 128,

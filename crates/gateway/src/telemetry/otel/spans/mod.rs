@@ -1,9 +1,8 @@
-//! The spans of one request: the server span, the inference span as its child, and one client span
-//! per attempt. The parent of the client spans is the inference span, or the server span if the
-//! request has no inference span.
+//! The spans of one request: the server span, the inference span as its child, and one client span per attempt.
+//! The parent of the client spans is the inference span or, if the request has none, the server span.
 //!
-//! A disconnect of the client does not make a span an error. A status of 4xx makes the inference
-//! span and the span of the attempt an error, but not the server span.
+//! A client disconnect does not make a span an error. A status of 4xx makes the inference span and the span of
+//! the attempt an error, but not the server span.
 
 mod attributes;
 pub(super) mod conventions;
@@ -73,8 +72,8 @@ struct SpanTreeBuilder<'a> {
     end_time: SystemTime,
 }
 
-/// The fields that differ between the spans of one request. All other fields of a span, such as the
-/// trace ID, are the same for all spans of the request.
+/// The fields that differ between the spans of one request. All spans of the request share the other fields,
+/// such as the trace ID.
 struct SpanFields {
     span_id: u64,
     /// ID of the parent span. `None`: the span has no parent.
@@ -88,8 +87,6 @@ struct SpanFields {
     is_error: bool,
 }
 
-// === impl SpanTreeBuilder ===
-
 impl<'a> SpanTreeBuilder<'a> {
     fn new(
         record: &'a RequestRecord,
@@ -100,8 +97,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .with_version(env!("CARGO_PKG_VERSION"))
             .with_schema_url(conventions.semconv.schema_url())
             .build();
-        // An invalid trace state is omitted from the spans. The header of the client is still
-        // forwarded unchanged.
+        // Spans omit an invalid trace state. The client's header is still forwarded unchanged.
         let trace_state = trace
             .trace_state
             .as_deref()
@@ -119,8 +115,7 @@ impl<'a> SpanTreeBuilder<'a> {
         }
     }
 
-    /// Builds the server span: from the request head to the end of the response, as the client sees
-    /// the request.
+    /// Builds the server span: from the request head to the end of the response, as seen by the client.
     fn server_span(&self) -> SpanData {
         let record = self.record;
         let method = method_name(record.method);
@@ -157,9 +152,8 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// Builds the client span of an attempt. `resend_count` is the number of attempts before this
-    /// attempt. `leg` is `prefill` for a request that computes the prompt, and `None` for an attempt
-    /// of the request itself.
+    /// Builds the client span of an attempt. `resend_count`: the number of earlier attempts. `leg`: `prefill`
+    /// for a request that computes the prompt, and `None` for an attempt of the request itself.
     fn attempt_span(
         &self,
         resend_count: i64,
@@ -207,9 +201,8 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error
-    /// type of the request if this is the last attempt and the response is incomplete. `None`: no
-    /// error.
+    /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error type of the
+    /// request if the last attempt has an incomplete response. `None`: no error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let outcome = self.record.outcome;
         let is_incomplete = matches!(
@@ -227,8 +220,8 @@ impl<'a> SpanTreeBuilder<'a> {
         last.is_some_and(|last| last.span_id == attempt.span_id)
     }
 
-    /// Returns the links of a span. If the gateway starts a new trace although the client sent a
-    /// trace context, the server span links to the span of the client. Other spans have no links.
+    /// Returns the links of a span. If the gateway starts a new trace despite a trace context from the client,
+    /// the server span links to the client's span. Other spans have no links.
     fn span_links(&self, kind: &SpanKind) -> SpanLinks {
         let mut links = SpanLinks::default();
         if let Some(client) = &self.trace.linked_parent
@@ -279,7 +272,6 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 }
 
-/// The attributes of the server span.
 fn server_attributes(record: &RequestRecord) -> SpanAttributes {
     let has_head = record.timings.headers.is_some();
     let has_error_type = is_server_error(record) || record.refusal.is_some();
@@ -341,8 +333,8 @@ fn is_server_error(record: &RequestRecord) -> bool {
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
-/// Returns the attribute `error.type` of the server span: the error type of the request, or else
-/// the HTTP status of the response.
+/// Returns the attribute `error.type` of the server span: the error type of the request or, without one, the
+/// HTTP status of the response.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),

@@ -4,8 +4,8 @@ use opentelemetry::Value;
 use std::time::{Instant, SystemTime};
 use tokenweir_request::record::{Attempt, Outcome, RequestRecord};
 
-/// Returns the attribute `error.type` of the request. For an error event inside a stream it is the
-/// error code or the error type that the backend reported. `None`: no error.
+/// Returns the attribute `error.type` of the request. For an error event inside a stream, this is the error
+/// code or error type that the backend reported. `None`: no error.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     if let Some(error) = &record.observed.error
         && record.outcome == Outcome::StreamError

@@ -1,8 +1,8 @@
-//! Additional span attributes and events for some trace viewers. The viewers read the time to first
-//! token, the numbers of tokens, the user and the session from these attributes and events.
+//! Additional span attributes and events for some trace viewers. The viewers read from them the time to first
+//! token, the numbers of tokens, the user and the session.
 //!
-//! Langfuse reads spans in `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of
-//! `langfuse/langfuse`, commit 0030ed8fe732.
+//! Langfuse reads spans in `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of `langfuse/langfuse`,
+//! commit 0030ed8fe732.
 
 use super::attributes::{SpanAttributes, count, text};
 use super::conventions::{SpanConventions, ViewerProfile};
@@ -40,10 +40,10 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
     ))
 }
 
-/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: a span without
-/// these attributes is missing in the Langfuse views of a user or a session. For a span with a parent,
-/// Langfuse ignores `gen_ai.conversation.id` (`hasTraceUpdates`). So if the request has no session, its
-/// conversation is written as the session.
+/// Adds the user and the session to a span of any kind. Langfuse reads both from each span, and a span without
+/// them is missing in the Langfuse views of a user or a session. For a span with a parent, Langfuse ignores
+/// `gen_ai.conversation.id` (`hasTraceUpdates`). So for a request without a session, the conversation is
+/// written as the session.
 pub(super) fn add_identity(
     conventions: &SpanConventions,
     attributes: SpanAttributes,
@@ -64,8 +64,8 @@ pub(super) fn add_identity(
 }
 
 fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
-    // The start time is quoted, because older versions of Langfuse parse it as JSON. Newer versions
-    // accept both forms.
+    // Older versions of Langfuse parse the start time as JSON, so it is quoted. Newer versions accept both
+    // forms.
     let start_time = record
         .timings
         .first_output
@@ -77,10 +77,9 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
         .put_some("langfuse.observation.usage_details", langfuse_usage(record))
 }
 
-/// Returns the numbers of tokens as Langfuse expects them: each token is in one number only, so
-/// `input` does not include cached tokens. From the attributes of the GenAI conventions alone,
-/// Langfuse counts cached and reasoning tokens twice. `None`: the engine did not report the input
-/// tokens or the output tokens.
+/// Returns the numbers of tokens as Langfuse expects them: each token belongs to one number only, so `input`
+/// does not include cached tokens. From the attributes of the GenAI conventions alone, Langfuse would count
+/// cached and reasoning tokens twice. `None`: the engine did not report the input tokens or the output tokens.
 fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     let usage = &record.observed.usage;
     let input = usage.input?;

@@ -1,9 +1,9 @@
 //! Tests of the working set: its rules, and a simulation of agents.
 
 use super::*;
+use crate::admission::{AdmissionQueue, CapacityGroup, ExhaustedGroups, QueuedRequest};
+use crate::admission::{EnqueueOutcome, QueuedRequestId};
 use tokenweir_protocol::clock;
-use tokenweir_routing::admission::{AdmissionQueue, CapacityGroup, ExhaustedGroups, QueuedRequest};
-use tokenweir_routing::admission::{EnqueueOutcome, QueuedRequestId};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -17,6 +17,15 @@ fn prompt(blocks: impl IntoIterator<Item = u64>) -> Arc<PromptFingerprint> {
         block_bytes: 512,
         ..PromptFingerprint::default()
     })
+}
+
+/// A turn with this number of prompt tokens, of which so many were in the cache.
+fn tokens(prompt: u64, cached: u64) -> TurnTokens {
+    TurnTokens {
+        prompt,
+        cached: Some(cached),
+        output: 0,
+    }
 }
 
 fn turn(prompt: &Arc<PromptFingerprint>) -> Turn<'_> {
@@ -89,7 +98,14 @@ fn live_sessions_pass_and_new_ones_wait() {
     assert_eq!(set.kind(&prompt(100..104), now), TurnKind::Fits);
     assert_eq!(set.kind(&prompt(100..105), now), TurnKind::Waits);
     set.run(&prompt(200..201), now);
-    set.end(id, Some(128 * 6), now);
+    set.end(
+        id,
+        Some(TurnTokens {
+            cached: None,
+            ..tokens(128 * 6, 0)
+        }),
+        now,
+    );
     let next = prompt(0..20);
     assert_eq!(set.kind(&next, now), TurnKind::OfLiveSession);
     assert_eq!(set.run(&next, now), id);
@@ -119,6 +135,36 @@ fn new_sessions_leave_room_for_growth() {
         TurnKind::Fits,
         "one-time prompts do not grow"
     );
+}
+
+#[test]
+fn nothing_waits_before_evictions_are_reported() {
+    let mut now = clock::epoch();
+    let mut set = WorkingSet::new(Some(128 * 400));
+    let mut turns = 0..;
+    let mut end_turn = |set: &mut WorkingSet, cached: u64, now: Instant| {
+        let length = 2 + turns.next().unwrap();
+        let id = set.run(&prompt(0..length), now);
+        set.end(id, Some(tokens(128 * length, cached)), now);
+    };
+    end_turn(&mut set, 0, now);
+    set.run(&prompt(1_000..1_400), now);
+    assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Fits);
+    for _ in 0..4 {
+        end_turn(&mut set, 0, now);
+    }
+    assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Waits);
+    for _ in 0..100 {
+        end_turn(&mut set, 1 << 20, now);
+    }
+    assert_eq!(
+        set.kind(&prompt(2_000..2_040), now),
+        TurnKind::Waits,
+        "the wait itself ends the evictions"
+    );
+    now += Duration::from_secs(31);
+    set.need(now);
+    assert!(!set.evictions.hold_sessions(), "{:?}", set.evictions);
 }
 
 #[test]
@@ -450,10 +496,12 @@ impl Simulation {
 
     /// The end of a turn, with its usage or without.
     fn end(&mut self, agent: usize) {
-        let tokens = self
-            .random
-            .bool()
-            .then(|| 128 * self.prompts[agent].blocks.len() as u64);
+        let prompt = 128 * self.prompts[agent].blocks.len() as u64;
+        let ended = TurnTokens {
+            cached: self.random.bool().then(|| self.random.u64(0..=prompt)),
+            ..tokens(prompt, 0)
+        };
+        let tokens = self.random.bool().then_some(ended);
         if let Agent::Runs {
             context: Some(context),
             generation,

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// The number of a context. Numbers are not used again.
-pub(crate) type ContextId = u64;
+pub type ContextId = u64;
 
 /// The blocks of all contexts, by their hashes.
 #[derive(Debug, Default)]
-pub(crate) struct BlockTable {
+pub(super) struct BlockTable {
     blocks: HashMap<u64, Block, BuildHasherDefault<BlockHasher>>,
     /// Tokens of the blocks that several contexts have.
-    pub(crate) shared_tokens: u64,
+    pub(super) shared_tokens: u64,
 }
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Block {
 
 /// A change of the tokens that only one context has.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum OwnTokens {
+pub(super) enum OwnTokens {
     /// The context has a block alone now.
     More { context: ContextId, tokens: u64 },
     /// The context has a block no more, or no longer alone.
@@ -36,7 +36,7 @@ pub(crate) enum OwnTokens {
 
 /// Hashes of blocks are uniformly distributed, so they need no further hash.
 #[derive(Debug, Default)]
-pub(crate) struct BlockHasher(u64);
+pub(super) struct BlockHasher(u64);
 
 impl Hasher for BlockHasher {
     fn finish(&self) -> u64 {
@@ -52,18 +52,18 @@ impl Hasher for BlockHasher {
 
 impl BlockTable {
     /// Number of different blocks.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
     /// Number of leading blocks that any context has. Each hash covers the blocks before it, so a context with
     /// a block has all blocks before it.
-    pub(crate) fn known_prefix(&self, blocks: &[u64]) -> usize {
+    pub(super) fn known_prefix(&self, blocks: &[u64]) -> usize {
         blocks.partition_point(|hash| self.blocks.contains_key(hash))
     }
 
     /// Adds a block of `tokens` tokens to a context.
-    pub(crate) fn add(&mut self, hash: u64, context: ContextId, tokens: u64) -> OwnTokens {
+    pub(super) fn add(&mut self, hash: u64, context: ContextId, tokens: u64) -> OwnTokens {
         let Some(block) = self.blocks.get_mut(&hash) else {
             self.blocks.insert(
                 hash,
@@ -89,7 +89,7 @@ impl BlockTable {
     }
 
     /// Removes a block from a context that has it.
-    pub(crate) fn remove(&mut self, hash: u64, context: ContextId) -> OwnTokens {
+    pub(super) fn remove(&mut self, hash: u64, context: ContextId) -> OwnTokens {
         let Some(block) = self.blocks.get_mut(&hash) else {
             return OwnTokens::Same;
         };

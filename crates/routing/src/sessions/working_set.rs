@@ -9,7 +9,9 @@
 //! ```
 //!
 //! - A turn that continues a context, or that belongs to the session of a live one, runs.
-//! - Any other turn runs if it fits into the capacity beside the need when all have grown as sessions do, or if no
+//! - Any other turn runs while engines keep what returning sessions need (`evictions`). A turn with more than an eighth
+//!   of the capacity does not: it waits as the next ones.
+//! - Then it runs if it fits into the capacity beside the need when all have grown as sessions do, or if no
 //!   turn is running. Else it waits.
 //! - A turn that has waited too long runs, although it does not fit.
 //! - Then, and when the sessions in progress have grown beyond the capacity, the contexts that have been idle longest
@@ -21,20 +23,21 @@
 //! All is a function of the calls and of the times in them.
 
 use super::block_table::{BlockTable, ContextId, OwnTokens};
+use super::evictions::Evictions;
 use super::growth::Growth;
 use super::return_times::ReturnTimes;
-use super::turn::{Turn, TurnKind};
+use super::turn::{Turn, TurnKind, TurnTokens};
+use crate::PromptFingerprint;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
-use tokenweir_routing::PromptFingerprint;
 
 /// The contexts of a set of backends.
 #[derive(Debug)]
-pub(crate) struct WorkingSet {
+pub struct WorkingSet {
     /// Capacity of the KV caches in tokens. `None`: not known, so no turn waits.
-    pub(crate) capacity: Option<u64>,
+    pub capacity: Option<u64>,
     contexts: BTreeMap<ContextId, Context>,
     blocks: BlockTable,
     /// The contexts by the last block of their prompts.
@@ -43,6 +46,7 @@ pub(crate) struct WorkingSet {
     sessions: HashMap<u64, usize>,
     returns: ReturnTimes,
     growth: Growth,
+    evictions: Evictions,
     tokens_per_byte: f64,
     next_id: ContextId,
     running: usize,
@@ -60,13 +64,13 @@ struct Held {
 
 /// What the live sessions need.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Need {
+pub struct Need {
     /// Tokens in KV caches now.
-    pub(crate) tokens: f64,
+    pub tokens: f64,
     /// The same, when the sessions have grown as sessions do.
-    pub(crate) grown_tokens: f64,
+    pub grown_tokens: f64,
     /// Number of contexts.
-    pub(crate) contexts: usize,
+    pub contexts: usize,
     /// When the numbers were computed from all contexts.
     computed_at: Option<Instant>,
 }
@@ -85,6 +89,8 @@ struct Context {
     first_tokens: f64,
     /// Whether it has had more than one turn.
     has_returned: bool,
+    /// Tokens of the last prompt whose turn has ended, as the engine reported them. 0: not known.
+    known_tokens: u64,
     /// The end of the last turn. `None`: a turn is running.
     idle_since: Option<Instant>,
     /// Number of intervals that have ended since then.
@@ -97,6 +103,11 @@ const MAX_BLOCKS: usize = 1 << 20;
 /// Maximum number of contexts of one named session whose further turns run at once. A client could otherwise let
 /// all its requests pass under one name.
 const MAX_PARALLEL: usize = 16;
+/// Share of the capacity above which a new session waits for room also before engines evict: it would evict many
+/// others before any of them shows it.
+const LARGE_SHARE: f64 = 0.125;
+/// Factor of the capacity up to which the sessions in progress are remembered while none waits for room.
+const UNHELD: f64 = 4.0;
 /// Number of blocks of a prompt in which the end of an earlier prompt is searched.
 const SEARCHED_BLOCKS: usize = 64;
 /// Time after which the need is computed again.
@@ -111,7 +122,7 @@ const HELD_LONG: Duration = Duration::from_secs(5);
 
 impl WorkingSet {
     /// An empty set.
-    pub(crate) fn new(capacity: Option<u64>) -> Self {
+    pub fn new(capacity: Option<u64>) -> Self {
         Self {
             capacity,
             contexts: BTreeMap::new(),
@@ -120,6 +131,7 @@ impl WorkingSet {
             sessions: HashMap::new(),
             returns: ReturnTimes::default(),
             growth: Growth::default(),
+            evictions: Evictions::default(),
             tokens_per_byte: TOKENS_PER_BYTE,
             next_id: 0,
             running: 0,
@@ -129,26 +141,31 @@ impl WorkingSet {
     }
 
     /// Whether no session is live.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.contexts.is_empty()
     }
 
     /// Returns what the live sessions need. At most once in 100 ms, forgets the sessions that have ended and
     /// computes the need again.
-    pub(crate) fn need(&mut self, now: Instant) -> Need {
+    pub fn need(&mut self, now: Instant) -> Need {
         let due = |at: Instant| now.saturating_duration_since(at) >= COMPUTED_EVERY;
         if self.need.computed_at.is_none_or(due) {
             self.forget_ended(now);
             self.need = self.compute_need(now);
             if let Some(capacity) = self.capacity {
-                self.make_room(0.0, capacity as f64, now);
+                let held = self.held.map(|held| held.last);
+                let share = self.need.tokens / capacity.max(1) as f64;
+                self.evictions.judge(share, held, now);
+            }
+            if let Some(limit) = self.limit() {
+                self.make_room(0.0, limit, now);
             }
         }
         self.need
     }
 
     /// Whether a turn may run now.
-    pub(crate) fn turn_kind(&mut self, turn: &Turn<'_>, now: Instant) -> TurnKind {
+    pub fn turn_kind(&mut self, turn: &Turn<'_>, now: Instant) -> TurnKind {
         let Some(capacity) = self.capacity else {
             return TurnKind::Unlimited;
         };
@@ -156,8 +173,11 @@ impl WorkingSet {
         if self.is_of_live_session(turn) {
             return TurnKind::OfLiveSession;
         }
-        let tokens = need.grown_tokens + self.growth.grown(self.added_tokens(turn));
-        if self.running == 0 || tokens <= capacity as f64 {
+        let added = self.added_tokens(turn);
+        let tokens = need.grown_tokens + self.growth.grown(added);
+        let capacity = capacity as f64;
+        let may_wait = self.evictions.hold_sessions() || added > LARGE_SHARE * capacity;
+        if self.running == 0 || tokens <= capacity || !may_wait {
             TurnKind::Fits
         } else {
             self.hold(now);
@@ -167,13 +187,8 @@ impl WorkingSet {
 
     /// Counts a turn that runs. `makes_room`: it runs although it does not fit, so idle contexts are left out.
     /// `None`: the turn is not counted.
-    pub(crate) fn begin(
-        &mut self,
-        turn: &Turn<'_>,
-        makes_room: bool,
-        now: Instant,
-    ) -> Option<ContextId> {
-        let capacity = self.capacity?;
+    pub fn begin(&mut self, turn: &Turn<'_>, makes_room: bool, now: Instant) -> Option<ContextId> {
+        let limit = self.limit()?;
         self.need(now);
         if let Some(id) = self.continued(turn) {
             self.resume(id, turn, now);
@@ -184,14 +199,14 @@ impl WorkingSet {
             return None;
         }
         if makes_room {
-            self.make_room(self.added_tokens(turn), capacity as f64, now);
+            self.make_room(self.added_tokens(turn), limit, now);
         }
         Some(self.insert(turn))
     }
 
     /// Counts a turn that another gateway has sent. When it ends is not known, so its context counts as idle from now
     /// on: this gateway may continue it.
-    pub(crate) fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
+    pub fn count_peer(&mut self, prompt: &Arc<PromptFingerprint>, now: Instant) {
         let turn = Turn {
             prompt,
             session: None,
@@ -203,7 +218,7 @@ impl WorkingSet {
     }
 
     /// The turn of a context has ended. `None`: its number of tokens is not known.
-    pub(crate) fn end(&mut self, id: ContextId, tokens: Option<u64>, now: Instant) {
+    pub fn end(&mut self, id: ContextId, tokens: Option<TurnTokens>, now: Instant) {
         let Some(context) = self.contexts.get_mut(&id) else {
             return;
         };
@@ -213,16 +228,30 @@ impl WorkingSet {
         self.running -= 1;
         context.idle_since = Some(now);
         context.intervals = 0;
-        if let Some(tokens) = tokens {
-            context.other_tokens = tokens.saturating_sub(context.block_tokens);
+        let Some(tokens) = tokens else { return };
+        let all = tokens.prompt + tokens.output;
+        context.other_tokens = all.saturating_sub(context.block_tokens);
+        let known = std::mem::replace(&mut context.known_tokens, tokens.prompt);
+        if let Some(cached) = tokens.cached {
+            self.evictions.learn(known, cached);
         }
     }
 
     /// Learns how many tokens a prompt of text has.
-    pub(crate) fn learn_tokens(&mut self, prompt: &PromptFingerprint, tokens: u64) {
+    pub fn learn_tokens(&mut self, prompt: &PromptFingerprint, tokens: u64) {
         if prompt.media == 0 && prompt.bytes > 0 {
             let ratio = (tokens as f64 / prompt.bytes as f64).clamp(0.01, 1.0);
             self.tokens_per_byte += RATIO_WEIGHT * (ratio - self.tokens_per_byte);
+        }
+    }
+
+    /// The tokens that the sessions in progress may occupy. `None`: the capacity is not known.
+    fn limit(&self) -> Option<f64> {
+        let capacity = self.capacity? as f64;
+        if self.evictions.hold_sessions() {
+            Some(capacity)
+        } else {
+            Some(UNHELD * capacity)
         }
     }
 
@@ -283,6 +312,7 @@ impl WorkingSet {
             other_tokens: 0,
             first_tokens: self.added_tokens(turn),
             has_returned: false,
+            known_tokens: 0,
             idle_since: None,
             intervals: 0,
         };
@@ -313,6 +343,10 @@ impl WorkingSet {
         self.returns.returned(interval);
         self.running += 1;
         context.has_returned = true;
+        // Its prompt is one that others share, so this turn may be of another session.
+        if context.own_tokens == 0 {
+            context.known_tokens = 0;
+        }
         let before = context.tokens();
         let blocks = context.prompt.blocks.len();
         context

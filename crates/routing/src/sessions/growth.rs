@@ -2,11 +2,11 @@
 
 /// How many tokens a context grows by after its first turn, as a mean of all later turns.
 #[derive(Debug)]
-pub(crate) struct Growth {
+pub(super) struct Growth {
     /// The sum of the observed growths, each with its weight. The weights of all have the sum 1 − `doubt`.
-    pub(crate) observed: f64,
+    pub(super) observed: f64,
     /// The weight of the assumption that a context doubles.
-    pub(crate) doubt: f64,
+    pub(super) doubt: f64,
 }
 
 /// Weight of one turn in the mean growth.
@@ -23,13 +23,13 @@ impl Default for Growth {
 
 impl Growth {
     /// A context has grown by this number of tokens since its first turn. 0: it had no further turn.
-    pub(crate) fn learn(&mut self, growth: f64) {
+    pub(super) fn learn(&mut self, growth: f64) {
         self.observed += WEIGHT * (growth.max(0.0) - self.observed);
         self.doubt *= 1.0 - WEIGHT;
     }
 
     /// The expected size of a context that had `tokens` tokens at its first turn.
-    pub(crate) fn grown(&self, tokens: f64) -> f64 {
+    pub(super) fn grown(&self, tokens: f64) -> f64 {
         tokens + self.doubt * tokens + self.observed
     }
 }

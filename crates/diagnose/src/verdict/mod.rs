@@ -1,6 +1,11 @@
 //! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
 //! that could not be determined. These types are the JSON document of `/diagnose`.
 
+mod origin;
+
+pub(crate) use origin::Effect;
+pub use origin::Origin;
+
 use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -29,6 +34,11 @@ pub struct Verdict {
     /// Whether the verdict is kept although the last evaluation did not find the condition: routing avoids
     /// the backend, so too few requests show whether the condition has ended.
     pub is_held: bool,
+    /// Whether all backends have the same verdict.
+    pub is_common: bool,
+    /// Where the verdict places the cause.
+    #[serde(skip)]
+    pub origin: Origin,
     /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
     /// The values that show the condition.
@@ -254,13 +264,12 @@ pub struct Diagnosis {
     pub alert_texts: Vec<AlertText>,
 }
 
-// === impl Verdict ===
-
 impl Verdict {
     /// The subject of the verdict: the name of the backend, all backends, or the gateway.
     pub fn subject(&self) -> &str {
         match self.scope {
             VerdictScope::Gateway => "the gateway",
+            _ if self.is_common => "all backends",
             VerdictScope::Backend | VerdictScope::Fleet if self.backend.is_empty() => {
                 "all backends"
             }
@@ -283,8 +292,6 @@ impl Verdict {
     }
 }
 
-// === impl VerdictDescription ===
-
 impl VerdictDescription {
     /// A verdict of the rule that begins now, without a backend and without evidence. The confidence is high,
     /// because the gateway observes the conditions of the fleet and its own directly.
@@ -292,6 +299,7 @@ impl VerdictDescription {
         Verdict {
             verdict: self.name.into(),
             scope: self.scope,
+            origin: Origin::of_rule(self.name),
             severity,
             confidence: Confidence::High,
             meaning: self.meaning.into(),
@@ -303,8 +311,6 @@ impl VerdictDescription {
         }
     }
 }
-
-// === impl VerdictGroup ===
 
 impl<'a> VerdictGroup<'a> {
     /// Groups the verdicts that have the same rule, scope, severity, cause and remedy. The groups have the
@@ -333,6 +339,9 @@ impl<'a> VerdictGroup<'a> {
 
     /// The subjects of the group as text: the names of the first ones, and the number of all others.
     pub fn subject(&self) -> String {
+        if self.first.is_common {
+            return self.first.subject().to_owned();
+        }
         let named = self.subjects.join(", ");
         match self.count - self.subjects.len() {
             0 => named,
@@ -341,26 +350,22 @@ impl<'a> VerdictGroup<'a> {
     }
 
     fn has_same_finding(&self, other: &Verdict) -> bool {
-        let Verdict {
-            verdict,
-            scope,
-            severity,
-            cause,
-            remedy,
-            ..
-        } = self.first;
-        (verdict, scope, severity, cause, remedy)
-            == (
-                &other.verdict,
-                &other.scope,
-                &other.severity,
-                &other.cause,
-                &other.remedy,
-            )
+        let first = self.first;
+        // The values of backends with one condition differ.
+        first.verdict == other.verdict
+            && first.scope == other.scope
+            && first.severity == other.severity
+            && without_numbers(first.cause_or_meaning())
+                .eq(without_numbers(other.cause_or_meaning()))
+            && without_numbers(&first.remedy).eq(without_numbers(&other.remedy))
     }
 }
 
-// === impl VerdictSeverity ===
+/// The characters of a text without its numbers.
+fn without_numbers(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars()
+        .filter(|character| !character.is_ascii_digit() && *character != '.')
+}
 
 impl VerdictSeverity {
     /// The severity of a condition that harms `harmed` of `total` requests: critical or a warning.
@@ -373,8 +378,6 @@ impl VerdictSeverity {
     }
 }
 
-// === impl Confidence ===
-
 impl Confidence {
     /// The confidence for a number of independent signals.
     pub(super) const fn from_signals(signals: usize) -> Self {
@@ -385,8 +388,6 @@ impl Confidence {
         }
     }
 }
-
-// === impl Diagnosis ===
 
 impl Diagnosis {
     /// The changes, if requests take longer than usual, or clients are harmed and no verdict says why. Empty:

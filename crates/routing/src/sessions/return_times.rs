@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The times after which sessions return.
 #[derive(Debug)]
-pub(crate) struct ReturnTimes {
+pub(super) struct ReturnTimes {
     intervals: Vec<Interval>,
 }
 
@@ -68,27 +68,27 @@ impl Default for ReturnTimes {
 
 impl ReturnTimes {
     /// The time after which a session counts as ended.
-    pub(crate) const LONGEST: Duration = Duration::from_millis(250 << (INTERVALS - 1));
+    pub(super) const LONGEST: Duration = Duration::from_millis(250 << (INTERVALS - 1));
 
     /// The interval of a time since the end of a turn: the number of intervals before it.
-    pub(crate) fn interval_of(&self, idle: Duration) -> usize {
+    pub(super) fn interval_of(&self, idle: Duration) -> usize {
         self.intervals
             .partition_point(|interval| interval.until <= idle)
     }
 
     /// A session has not returned in this interval.
-    pub(crate) fn stayed_away(&mut self, interval: usize) {
+    pub(super) fn stayed_away(&mut self, interval: usize) {
         self.count(interval, 0.0);
     }
 
     /// A session has returned in this interval.
-    pub(crate) fn returned(&mut self, interval: usize) {
+    pub(super) fn returned(&mut self, interval: usize) {
         self.count(interval, 1.0);
     }
 
     /// The time for which the context of an idle session is worth its place in a KV cache: as long as the session
     /// returns with a probability of at least [`MIN_PROBABILITY`].
-    pub(crate) fn probable_return(&self) -> Duration {
+    pub(super) fn probable_return(&self) -> Duration {
         let mut stays_away = 1.0;
         for interval in self.intervals.iter().rev() {
             stays_away *= interval.stays_away();
@@ -100,7 +100,7 @@ impl ReturnTimes {
     }
 
     /// The time within which most sessions return that do.
-    pub(crate) fn most_returns(&self) -> Duration {
+    pub(super) fn most_returns(&self) -> Duration {
         let intervals = self.intervals.iter();
         let ever_away: f64 = intervals.map(Interval::stays_away).product();
         let most = MOST_RETURNS * (1.0 - ever_away);

@@ -1,5 +1,7 @@
 //! The rule about a backend at which attempts fail. It also works for a backend with few requests.
 
+mod same_moment;
+
 use super::limits::named;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::HARMED_SHARE;
@@ -7,6 +9,8 @@ use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, Verdic
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::EngineError;
+use tokenweir_request::record::ErrorSource;
 use tokenweir_request::significance::is_share_above;
 use tokenweir_routing::resilience::Availability;
 
@@ -26,8 +30,10 @@ const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
+/// The words for a common cause of connections that break at the same moments.
+pub(super) const SAME_MOMENT: &str = "all at the same moment: something between the gateway and the backends (network, firewall, mesh, proxy)";
 /// What to do first if all backends fail alike.
-const COMMON_REMEDY: &str = "Look at what is between the gateway and all backends before the engines: a load balancer, a proxy, \
+pub(super) const COMMON_REMEDY: &str = "Look at what is between the gateway and all backends before the engines: a load balancer, a proxy, \
                              the network, name resolution, or a key.";
 
 /// Minimum number of responses that broke after the same time, and minimum of this time, for a timeout between the
@@ -40,6 +46,10 @@ const EQUAL_DEVIATION: f64 = 0.1;
 const EQUAL_SHARE: f64 = 0.02;
 const TIMEOUT_REMEDY: &str = "Something between the gateway and the engine ends responses after this time: raise the timeout of the \
                               proxy, sidecar or firewall.";
+
+/// The remedy for error responses that a proxy makes.
+pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the engines: its limit of the body (413), its rules (403), its rate limit \
+                                       (429), its routes and redirects (3xx, 404), or the engines that it reaches (5xx).";
 
 /// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
@@ -89,6 +99,9 @@ struct BackendAttempts {
     last_failures: Vec<AttemptFailures>,
     /// Since when the backend has got no requests. `None`: it gets requests.
     down_since: Option<Instant>,
+    /// The restarts of the engine so far. `None`: no evaluation yet.
+    restarts: Option<u64>,
+    restarted_at: Option<Instant>,
 }
 
 impl BackendFailures {
@@ -122,6 +135,7 @@ impl BackendFailures {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
             attempts.note_state(backend.is_up, now);
+            attempts.note_restarts(backend.restarts, now);
             // If no backend has got a request for a long time, nothing shows that the condition still
             // holds.
             attempts.is_failing = !is_idle && attempts.is_failing_at(now);
@@ -145,7 +159,7 @@ impl BackendFailures {
         };
         matches.retain(|found: &Verdict| !self.is_excused(&found.backend));
         if matches.len() > 1 && matches.len() == asked {
-            name_common_cause(&mut matches);
+            self.name_common_cause(&mut matches, now);
         }
         matches
     }
@@ -184,20 +198,6 @@ pub(super) struct EjectionCause {
     pub(super) cause: String,
     /// `None`: the failures do not show what to do.
     pub(super) remedy: Option<&'static str>,
-}
-
-/// If all backends fail alike, adds to each verdict that their cause is common.
-fn name_common_cause(matches: &mut [Verdict]) {
-    let Some(first) = matches.first().map(|verdict| verdict.cause.clone()) else {
-        return;
-    };
-    if matches.iter().any(|verdict| verdict.cause != first) {
-        return;
-    }
-    for verdict in matches {
-        verdict.add_to_cause("all backends fail alike, so the cause is common to them");
-        verdict.remedy = format!("{COMMON_REMEDY} {}", verdict.remedy);
-    }
 }
 
 /// Returns the attempts at a backend that the rule counts. While the gateway refuses requests for lack of
@@ -239,6 +239,8 @@ impl BackendAttempts {
         if now.saturating_duration_since(since) >= COVERED_BY_DOWN {
             *self = Self {
                 down_since: self.down_since,
+                restarts: self.restarts,
+                restarted_at: self.restarted_at,
                 last_failures: std::mem::take(&mut self.last_failures),
                 ..Self::default()
             };
@@ -350,12 +352,30 @@ impl BackendAttempts {
     }
 }
 
-// === impl AttemptCounts, AttemptFailures ===
+/// What to do about an error that the engine reports. `None`: its kind does not show it.
+fn remedy_of(about: EngineError) -> Option<&'static str> {
+    Some(match about {
+        EngineError::Gpu => {
+            "Drain the backends of this host. Look for Xid and ECC errors (dmesg, nvidia-smi -q), and reset or replace the GPU."
+        }
+        EngineError::OutOfMemory => {
+            "Restart the engine with a lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens, and look for other \
+             processes on its GPU."
+        }
+        EngineError::Peer => {
+            "Restart all ranks of the engine together, and look at the node and the network of the rank that was lost."
+        }
+        EngineError::Media => {
+            "Look at the host of the media, and at the way from the engines to it; the engines are not the cause."
+        }
+        _ => return None,
+    })
+}
 
 impl AttemptCounts {
     /// Adds failed attempts to those of the same kind and status.
     pub(crate) fn add_failures(&mut self, failures: &AttemptFailures) {
-        let key = |it: &AttemptFailures| (it.kind, it.status);
+        let key = |it: &AttemptFailures| (it.kind, it.status, it.error_source);
         match self
             .failures
             .iter_mut()
@@ -415,6 +435,15 @@ impl AttemptFailures {
     }
 
     fn words(&self) -> String {
+        let words = self.kind_words();
+        match (self.error_source, self.status) {
+            (Some(ErrorSource::Engine(error)), _) => format!("{words} ({})", error.as_str()),
+            (Some(source), Some(status)) => format!("{status} {source}"),
+            _ => words,
+        }
+    }
+
+    fn kind_words(&self) -> String {
         if let Some(status) = self.status {
             return format!("it answers {status}");
         }
@@ -439,6 +468,14 @@ impl AttemptFailures {
     fn remedy(&self) -> Option<&'static str> {
         if self.equal_seconds().is_some() {
             return Some(TIMEOUT_REMEDY);
+        }
+        let of_source = match self.error_source {
+            Some(ErrorSource::Proxy(_)) => Some(PROXY_REMEDY),
+            Some(ErrorSource::Engine(error)) => remedy_of(error),
+            None => None,
+        };
+        if of_source.is_some() {
+            return of_source;
         }
         match self.status? {
             401 | 403 | 407 => Some(
@@ -503,7 +540,7 @@ mod tests {
         }
     }
 
-    fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
+    pub(super) fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
         FleetBackend {
             attempts,
             ..observation::tests::backend(name, Availability::Available)

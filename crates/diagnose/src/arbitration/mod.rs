@@ -1,0 +1,198 @@
+//! Arbitration between verdicts: a verdict that sees what another one causes follows from it, and accuses nobody.
+//!
+//! A verdict has an [`Effect`], which is what it sees, and an [`Origin`], which is where it places the cause. A verdict
+//! follows from another one if that has a more specific origin that explains its effect, at the same backend or at most
+//! of them.
+
+use crate::fleet::FleetBackend;
+use crate::verdict::{Effect, Origin, Verdict, VerdictScope, VerdictSeverity};
+
+/// Maximum number of backends that a consequence names.
+const MAX_NAMED: usize = 3;
+/// Rules whose verdicts accuse a client if it causes most of the work.
+const RULES_ABOUT_WORK: [&str; 6] = [
+    "abort_spike",
+    "shedding",
+    "gateway_queue",
+    "prefill_starvation",
+    "kv_thrashing",
+    "kv_backlog",
+];
+const CLIENT_REMEDY: &str =
+    "Limit this client (limits of its tenant), or give it a lower class (admission.classes).";
+
+/// Names the client that causes most of the work, and what is common to all backends. Turns verdicts that follow from
+/// others into notes, and raises these others to the severity of what follows from them.
+pub(crate) fn arbitrate(
+    verdicts: &mut [Verdict],
+    backends: &[FleetBackend],
+    main_client: Option<&str>,
+) {
+    if let Some(client) = main_client {
+        name_client(verdicts, client);
+    }
+    let found = Findings { backends };
+    let common: Vec<bool> = verdicts
+        .iter()
+        .map(|verdict| found.is_at_all(verdict, verdicts))
+        .collect();
+    for (verdict, is_common) in verdicts.iter_mut().zip(common) {
+        verdict.is_common = is_common;
+    }
+    let hosts: Vec<Option<String>> = verdicts
+        .iter()
+        .map(|verdict| found.host_of(verdict, verdicts))
+        .collect();
+    for (verdict, host) in verdicts.iter_mut().zip(hosts) {
+        if let Some(host) = host {
+            verdict.add_to_cause(&host);
+        }
+    }
+    // A consequence can be a cause itself, so the least specific ones are first.
+    let mut order: Vec<usize> = (0..verdicts.len()).collect();
+    order.sort_by_key(|index| verdicts[*index].origin);
+    for index in order {
+        let effect = &verdicts[index];
+        let causes = verdicts
+            .iter()
+            .filter(|cause| found.explains(cause, effect, verdicts));
+        let Some(cause) = causes.max_by_key(|cause| cause.origin) else {
+            continue;
+        };
+        let cause = cause.clone();
+        let severity = effect.severity;
+        let sentence = format!(
+            "follows from {} at {}",
+            cause.verdict,
+            found.subjects(&cause, verdicts)
+        );
+        for verdict in verdicts.iter_mut().filter(|it| it.has_finding_of(&cause)) {
+            verdict.severity = verdict.severity.max(severity);
+        }
+        let effect = &mut verdicts[index];
+        effect.severity = VerdictSeverity::Info;
+        effect.cause = Some(sentence.into());
+        effect.remedy = format!("See {}.", cause.verdict);
+    }
+}
+
+/// Adds the client that causes most of the work to the verdicts about too much work.
+fn name_client(verdicts: &mut [Verdict], client: &str) {
+    let about_work = verdicts.iter_mut().filter(|verdict| {
+        // A verdict that names its clients needs no other one.
+        verdict.severity > VerdictSeverity::Info
+            && verdict.origin != Origin::Client
+            && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
+    });
+    for verdict in about_work {
+        verdict.add_to_cause(client);
+        if verdict.origin == Origin::Load {
+            verdict.remedy = format!("{CLIENT_REMEDY} {}", verdict.remedy);
+        }
+        if verdict.origin == Origin::Load && verdict.scope == VerdictScope::Fleet {
+            verdict.origin = Origin::Client;
+        }
+    }
+}
+
+/// The relations between verdicts about these backends.
+struct Findings<'a> {
+    backends: &'a [FleetBackend],
+}
+
+impl Findings<'_> {
+    fn explains(&self, cause: &Verdict, effect: &Verdict, all: &[Verdict]) -> bool {
+        cause.severity > VerdictSeverity::Info
+            && effect.severity > VerdictSeverity::Info
+            && cause.origin > effect.origin
+            && cause.origin.explains(Effect::of(&effect.verdict))
+            && self.covers(cause, effect, all)
+    }
+
+    /// Whether the cause concerns the requests of the effect.
+    fn covers(&self, cause: &Verdict, effect: &Verdict, all: &[Verdict]) -> bool {
+        if cause.backend == effect.backend || cause.scope == VerdictScope::Gateway {
+            return true;
+        }
+        match cause.origin {
+            // The peers of a backend that gets no requests get more.
+            Origin::Missing => self.share_models(&cause.backend, &effect.backend),
+            // A verdict that shows a fault of one backend against its peers does not follow from a common cause.
+            _ if effect.origin == Origin::Engine => false,
+            _ => cause.scope == VerdictScope::Fleet || self.is_at_most(cause, all),
+        }
+    }
+
+    /// Whether more than half of the backends that get requests have the same finding, and more than one.
+    fn is_at_most(&self, verdict: &Verdict, all: &[Verdict]) -> bool {
+        let same = all.iter().filter(|other| other.has_finding_of(verdict));
+        let count = same.count();
+        let up = self.backends.iter().filter(|backend| backend.is_up);
+        count > 1 && 2 * count > up.count()
+    }
+
+    fn is_at_all(&self, verdict: &Verdict, all: &[Verdict]) -> bool {
+        let same = all.iter().filter(|other| other.has_finding_of(verdict));
+        verdict.scope == VerdictScope::Backend
+            && self.backends.len() > 1
+            && same.count() == self.backends.len()
+    }
+
+    /// The host whose backends have this finding, all of them and no others, in words.
+    fn host_of(&self, verdict: &Verdict, all: &[Verdict]) -> Option<String> {
+        let has_finding = |backend: &FleetBackend| {
+            let mut same = all.iter().filter(|other| other.has_finding_of(verdict));
+            same.any(|other| other.backend == backend.id.as_str())
+        };
+        let mut backends = self.backends.iter();
+        let host = &backends
+            .find(|backend| backend.id.as_str() == verdict.backend)?
+            .host;
+        let is_of_host = |backend: &&FleetBackend| backend.host == *host;
+        let count = self.backends.iter().filter(is_of_host).count();
+        let is_host = self
+            .backends
+            .iter()
+            .all(|backend| has_finding(backend) == (backend.host == *host));
+        let is_alone = count == self.backends.len();
+        (count > 1 && is_host && !is_alone && verdict.severity > VerdictSeverity::Info).then(|| {
+            format!("all {count} backends of the host {host}, and no others: look at the host")
+        })
+    }
+
+    /// Whether both backends serve a model, as far as known. An empty name is that of all backends.
+    fn share_models(&self, one: &str, other: &str) -> bool {
+        let models = |name: &str| {
+            let mut backends = self.backends.iter();
+            let known = backends.find(|backend| backend.id.as_str() == name);
+            known.map_or(&[][..], |backend| &backend.models)
+        };
+        let of_other = models(other);
+        models(one).is_empty()
+            || of_other.is_empty()
+            || models(one).iter().any(|model| of_other.contains(model))
+    }
+
+    /// The backends with the finding of the cause, in words.
+    fn subjects(&self, cause: &Verdict, all: &[Verdict]) -> String {
+        let same = all.iter().filter(|other| other.has_finding_of(cause));
+        let names: Vec<&str> = same.map(Verdict::subject).collect();
+        match names.len() {
+            count if cause.is_common && count == self.backends.len() => "all backends".to_owned(),
+            count if count > MAX_NAMED => format!("{count} backends"),
+            _ => names.join(", "),
+        }
+    }
+}
+
+impl Verdict {
+    /// Whether both verdicts place the same condition at the same kind of cause.
+    fn has_finding_of(&self, other: &Self) -> bool {
+        self.verdict == other.verdict
+            && self.origin == other.origin
+            && (self.severity > VerdictSeverity::Info) == (other.severity > VerdictSeverity::Info)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! Requests that end the engines that run them: nearly all requests of one client or of one kind end with their
+//! backend, and other requests do not.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::headers::RequestId;
+use tokenweir_protocol::openai::EngineError;
+use tokenweir_request::record::{ModelLabel, RequestRecord};
+
+/// What requests have in common that can end an engine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Property {
+    Client {
+        tenant: Arc<str>,
+        key: Arc<str>,
+    },
+    Address(IpAddr),
+    Media,
+    StructuredOutput,
+    Tools,
+    Model(Arc<str>),
+    /// The hash of the first block of the prompt.
+    Beginning(u64),
+    /// The binary logarithm of the length of the prompt in bytes.
+    Length(u32),
+}
+
+/// The requests with a property.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Ends {
+    requests: u64,
+    /// Number of the requests whose backend broke the connection.
+    broken: u64,
+    /// One of these.
+    example: Option<RequestId>,
+}
+
+/// The ended requests of an interval, by their properties.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RequestEnds {
+    all: Ends,
+    groups: HashMap<Property, Ends>,
+}
+
+/// The ends of requests in the last minutes.
+#[derive(Debug, Default)]
+pub(crate) struct FatalRequests(VecDeque<(Instant, RequestEnds)>);
+
+/// Length of the window whose requests are counted.
+const WINDOW: Duration = Duration::from_mins(3);
+/// Maximum number of properties in an interval and in the window.
+const MAX_GROUPS: usize = 512;
+/// Minimum number of requests that ended with their backend, and their minimum share of those with the property.
+const MIN_BROKEN: u64 = 3;
+const MIN_SHARE: f64 = 0.75;
+/// Greatest share of the other requests that ended so: those that ran beside them.
+const MAX_SHARE_OF_OTHERS: f64 = 0.33;
+/// Greatest probability that so many requests ended with their backend as the others did.
+const MAX_PROBABILITY: f64 = 1e-3;
+const MIN_SHARE_OF_OTHERS: f64 = 0.01;
+/// How a response breaks if its backend ends.
+const BROKEN: [&str; 4] = [
+    "connection_reset",
+    "truncated_cut",
+    "engine_dead",
+    "backend_down",
+];
+
+impl RequestEnds {
+    /// Counts an ended request.
+    pub(crate) fn add(&mut self, record: &RequestRecord) {
+        if record.attempts.is_empty() {
+            return;
+        }
+        let is_broken = (0..record.attempts.len()).any(|index| {
+            let kind = record.backend_failure(index);
+            kind.is_some_and(|kind| BROKEN.contains(&kind))
+                || record.engine_error(index) == Some(EngineError::Dead)
+        });
+        self.all.add(record, is_broken);
+        for property in properties(record) {
+            if self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property) {
+                self.groups
+                    .entry(property)
+                    .or_default()
+                    .add(record, is_broken);
+            }
+        }
+    }
+}
+
+impl Ends {
+    fn add(&mut self, record: &RequestRecord, is_broken: bool) {
+        self.requests += 1;
+        if is_broken {
+            self.broken += 1;
+            self.example = Some(record.request_id.clone());
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.broken += other.broken;
+        self.example = other.example.clone().or(self.example.take());
+    }
+
+    fn share(&self) -> f64 {
+        self.broken as f64 / self.requests.max(1) as f64
+    }
+}
+
+impl FatalRequests {
+    /// Takes the requests that ended since the last call. Returns the requests that end engines, in words.
+    pub(crate) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
+        while self.0.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
+        if ends.all.requests > 0 {
+            self.0.push_back((now, ends.clone()));
+        }
+        let mut sums = RequestEnds::default();
+        for (_, ends) in &self.0 {
+            sums.all.merge(&ends.all);
+            for (property, group) in &ends.groups {
+                if sums.groups.len() < MAX_GROUPS || sums.groups.contains_key(property) {
+                    sums.groups
+                        .entry(property.clone())
+                        .or_default()
+                        .merge(group);
+                }
+            }
+        }
+        let is_fatal = |group: &Ends| {
+            let others = Ends {
+                requests: sums.all.requests - group.requests,
+                broken: sums.all.broken - group.broken,
+                example: None,
+            };
+            group.broken >= MIN_BROKEN
+                && group.share() >= MIN_SHARE
+                && others.requests > 0
+                && others.share() <= MAX_SHARE_OF_OTHERS
+                && others
+                    .share()
+                    .max(MIN_SHARE_OF_OTHERS)
+                    .powf(group.broken as f64)
+                    <= MAX_PROBABILITY
+        };
+        let fatal = sums.groups.iter().filter(|(_, group)| is_fatal(group));
+        let (property, group) = fatal.max_by_key(|(_, group)| group.broken)?;
+        let words = property.words(group);
+        Some(format!(
+            "{} of {} requests {words} ended with the end of their backend: such a request ends the engine that runs it",
+            group.broken, group.requests
+        ))
+    }
+}
+
+impl Property {
+    fn words(&self, group: &Ends) -> String {
+        match self {
+            Self::Client { tenant, key } => format!("of tenant {tenant}, key {key}"),
+            Self::Address(address) => format!("of client {address}"),
+            Self::Media => "with images or other media".to_owned(),
+            Self::StructuredOutput => "with structured output".to_owned(),
+            Self::Tools => "with tools".to_owned(),
+            Self::Model(model) => format!("of model {model}"),
+            Self::Beginning(_) => {
+                let example = group.example.as_ref().map_or("–", RequestId::as_str);
+                format!("whose prompts begin like that of request {example}")
+            }
+            Self::Length(log) => {
+                format!("with prompts of {} to {} bytes", 1_u64 << log, 2_u64 << log)
+            }
+        }
+    }
+}
+
+fn properties(record: &RequestRecord) -> Vec<Property> {
+    let options = &record.options;
+    let prompt = record.fingerprint.as_ref();
+    let beginning = prompt.and_then(|prompt| prompt.blocks.first());
+    let client = match &record.caller {
+        Some(caller) => Property::Client {
+            tenant: caller.tenant.clone(),
+            key: caller.key.clone(),
+        },
+        None => Property::Address(record.client),
+    };
+    let kinds = [
+        (options.has_media, Property::Media),
+        (
+            options.parameters.output == Some("json"),
+            Property::StructuredOutput,
+        ),
+        (options.has_tools, Property::Tools),
+    ];
+    let kinds = kinds.into_iter().filter(|(has, _)| *has);
+    let mut found: Vec<Property> = kinds.map(|(_, property)| property).collect();
+    found.push(client);
+    found.extend(beginning.map(|hash| Property::Beginning(*hash)));
+    found.extend(
+        prompt
+            .and_then(|prompt| prompt.bytes.checked_ilog2())
+            .map(Property::Length),
+    );
+    if let ModelLabel::Known(name) = &record.model {
+        found.push(Property::Model(name.clone()));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_protocol::clock;
+    use tokenweir_request::record::fixtures::streamed;
+
+    fn ends(healthy: usize, fatal: usize) -> RequestEnds {
+        let mut ends = RequestEnds::default();
+        (0..healthy).for_each(|_| ends.add(&streamed()));
+        let mut record = streamed();
+        record.options.has_media = true;
+        record.attempts[0].failure = Some("connection_reset");
+        (0..fatal).for_each(|_| ends.add(&record));
+        ends
+    }
+
+    #[test]
+    fn only_requests_unlike_the_others_are_named() {
+        let mut requests = FatalRequests::default();
+        let start = clock::epoch();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(requests.observe(&ends(20, 1), at(0)), None);
+        assert_eq!(requests.observe(&ends(20, 1), at(5)), None);
+        let words = requests.observe(&ends(20, 1), at(10)).unwrap();
+        let expected =
+            "3 of 3 requests with images or other media ended with the end of their backend";
+        assert!(words.starts_with(expected), "{words}");
+        assert_eq!(requests.observe(&ends(20, 0), at(190)), None);
+        let all_end = FatalRequests::default().observe(&ends(0, 9), at(0));
+        assert_eq!(all_end, None, "there are no others");
+    }
+}

@@ -1,0 +1,127 @@
+//! What verdicts see, and where they place the cause.
+
+use tokenweir_protocol::named_enum;
+
+named_enum! {
+    /// Where a verdict places the cause. The later ones are shown by more specific evidence, or are causes of the
+    /// earlier ones.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Origin {
+        /// The evidence does not show it.
+        #[default]
+        Unknown = "unknown",
+        /// More work than the engines can do.
+        Load = "load",
+        /// What all backends share on the way to them.
+        Network = "network",
+        /// The API server of a backend, or the path to it alone.
+        FrontEnd = "front_end",
+        /// A client that causes most of the work.
+        Client = "client",
+        /// Backends get no requests although they could.
+        Excluded = "excluded",
+        /// A backend that cannot get requests.
+        Missing = "missing",
+        /// The engine of a backend: it differs from its peers or from its own past.
+        Engine = "engine",
+        /// Backends that are not one engine each.
+        SharedEngine = "shared_engine",
+        /// A kind of requests, compared with the others.
+        Requests = "requests",
+        /// Requests that end the engines.
+        FatalRequests = "fatal_requests",
+        /// A setting of the gateway.
+        Setting = "setting",
+        /// The machine of the gateway.
+        Gateway = "gateway",
+    }
+}
+
+/// What a verdict sees: where requests are late or end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Requests wait for capacity, in the gateway or in engines.
+    Waiting,
+    /// Requests lose time before the engine.
+    Lag,
+    /// Streams stand still, or have no first output.
+    Stalls,
+    /// Tokens come slowly.
+    SlowTokens,
+    /// Clients leave.
+    Disconnects,
+    /// Attempts fail.
+    Failures,
+    /// A backend goes down.
+    Outages,
+    /// Routing avoids a backend.
+    Avoidance,
+    /// A state or a fault that no other verdict explains.
+    Other,
+}
+
+impl Effect {
+    /// What the verdicts of this rule see.
+    pub(crate) fn of(rule: &str) -> Self {
+        match rule {
+            "gateway_queue" | "kv_thrashing" | "kv_backlog" | "prefill_starvation" => Self::Waiting,
+            "front_end_gap" => Self::Lag,
+            "stalls" => Self::Stalls,
+            "decode_starvation" | "slow_engine" => Self::SlowTokens,
+            "abort_spike" => Self::Disconnects,
+            "backend_failing" | "backend_ejected" => Self::Failures,
+            "backend_down" | "backend_restarting" => Self::Outages,
+            "backend_avoided" => Self::Avoidance,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Origin {
+    /// Where the verdicts of this rule place the cause, unless a match shows it more exactly.
+    pub(crate) fn of_rule(rule: &str) -> Self {
+        match rule {
+            "gateway_queue" | "shedding" | "kv_thrashing" | "kv_backlog" | "prefill_starvation"
+            | "decode_starvation" => Self::Load,
+            "backend_down" | "backend_drained" | "backend_ejected" | "backend_restarting" => {
+                Self::Missing
+            }
+            "backend_failing" | "slow_engine" | "memory_leak" | "gpu_throttled" => Self::Engine,
+            "shared_backend" => Self::SharedEngine,
+            "gateway_limit" => Self::Setting,
+            "gateway_starved" => Self::Gateway,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether a cause of this origin has this effect.
+    pub(crate) fn explains(self, effect: Effect) -> bool {
+        use Effect as E;
+        let effects: &[E] = match self {
+            Self::Unknown | Self::Load => &[],
+            Self::Network => &[E::Stalls, E::Avoidance],
+            Self::FrontEnd => &[E::Stalls, E::Lag, E::Avoidance],
+            Self::Client => &[E::Waiting],
+            Self::Excluded | Self::Missing => &[E::Waiting, E::Disconnects],
+            Self::Engine => &[
+                E::Waiting,
+                E::Stalls,
+                E::SlowTokens,
+                E::Disconnects,
+                E::Avoidance,
+            ],
+            Self::SharedEngine => &[E::Waiting, E::Stalls, E::SlowTokens, E::Disconnects],
+            Self::Requests => &[E::Waiting, E::Lag, E::Stalls, E::Disconnects, E::Avoidance],
+            Self::FatalRequests => &[
+                E::Waiting,
+                E::Stalls,
+                E::Disconnects,
+                E::Failures,
+                E::Outages,
+            ],
+            Self::Setting => &[E::Disconnects],
+            Self::Gateway => &[E::Lag, E::Stalls, E::SlowTokens],
+        };
+        effects.contains(&effect)
+    }
+}

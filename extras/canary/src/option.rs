@@ -1,0 +1,86 @@
+//! Canary requests to all backends of a pool.
+
+use crate::facet::CanaryFacet;
+use crate::rows;
+use crate::settings::{CanarySettings, Section};
+use crate::task::CanaryTask;
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_diagnose::DiagnosisSample;
+use tokenweir_engine::address::BackendId;
+use tokenweir_gateway::backend::health_checker::CheckContext;
+use tokenweir_gateway::backend::{Backend, BackendDriver};
+use tokenweir_gateway::metric::MetricDescriptor;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_option::{DiagnosisHooks, GatewayOption, OptionParts};
+use tokio::sync::watch;
+
+/// Sends the canary requests of one backend.
+const TASK: BackgroundTask = BackgroundTask::new("canary");
+
+/// Canary requests to all backends of a pool.
+#[derive(Debug)]
+pub struct CanaryRequests {
+    settings: watch::Sender<CanarySettings>,
+}
+
+impl GatewayOption for CanaryRequests {
+    type Section = Section;
+    type Settings = CanarySettings;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn new(settings: &CanarySettings) -> Self {
+        Self {
+            settings: watch::Sender::new(*settings),
+        }
+    }
+
+    fn configure(&self, settings: &CanarySettings) {
+        self.settings.send_if_modified(|current| {
+            let is_changed = current != settings;
+            *current = *settings;
+            is_changed
+        });
+    }
+
+    fn attach(self: &Arc<Self>, parts: &mut OptionParts) {
+        parts
+            .facets
+            .push(Box::new(|| Box::<CanaryFacet>::default()));
+        parts.drivers.push(self.clone());
+        parts.diagnosis.push(self.clone());
+    }
+}
+
+impl BackendDriver for CanaryRequests {
+    fn start_for(
+        &self,
+        backend: &Arc<Backend>,
+        context: &Arc<CheckContext>,
+    ) -> Option<SupervisedTask> {
+        let task = CanaryTask {
+            backend: backend.clone(),
+            client: context.client.clone(),
+            settings: self.settings.subscribe(),
+        };
+        Some(supervise::spawn(TASK, move || task.clone().run()))
+    }
+}
+
+impl DiagnosisHooks for CanaryRequests {
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) {
+        for (backend, (_, sample)) in backends.iter().zip(samples) {
+            if let Some(facet) = backend.facets.get::<CanaryFacet>()
+                && let Some(gateway) = &mut sample.gateway
+            {
+                gateway.canary_seconds = facet.silent_seconds(backend, now);
+            }
+        }
+    }
+}

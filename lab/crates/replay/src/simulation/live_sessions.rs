@@ -1,0 +1,104 @@
+//! Admission by live sessions in a simulated gateway: the rule of the real gateway, with its section `sessions`.
+
+use super::gateway::QueuedArrival;
+use super::{InFlightRequest, Simulation};
+use crate::trace::TraceRequest;
+use std::time::Duration;
+use tokenweir_routing::admission::QueuedRequest;
+use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens};
+
+/// The output tokens that a request counts for while it runs, as in the real gateway.
+const ASSUMED_OUTPUT_TOKENS: u64 = 256;
+/// The part of its wait, in percent, for which a request waits for room, as in the real gateway.
+const GATED_PERCENT: u32 = 90;
+
+impl Simulation<'_> {
+    /// Whether a request may run beside the live sessions.
+    pub(super) fn turn_kind(&mut self, gateway: usize, number: usize) -> TurnKind {
+        if self.in_flight[number].context.is_some() {
+            return TurnKind::OfLiveSession;
+        }
+        let now = self.setup.epoch + self.now;
+        let turn = turn(&self.requests[number]);
+        let set = self.gateways[gateway].working_set.as_mut();
+        set.map_or(TurnKind::Unlimited, |set| set.turn_kind(&turn, now))
+    }
+
+    /// Whether a new request may go before all that wait, because these wait for room beside the live sessions and
+    /// the new one does not.
+    pub(super) fn passes_held(
+        &mut self,
+        gateway: usize,
+        request: &QueuedRequest<QueuedArrival>,
+        kind: TurnKind,
+    ) -> bool {
+        if self.gateways[gateway].working_set.is_none() {
+            return false;
+        }
+        let now = self.setup.epoch + self.now;
+        let waiting = self.drain_queue(gateway);
+        kind != TurnKind::Waits && !waiting.has_for(request, now)
+    }
+
+    /// The time until which a request waits for room, of one that waits until `deadline`.
+    pub(super) fn gated_until(&self, kind: TurnKind, deadline: Duration) -> Option<Duration> {
+        let is_new = matches!(kind, TurnKind::Fits | TurnKind::Waits);
+        let wait = deadline.saturating_sub(self.now);
+        is_new.then(|| self.now + wait * GATED_PERCENT / 100)
+    }
+
+    /// Sends a request that has waited for room for the longest time.
+    pub(super) fn pass_gate(&mut self, number: usize) {
+        if self.in_flight[number].queued.is_some() {
+            let gateway = self.in_flight[number].gateway;
+            self.drain_queue(gateway);
+        }
+    }
+
+    /// Counts a request that is sent as a turn. A request that is sent again keeps its context.
+    pub(super) fn begin_context(&mut self, gateway: usize, number: usize) -> Option<ContextId> {
+        let request = &self.in_flight[number];
+        if request.context.is_some() {
+            return request.context;
+        }
+        let is_overdue = request.gated_until.is_some_and(|until| self.now >= until);
+        let now = self.setup.epoch + self.now;
+        let turn = turn(&self.requests[number]);
+        let set = self.gateways[gateway].working_set.as_mut()?;
+        set.begin(&turn, is_overdue, now)
+    }
+
+    /// Ends the turn of a request. `output`: its number of output tokens. `None`: it failed.
+    pub(super) fn end_context(&mut self, number: usize, output: Option<u32>) {
+        let InFlightRequest {
+            gateway,
+            context,
+            cached_tokens,
+            ..
+        } = self.in_flight[number];
+        let now = self.setup.epoch + self.now;
+        let job = &self.requests[number];
+        let set = self.gateways[gateway].working_set.as_mut();
+        let Some((set, context)) = set.zip(context) else {
+            return;
+        };
+        let tokens = output.map(|output| TurnTokens {
+            prompt: job.prompt_tokens.into(),
+            cached: Some(cached_tokens.into()),
+            output: output.into(),
+        });
+        if output.is_some() {
+            set.learn_tokens(&job.prompt, job.prompt_tokens.into());
+        }
+        set.end(context, tokens, now);
+    }
+}
+
+/// A request as a turn.
+fn turn(job: &TraceRequest) -> Turn<'_> {
+    Turn {
+        prompt: &job.prompt,
+        session: job.session,
+        output: ASSUMED_OUTPUT_TOKENS,
+    }
+}
