@@ -17,3 +17,31 @@ pub fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);
     (middle - DEVIATIONS * variance.sqrt()) / (1.0 + square / count) > share
 }
+
+/// The spread of measured times in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct TimeSpread {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub deviation: f64,
+}
+
+/// Times are equal if their standard deviation is at most this share of their mean.
+const EQUAL_DEVIATION: f64 = 0.1;
+
+impl TimeSpread {
+    /// The spread of times with this mean, whose squares have the mean `mean_square`.
+    pub fn of_means(mean: f64, mean_square: f64) -> Self {
+        let variance = mean_square - mean * mean;
+        Self {
+            mean,
+            deviation: variance.max(0.0).sqrt(),
+        }
+    }
+
+    /// Whether the times are so equal that one timeout causes them.
+    pub fn is_equal(&self) -> bool {
+        self.deviation <= EQUAL_DEVIATION * self.mean
+    }
+}

@@ -6,6 +6,8 @@
 
 use crate::fleet::FleetBackend;
 use crate::verdict::{Effect, Origin, Verdict, VerdictScope, VerdictSeverity};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 /// Maximum number of backends that a consequence names.
 const MAX_NAMED: usize = 3;
@@ -31,17 +33,17 @@ pub(crate) fn arbitrate(
     if let Some(client) = main_client {
         name_client(verdicts, client);
     }
-    let found = Findings { backends };
+    let found = Findings::new(backends, verdicts);
     let common: Vec<bool> = verdicts
         .iter()
-        .map(|verdict| found.is_at_all(verdict, verdicts))
+        .map(|verdict| found.is_at_all(verdict))
         .collect();
     for (verdict, is_common) in verdicts.iter_mut().zip(common) {
         verdict.is_common = is_common;
     }
     let hosts: Vec<Option<String>> = verdicts
         .iter()
-        .map(|verdict| found.host_of(verdict, verdicts))
+        .map(|verdict| found.host_of(verdict))
         .collect();
     for (verdict, host) in verdicts.iter_mut().zip(hosts) {
         if let Some(host) = host {
@@ -55,7 +57,7 @@ pub(crate) fn arbitrate(
         let effect = &verdicts[index];
         let causes = verdicts
             .iter()
-            .filter(|cause| found.explains(cause, effect, verdicts));
+            .filter(|cause| found.explains(cause, effect));
         let Some(cause) = causes.max_by_key(|cause| cause.origin) else {
             continue;
         };
@@ -98,19 +100,48 @@ fn name_client(verdicts: &mut [Verdict], client: &str) {
 /// The relations between verdicts about these backends.
 struct Findings<'a> {
     backends: &'a [FleetBackend],
+    /// The backends with each finding, by name. A large fleet can have a verdict about each backend, so they are
+    /// collected once.
+    subjects: HashMap<Finding, HashSet<String>>,
 }
 
-impl Findings<'_> {
-    fn explains(&self, cause: &Verdict, effect: &Verdict, all: &[Verdict]) -> bool {
+/// The same condition at the same kind of cause.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Finding {
+    verdict: Cow<'static, str>,
+    origin: Origin,
+    is_note: bool,
+}
+
+impl<'a> Findings<'a> {
+    fn new(backends: &'a [FleetBackend], verdicts: &[Verdict]) -> Self {
+        let mut subjects: HashMap<Finding, HashSet<String>> = HashMap::new();
+        for verdict in verdicts {
+            let names = subjects.entry(Finding::of(verdict)).or_default();
+            names.insert(verdict.backend.clone());
+        }
+        Self { backends, subjects }
+    }
+
+    /// The backends that had the finding of a verdict before the arbitration. `None`: it has become a note.
+    fn backends_with(&self, verdict: &Verdict) -> Option<&HashSet<String>> {
+        self.subjects.get(&Finding::of(verdict))
+    }
+
+    fn count(&self, verdict: &Verdict) -> usize {
+        self.backends_with(verdict).map_or(0, HashSet::len)
+    }
+
+    fn explains(&self, cause: &Verdict, effect: &Verdict) -> bool {
         cause.severity > VerdictSeverity::Info
             && effect.severity > VerdictSeverity::Info
             && cause.origin > effect.origin
             && cause.origin.explains(Effect::of(&effect.verdict))
-            && self.covers(cause, effect, all)
+            && self.covers(cause, effect)
     }
 
     /// Whether the cause concerns the requests of the effect.
-    fn covers(&self, cause: &Verdict, effect: &Verdict, all: &[Verdict]) -> bool {
+    fn covers(&self, cause: &Verdict, effect: &Verdict) -> bool {
         if cause.backend == effect.backend || cause.scope == VerdictScope::Gateway {
             return true;
         }
@@ -119,43 +150,39 @@ impl Findings<'_> {
             Origin::Missing => self.share_models(&cause.backend, &effect.backend),
             // A verdict that shows a fault of one backend against its peers does not follow from a common cause.
             _ if effect.origin == Origin::Engine => false,
-            _ => cause.scope == VerdictScope::Fleet || self.is_at_most(cause, all),
+            _ => cause.scope == VerdictScope::Fleet || self.is_at_most(cause),
         }
     }
 
     /// Whether more than half of the backends that get requests have the same finding, and more than one.
-    fn is_at_most(&self, verdict: &Verdict, all: &[Verdict]) -> bool {
-        let same = all.iter().filter(|other| other.has_finding_of(verdict));
-        let count = same.count();
+    fn is_at_most(&self, verdict: &Verdict) -> bool {
+        let count = self.count(verdict);
         let up = self.backends.iter().filter(|backend| backend.is_up);
         count > 1 && 2 * count > up.count()
     }
 
-    fn is_at_all(&self, verdict: &Verdict, all: &[Verdict]) -> bool {
-        let same = all.iter().filter(|other| other.has_finding_of(verdict));
+    fn is_at_all(&self, verdict: &Verdict) -> bool {
         verdict.scope == VerdictScope::Backend
             && self.backends.len() > 1
-            && same.count() == self.backends.len()
+            && self.count(verdict) == self.backends.len()
     }
 
     /// The host whose backends have this finding, all of them and no others, in words.
-    fn host_of(&self, verdict: &Verdict, all: &[Verdict]) -> Option<String> {
-        let has_finding = |backend: &FleetBackend| {
-            let mut same = all.iter().filter(|other| other.has_finding_of(verdict));
-            same.any(|other| other.backend == backend.id.as_str())
-        };
+    fn host_of(&self, verdict: &Verdict) -> Option<String> {
+        let found = self.backends_with(verdict)?;
+        let count = found.len();
+        if count < 2 || count == self.backends.len() || verdict.severity == VerdictSeverity::Info {
+            return None;
+        }
         let mut backends = self.backends.iter();
         let host = &backends
             .find(|backend| backend.id.as_str() == verdict.backend)?
             .host;
-        let is_of_host = |backend: &&FleetBackend| backend.host == *host;
-        let count = self.backends.iter().filter(is_of_host).count();
         let is_host = self
             .backends
             .iter()
-            .all(|backend| has_finding(backend) == (backend.host == *host));
-        let is_alone = count == self.backends.len();
-        (count > 1 && is_host && !is_alone && verdict.severity > VerdictSeverity::Info).then(|| {
+            .all(|backend| found.contains(backend.id.as_str()) == (backend.host == *host));
+        is_host.then(|| {
             format!("all {count} backends of the host {host}, and no others: look at the host")
         })
     }
@@ -185,12 +212,20 @@ impl Findings<'_> {
     }
 }
 
+impl Finding {
+    fn of(verdict: &Verdict) -> Self {
+        Self {
+            verdict: verdict.verdict.clone(),
+            origin: verdict.origin,
+            is_note: verdict.severity == VerdictSeverity::Info,
+        }
+    }
+}
+
 impl Verdict {
     /// Whether both verdicts place the same condition at the same kind of cause.
     fn has_finding_of(&self, other: &Self) -> bool {
-        self.verdict == other.verdict
-            && self.origin == other.origin
-            && (self.severity > VerdictSeverity::Info) == (other.severity > VerdictSeverity::Info)
+        Finding::of(self) == Finding::of(other)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::Origin;
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
-use tokenweir_request::significance::is_share_above;
+use tokenweir_request::significance::{TimeSpread, is_share_above};
 
 /// Minimum number of steps (samples) without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
@@ -367,9 +367,10 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     if ratio < 0.1 || cancelled < 5.0 || is_over {
         return Ok(None);
     }
-    let waits = CancelWaits::of(&window);
+    let times = cancel_times(&window);
+    let is_timeout = times.mean >= 1.0 && times.is_equal();
     // Users do not leave after the same time, so a past is not needed.
-    if !waits.are_equal() {
+    if !is_timeout {
         let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
             return Err(vec![
                 "its usual share of disconnecting clients, which is known after six minutes",
@@ -380,21 +381,23 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
         }
     }
     let rule_match = RuleMatch::new(
-        1 + usize::from(waits.are_equal()),
+        1 + usize::from(is_timeout),
         evaluation.evidence_for_all(&[
             WindowMeasure::CancelRatio,
             WindowMeasure::Ttft,
             WindowMeasure::GapP99,
         ]),
     );
-    let cause = if waits.are_equal() {
+    let cause = if is_timeout {
         "a timeout of the clients, or of a proxy in front of the gateway: they disconnect after the same time"
     } else {
         "clients do not wait any longer"
     };
-    Ok(Some(
-        rule_match.because(cause).remedy(Some(waits.describe())),
-    ))
+    let remedy = format!(
+        "Clients disconnected after {:.1} s on average (standard deviation {:.1} s).",
+        times.mean, times.deviation
+    );
+    Ok(Some(rule_match.because(cause).remedy(Some(remedy))))
 }
 
 /// Whether the share of clients that disconnect is far above the usual one. A number of disconnects of at least
@@ -406,35 +409,14 @@ fn is_far_above(usual: f64, ratio: f64, cancelled: f64) -> bool {
     ratio >= 3.0 * usual && cancelled >= count * usual + ANOMALY_Z_SCORE * deviation
 }
 
-/// The times after which clients disconnected, in seconds.
-struct CancelWaits {
-    mean: f64,
-    deviation: f64,
-}
-
-impl CancelWaits {
-    fn of(window: &StepWindow<'_>) -> Self {
-        let mean_of = |signal| {
-            let mean = window.ratio(signal, StepSignal::Cancelled, 1.0);
-            mean.unwrap_or(0.0)
-        };
-        let mean = mean_of(StepSignal::CancelSeconds);
-        let square = mean_of(StepSignal::CancelSecondsSquared);
-        Self {
-            mean,
-            deviation: (square - mean * mean).max(0.0).sqrt(),
-        }
-    }
-
-    /// Whether the times are so equal that a timeout caused them.
-    fn are_equal(&self) -> bool {
-        self.mean >= 1.0 && self.deviation <= 0.1 * self.mean
-    }
-
-    fn describe(&self) -> String {
-        format!(
-            "Clients disconnected after {:.1} s on average (standard deviation {:.1} s).",
-            self.mean, self.deviation
-        )
-    }
+/// The times after which clients disconnected.
+fn cancel_times(window: &StepWindow<'_>) -> TimeSpread {
+    let mean_of = |signal| {
+        let mean = window.ratio(signal, StepSignal::Cancelled, 1.0);
+        mean.unwrap_or(0.0)
+    };
+    TimeSpread::of_means(
+        mean_of(StepSignal::CancelSeconds),
+        mean_of(StepSignal::CancelSecondsSquared),
+    )
 }

@@ -247,19 +247,11 @@ mod tests {
     use tokenweir_engine::dialect::EngineLoad;
     use tokenweir_protocol::clock;
 
-    /// A minute with this number of requests in the engine and of requests of this gateway.
-    fn history(running: f64, in_flight: u32) -> BackendHistory {
+    /// A minute of samples. `at_step`: the metrics page and the observations of the gateway at each step.
+    fn minute(at_step: impl Fn(u32) -> (EngineLoad, GatewayObservations)) -> BackendHistory {
         let mut history = BackendHistory::default();
         for step in 0..13 {
-            let page = EngineLoad {
-                running: Some(running),
-                waiting: Some(0.0),
-                ..EngineLoad::default()
-            };
-            let gateway = GatewayObservations {
-                in_flight,
-                ..GatewayObservations::default()
-            };
+            let (page, gateway) = at_step(step);
             let sample = DiagnosisSample {
                 is_up: true,
                 page: Some(page),
@@ -269,6 +261,22 @@ mod tests {
             history.push(sample, true);
         }
         history
+    }
+
+    /// A minute with this number of requests in the engine and of requests of this gateway.
+    fn history(running: f64, in_flight: u32) -> BackendHistory {
+        minute(|_| {
+            let page = EngineLoad {
+                running: Some(running),
+                waiting: Some(0.0),
+                ..EngineLoad::default()
+            };
+            let gateway = GatewayObservations {
+                in_flight,
+                ..GatewayObservations::default()
+            };
+            (page, gateway)
+        })
     }
 
     fn cause(histories: &[BackendHistory]) -> String {
@@ -293,8 +301,7 @@ mod tests {
     /// A minute in which an engine that started at `started` generates 100 tokens for ten requests in each step, of
     /// which this gateway sent `own`.
     fn engine(started: f64, earlier: f64, own: u64) -> BackendHistory {
-        let mut history = BackendHistory::default();
-        for step in 0..13 {
+        minute(|step| {
             let begun = f64::from(10 * step);
             let page = EngineLoad {
                 started: Some(started),
@@ -312,15 +319,8 @@ mod tests {
                 counts,
                 ..GatewayObservations::default()
             };
-            let sample = DiagnosisSample {
-                is_up: true,
-                page: Some(page),
-                gateway: Some(gateway),
-                ..DiagnosisSample::at(clock::epoch() + EVERY * step)
-            };
-            history.push(sample, true);
-        }
-        history
+            (page, gateway)
+        })
     }
 
     #[test]

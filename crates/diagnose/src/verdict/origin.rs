@@ -1,40 +1,36 @@
 //! What verdicts see, and where they place the cause.
 
-use tokenweir_protocol::named_enum;
-
-named_enum! {
-    /// Where a verdict places the cause. The later ones are shown by more specific evidence, or are causes of the
-    /// earlier ones.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-    pub enum Origin {
-        /// The evidence does not show it.
-        #[default]
-        Unknown = "unknown",
-        /// More work than the engines can do.
-        Load = "load",
-        /// What all backends share on the way to them.
-        Network = "network",
-        /// The API server of a backend, or the path to it alone.
-        FrontEnd = "front_end",
-        /// A client that causes most of the work.
-        Client = "client",
-        /// Backends get no requests although they could.
-        Excluded = "excluded",
-        /// A backend that cannot get requests.
-        Missing = "missing",
-        /// The engine of a backend: it differs from its peers or from its own past.
-        Engine = "engine",
-        /// Backends that are not one engine each.
-        SharedEngine = "shared_engine",
-        /// A kind of requests, compared with the others.
-        Requests = "requests",
-        /// Requests that end the engines.
-        FatalRequests = "fatal_requests",
-        /// A setting of the gateway.
-        Setting = "setting",
-        /// The machine of the gateway.
-        Gateway = "gateway",
-    }
+/// Where a verdict places the cause. The later ones are shown by more specific evidence, or are causes of the
+/// earlier ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The evidence does not show it.
+    #[default]
+    Unknown,
+    /// More work than the engines can do.
+    Load,
+    /// What all backends share on the way to them.
+    Network,
+    /// The API server of a backend, or the path to it alone.
+    FrontEnd,
+    /// A client that causes most of the work.
+    Client,
+    /// Backends get no requests although they could.
+    Excluded,
+    /// A backend that cannot get requests.
+    Missing,
+    /// The engine of a backend: it differs from its peers or from its own past.
+    Engine,
+    /// Backends that are not one engine each.
+    SharedEngine,
+    /// A kind of requests, compared with the others.
+    Requests,
+    /// Requests that end the engines.
+    FatalRequests,
+    /// A setting of the gateway.
+    Setting,
+    /// The machine of the gateway.
+    Gateway,
 }
 
 /// What a verdict sees: where requests are late or end.

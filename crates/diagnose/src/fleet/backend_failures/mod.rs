@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::ErrorSource;
-use tokenweir_request::significance::is_share_above;
+use tokenweir_request::significance::{TimeSpread, is_share_above};
 use tokenweir_routing::resilience::Availability;
 
 /// Length of the window whose attempts are counted.
@@ -40,8 +40,6 @@ pub(super) const COMMON_REMEDY: &str = "Look at what is between the gateway and 
 /// gateway and the engine.
 const MIN_EQUAL: u64 = 4;
 const MIN_EQUAL_SECONDS: f64 = 0.2;
-/// Times are equal if their standard deviation is at most this share of their mean.
-const EQUAL_DEVIATION: f64 = 0.1;
 /// The share of responses that break after the same time at which a backend is failing.
 const EQUAL_SHARE: f64 = 0.02;
 const TIMEOUT_REMEDY: &str = "Something between the gateway and the engine ends responses after this time: raise the timeout of the \
@@ -417,11 +415,9 @@ impl AttemptFailures {
         if !is_broken || self.count < MIN_EQUAL {
             return None;
         }
-        let mean = self.seconds / self.count as f64;
-        let variance = self.squares / self.count as f64 - mean * mean;
-        let is_equal =
-            mean >= MIN_EQUAL_SECONDS && variance.max(0.0).sqrt() <= EQUAL_DEVIATION * mean;
-        is_equal.then_some(mean)
+        let count = self.count as f64;
+        let times = TimeSpread::of_means(self.seconds / count, self.squares / count);
+        (times.mean >= MIN_EQUAL_SECONDS && times.is_equal()).then_some(times.mean)
     }
 
     /// The timeout of the gateway that ends attempts in this way. `None`: none does.

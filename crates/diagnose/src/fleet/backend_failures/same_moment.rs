@@ -10,13 +10,6 @@ use std::time::Instant;
 /// The kinds of failure in which a connection breaks or cannot be opened.
 const BROKEN: [&str; 3] = ["connect_error", "connection_reset", "truncated_cut"];
 
-/// The backends in one evaluation.
-#[derive(Debug, Default)]
-struct Moment {
-    /// Number of backends at which connections broke.
-    broken: usize,
-}
-
 /// How most attempts fail, without the state of the backend.
 fn failures_of(verdict: &Verdict) -> String {
     let cause = verdict.cause_or_meaning();
@@ -59,15 +52,16 @@ impl BackendFailures {
         if self.backends.values().any(has_restarted) {
             return false;
         }
-        let mut moments: BTreeMap<Instant, Moment> = BTreeMap::new();
+        // The number of backends at which connections broke, by the time of the evaluation.
+        let mut moments: BTreeMap<Instant, usize> = BTreeMap::new();
         let all = self.backends.values().flat_map(|backend| &backend.recent);
         for (at, counts) in all {
             if now.saturating_duration_since(*at) < WINDOW {
-                moments.entry(*at).or_default().broken += usize::from(counts.has_broken());
+                *moments.entry(*at).or_default() += usize::from(counts.has_broken());
             }
         }
-        let broken = moments.values().filter(|it| it.broken > 0).count();
-        let shared = moments.values().filter(|it| it.broken > 1).count();
+        let broken = moments.values().filter(|broken| **broken > 0).count();
+        let shared = moments.values().filter(|broken| **broken > 1).count();
         let quiet = moments.len() - broken;
         // Failures that never pause are at several backends in each evaluation, by chance.
         shared > 0 && 3 * shared >= 2 * broken && 2 * quiet >= broken

@@ -10,6 +10,7 @@ use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
 use tokenweir_request::record::{
     Answer, ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause,
 };
+use tokenweir_request::significance::TimeSpread;
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
@@ -51,18 +52,15 @@ struct GiveUps {
     squares: f64,
 }
 
-/// Times are equal if their standard deviation is at most this part of their mean.
-const EQUAL_PART: f64 = 0.1;
 /// Minimum number of times that are compared.
 const MIN_EQUAL: u64 = 5;
 
 impl GiveUps {
     /// The time, if all clients gave up after the same. `None`: the times differ, or are too few.
     fn equal_seconds(self) -> Option<f64> {
-        let mean = self.seconds / self.count.max(1) as f64;
-        let variance = self.squares / self.count.max(1) as f64 - mean * mean;
-        let is_equal = variance.max(0.0).sqrt() <= EQUAL_PART * mean;
-        (self.count >= MIN_EQUAL && is_equal).then_some(mean)
+        let count = self.count.max(1) as f64;
+        let times = TimeSpread::of_means(self.seconds / count, self.squares / count);
+        (self.count >= MIN_EQUAL && times.is_equal()).then_some(times.mean)
     }
 }
 
