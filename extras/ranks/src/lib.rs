@@ -3,6 +3,7 @@
 
 mod facet;
 mod numbering;
+mod option;
 mod probe;
 pub mod rows;
 
