@@ -164,7 +164,7 @@ macro_rules! define_attached {
         /// The settings of each option.
         #[cfg(feature = "options")]
         mod settings {
-            use super::*;
+            use super::{Config, GatewayOption};
 
             $(
                 pub(super) fn $key(config: &Config) -> <$option as GatewayOption>::Settings {
