@@ -3,19 +3,12 @@
 use super::diagnosis;
 use crate::config::{BackendConfig, Config};
 use crate::options::with_options;
-use std::sync::Arc;
-use std::time::Instant;
 use tokenweir_gateway::metric::MetricLabel;
 use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
-#[cfg(feature = "options")]
-use tokenweir_option::GatewayOption;
-use tokenweir_option::{
-    BackendFacet, BackgroundTask, Change, DecisionPart, MetricDescriptor, Obstacle, OptionParts,
-    OutputTarget, ProxyContext, StartContext, StartError, StatusCheck, StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 /// The background tasks of the core, in the order of metrics.
 const CORE_TASKS: &[BackgroundTask] = &[

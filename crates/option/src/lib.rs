@@ -4,19 +4,20 @@
 mod context;
 mod diagnosis;
 mod parts;
+pub mod prelude;
 mod start_error;
 
 pub use context::{Change, Obstacle, OutputTarget, Reloaded, StartContext};
 pub use diagnosis::DiagnosisHooks;
 pub use parts::OptionParts;
 pub use start_error::{StartError, in_part};
-pub use tokenweir_api::StatusCheck;
-pub use tokenweir_gateway::backend::facets::BackendFacet;
-pub use tokenweir_gateway::metric::MetricDescriptor;
-pub use tokenweir_gateway::proxy::{ProxyContext, TextSample};
-pub use tokenweir_gateway::status::StatusSnapshot;
-pub use tokenweir_gateway::telemetry::decision_log::DecisionPart;
-pub use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_api::StatusCheck;
+use tokenweir_gateway::backend::facets::BackendFacet;
+use tokenweir_gateway::metric::MetricDescriptor;
+use tokenweir_gateway::proxy::ProxyContext;
+use tokenweir_gateway::status::StatusSnapshot;
+use tokenweir_gateway::telemetry::decision_log::DecisionPart;
+use tokenweir_net::supervise::BackgroundTask;
 
 use std::sync::Arc;
 use std::time::Instant;

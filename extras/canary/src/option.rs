@@ -4,17 +4,12 @@ use crate::facet::CanaryFacet;
 use crate::rows;
 use crate::settings::CanarySettings;
 use crate::task::CanaryTask;
-use std::sync::Arc;
-use std::time::Instant;
 use tokenweir_diagnose::DiagnosisSample;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::health_checker::CheckContext;
 use tokenweir_gateway::backend::{Backend, BackendDriver};
 use tokenweir_net::supervise::{self, SupervisedTask};
-use tokenweir_option::{
-    BackendFacet, BackgroundTask, DiagnosisHooks, GatewayOption, MetricDescriptor, OptionParts,
-    StartContext, StartError,
-};
+use tokenweir_option::prelude::*;
 use tokio::sync::watch;
 
 /// Sends the canary requests of one backend.

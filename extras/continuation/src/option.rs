@@ -2,12 +2,7 @@
 
 use crate::rows::{self, ContinuationBytes};
 use crate::step::{ContinuationSettings, ContinuationStreams};
-use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_option::{
-    DecisionPart, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for ContinuationStreams {
     type Settings = ContinuationSettings;

@@ -4,12 +4,7 @@ use crate::gpu_monitor::{GpuMonitor, TASK};
 use crate::section::CostConfig;
 use crate::settings::GpuSettings;
 use crate::{check, rows};
-use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_option::{
-    BackgroundTask, Change, GatewayOption, MetricDescriptor, OptionParts, ProxyContext,
-    StartContext, StartError, StatusCheck, StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for GpuMonitor {
     type Settings = GpuSettings;

@@ -34,14 +34,11 @@ use http::header::AUTHORIZATION;
 use issuer::{Issuer, OutboundClient};
 use refusal::RefusalCounts;
 use rows::JwtStatus;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
 use token::Token;
 use tokenweir_net::supervise::SupervisedTask;
-use tokenweir_option::{
-    BackgroundTask, GatewayOption, MetricDescriptor, OptionParts, ProxyContext, StartError,
-    StatusSnapshot, in_part,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::access::{

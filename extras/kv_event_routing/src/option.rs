@@ -4,12 +4,7 @@ use crate::learning::CacheKnowledge;
 use crate::receipt::KvEventsDriver;
 use crate::rows::{self, KnowledgeStatus};
 use crate::settings::{KvEventsSettings, TASK};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokenweir_option::{
-    BackgroundTask, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 /// KV events as an option.
 #[derive(Default)]

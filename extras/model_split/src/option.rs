@@ -3,12 +3,7 @@
 use crate::model_splits::{ModelSplits, SplitSettings};
 use crate::note::add_to_decision;
 use crate::rows;
-use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_option::{
-    DecisionPart, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for ModelSplits {
     type Settings = SplitSettings;

@@ -18,16 +18,10 @@ pub use settings::PayloadLogSettings;
 
 use rows::PayloadLogStatus;
 use std::io;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokenweir_gateway::telemetry::rotating_file::{
     FileRecordCounts, RotatingFile, RotatingFileCounters,
 };
-use tokenweir_net::supervise::BackgroundTask;
-use tokenweir_option::{
-    GatewayOption, MetricDescriptor, OptionParts, OutputTarget, StartContext, StartError,
-    StatusSnapshot, TextSample, in_part,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};

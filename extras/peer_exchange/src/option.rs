@@ -3,12 +3,7 @@
 use crate::exchange::ExchangeFacet;
 use crate::section::{PeerExchangeConfig, PeerExchangeError};
 use crate::{TASK, rows};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokenweir_option::{
-    BackendFacet, BackgroundTask, GatewayOption, MetricDescriptor, Obstacle, OptionParts,
-    StartContext, StartError, StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_request::access::QuotaScope;
 
 /// The exchange as an option. It shows its `PeerExchange` to later options.

@@ -3,10 +3,7 @@
 use crate::note::add_to_decision;
 use crate::rows;
 use crate::step::PrefillLegs;
-use std::sync::Arc;
-use tokenweir_option::{
-    DecisionPart, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for PrefillLegs {
     type Settings = ();

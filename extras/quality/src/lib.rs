@@ -28,14 +28,8 @@ use judge::QualityJudge;
 use model_trends::QualityTrends;
 use sample::{QualityJob, QualitySampleCounters};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
-use tokenweir_net::supervise::BackgroundTask;
-use tokenweir_option::{
-    GatewayOption, MetricDescriptor, OptionParts, OutputTarget, StartContext, StartError,
-    StatusSnapshot, TextSample, in_part,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_protocol::openai::Api;
 use tokenweir_redaction::{PayloadQueue, PayloadQueueGuard, RedactionSettings};

@@ -2,8 +2,7 @@
 
 use crate::probe::RankProbes;
 use crate::rows;
-use std::sync::Arc;
-use tokenweir_option::{GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for RankProbes {
     type Settings = ();

@@ -2,12 +2,7 @@
 
 use crate::resumption::Resumption;
 use crate::rows::{self, ResumeBytes};
-use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_option::{
-    DecisionPart, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_request::runs::RunSettings;
 
 impl GatewayOption for Resumption {

@@ -4,11 +4,7 @@ use crate::rows;
 use crate::session_admission::{GatewaySharing, SessionAdmission, Sharing};
 use crate::settings::SessionSettings;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokenweir_option::{
-    GatewayOption, MetricDescriptor, OptionParts, ProxyContext, StartError, StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_peer_exchange::PeerExchange;
 
 /// Admission by live sessions as an option.

@@ -3,12 +3,7 @@
 use crate::rows;
 use crate::section::SharedLimitsConfig;
 use crate::task::{SharedLimits, TASK};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokenweir_option::{
-    BackgroundTask, GatewayOption, MetricDescriptor, OptionParts, ProxyContext, StartError,
-    StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 /// Limits over gateways and restarts as an option.
 #[derive(Default)]

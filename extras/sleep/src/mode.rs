@@ -3,11 +3,9 @@
 use crate::facet::SleepFacet;
 use crate::rows;
 use crate::settings::SleepSettings;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use tokenweir_gateway::backend::facets::PoolFacet;
-use tokenweir_option::{
-    BackendFacet, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 use tokio::sync::Semaphore;

@@ -24,8 +24,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::telemetry::access_log::millis;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
@@ -34,10 +33,7 @@ use tokenweir_gateway::telemetry::rotating_file::{
     FileRecordCounts, RotatingFile, RotatingFileCounters,
 };
 use tokenweir_gateway::telemetry::sanitize;
-use tokenweir_option::{
-    GatewayOption, MetricDescriptor, OptionParts, OutputTarget, StartContext, StartError,
-    StatusSnapshot, in_part,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};

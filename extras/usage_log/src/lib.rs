@@ -31,14 +31,10 @@ pub use usage_file::UsageLogSettings;
 
 use counters::UsageCounters;
 use std::io;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
 use tokenweir_net::supervise::{self, SupervisedTask};
-use tokenweir_option::{
-    BackgroundTask, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusSnapshot, in_part,
-};
+use tokenweir_option::prelude::*;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;

@@ -5,12 +5,7 @@ use crate::notifier::{TASK, WebhookNotifier};
 use crate::rows::{self, WebhookStatuses};
 use crate::section::WebhooksConfig;
 use crate::settings::WebhookSettings;
-use std::sync::Arc;
-use std::time::Instant;
-use tokenweir_option::{
-    BackgroundTask, Change, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
-    StatusCheck, StatusSnapshot,
-};
+use tokenweir_option::prelude::*;
 
 impl GatewayOption for WebhookNotifier {
     type Settings = WebhooksConfig;

@@ -240,6 +240,12 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
 /// the tree.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
+        // The names of another crate's prelude are in no file of this crate.
+        let first = path.first().map_or("", String::as_str);
+        let is_own = matches!(first, "crate" | "self" | "super");
+        if tokens[0] == "*" && !is_own && path.last().is_some_and(|name| name == "prelude") {
+            return &tokens[1..];
+        }
         assert_ne!(
             tokens[0],
             "*",
