@@ -1,9 +1,10 @@
 //! The answers that clients received in the last minute, by quality.
 
+use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 
 /// Counts of the inference requests that ended in the last minute, by the answers that their clients received.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, AddAssign, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerCounts {
     /// Number of requests with a class other than `cancelled`.
@@ -51,20 +52,5 @@ impl AnswerCounts {
         bad.retain(|(_, count)| *count > 0);
         bad.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         bad
-    }
-
-    /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Self) {
-        self.total += other.total;
-        self.good += other.good;
-        self.failed += other.failed;
-        self.empty += other.empty;
-        self.damaged += other.damaged;
-        self.truncated += other.truncated;
-        self.client_timeout += other.client_timeout;
-        self.refused += other.refused;
-        self.rejected += other.rejected;
-        self.late += other.late;
-        self.cancelled += other.cancelled;
     }
 }

@@ -137,7 +137,7 @@ impl RecentRequests {
     fn traffic(&self, streams: &ExchangeRegistry, now: Instant) -> TrafficCounts {
         let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
         let mut counts = TrafficCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(&window.traffic));
+        self.for_each_window(first_index, |window| counts.merge_groups(&window.traffic));
         streams.visit_streams(|stream| counts.record_stream(stream));
         counts
     }

@@ -40,7 +40,7 @@ const MAX_LOG_PROBABILITY: f64 = -7.0;
 impl TrafficCounts {
     pub(super) fn record(&mut self, record: &RequestRecord) {
         let counts = Group::of_record(record);
-        self.all.add(&counts);
+        self.all += counts;
         let client = ClientKey::of(record.caller.as_ref(), record.client);
         self.add_client(client, &counts);
         GroupKey::visit(record, |key| self.add_group(key, &counts));
@@ -48,10 +48,8 @@ impl TrafficCounts {
 
     pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
         let counts = Group::of_stream(stream);
-        self.add_client(
-            ClientKey::of(stream.caller.as_ref(), stream.client),
-            &counts,
-        );
+        let client = ClientKey::of(stream.caller.as_ref(), stream.client);
+        self.add_client(client, &counts);
         // The prompt tokens of a model and a tenant count ended requests only.
         let mut open = counts;
         open.prompt_tokens = 0;
@@ -59,17 +57,6 @@ impl TrafficCounts {
         if let Some(caller) = &stream.caller {
             self.add_group(GroupKey::tenant(caller), &open);
         }
-    }
-
-    /// Adds the counts of another time window to these counts.
-    pub(super) fn merge(&mut self, other: &Self) {
-        self.merge_all(other);
-        self.merge_groups(other);
-    }
-
-    /// Adds the sums over all requests.
-    pub(super) fn merge_all(&mut self, other: &Self) {
-        self.all.add(&other.all);
     }
 
     /// Adds the counts by client and by property.
@@ -181,7 +168,7 @@ impl TrafficCounts {
             if !matches!(key, GroupKey::Body(_)) {
                 continue;
             }
-            above.add(counts);
+            above += *counts;
             let is_more = above.harmed(kind) > part;
             part = above.harmed(kind);
             let is_most = 5 * part >= 4 * harmed;
@@ -210,7 +197,7 @@ impl TrafficCounts {
             }
             self.programs += 1;
         }
-        self.groups.entry(key).or_default().add(counts);
+        *self.groups.entry(key).or_default() += *counts;
     }
 
     fn add_client(&mut self, key: ClientKey, counts: &Group) {
@@ -222,7 +209,7 @@ impl TrafficCounts {
             let least = least.clone();
             self.clients.remove(&least);
         }
-        self.clients.entry(key).or_default().add(counts);
+        *self.clients.entry(key).or_default() += *counts;
     }
 }
 
@@ -395,7 +382,7 @@ mod tests {
         let mut both = TrafficCounts::default();
         record.outcome = Outcome::Truncated;
         both.record(&record);
-        both.merge(&counts);
+        both.merge_groups(&counts);
         let tenants = both.tenants();
         assert_eq!(
             (&*tenants[0].name, tenants[0].requests, tenants[0].failed),
