@@ -16,7 +16,7 @@ mod tests;
 mod viewer_profiles;
 
 use crate::telemetry::otel::resource::PROGRAM_NAME;
-use attributes::{SpanAttributes, count as number, host as host_name, text};
+use attributes::{SpanAttributes, host as host_name, put_all, text};
 use conventions::SpanConventions;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -166,20 +166,19 @@ impl<'a> SpanTreeBuilder<'a> {
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
         let is_error = error.is_some();
-        let attributes = SpanAttributes::default()
-            .put("http.request.method", record.method)
-            .put("url.full", format!("http://{name}:{port}{route}"))
-            .put("server.address", host_name(name))
-            .put("server.port", i64::from(*port))
-            .put("network.protocol.version", "1.1")
-            .put_some(
-                "http.request.resend_count",
-                (resend_count > 0).then_some(resend_count),
-            )
-            .put_some("http.response.status_code", attempt.status.map(i64::from))
-            .put_some("error.type", error)
-            .put("tokenweir.backend.id", text(attempt.backend.as_str()))
-            .put_some("tokenweir.leg", leg.or(is_decode.then_some("decode")));
+        let mut attributes = SpanAttributes::default();
+        put_all!(attributes, {
+            "http.request.method" => record.method,
+            "url.full" => format!("http://{name}:{port}{route}"),
+            "server.address" => host_name(name),
+            "server.port" => *port,
+            "network.protocol.version" => "1.1",
+            "http.request.resend_count" => (resend_count > 0).then_some(resend_count),
+            "http.response.status_code" => attempt.status,
+            "error.type" => error,
+            "tokenweir.backend.id" => text(attempt.backend.as_str()),
+            "tokenweir.leg" => leg.or(is_decode.then_some("decode")),
+        });
         let has_inference = inference::has_inference(record);
         let parent = if has_inference {
             record.spans.inference
@@ -245,8 +244,8 @@ impl<'a> SpanTreeBuilder<'a> {
             self.trace_state.clone(),
         );
         let is_server = fields.kind == SpanKind::Server;
-        let attributes =
-            viewer_profiles::add_identity(self.conventions, fields.attributes, self.record);
+        let mut attributes = fields.attributes;
+        viewer_profiles::add_identity(self.conventions, &mut attributes, self.record);
         let links = self.span_links(&fields.kind);
         let mut events = SpanEvents::default();
         events.events = fields.events;
@@ -277,53 +276,30 @@ fn server_attributes(record: &RequestRecord) -> SpanAttributes {
     let has_error_type = is_server_error(record) || record.refusal.is_some();
     let host = record.head.host_and_port();
     let principal = record.caller.as_ref();
-    SpanAttributes::default()
-        .put("http.request.method", record.method)
-        .put("url.scheme", "http")
-        .put_some("server.address", host.map(|(name, _)| host_name(name)))
-        .put_some(
-            "server.port",
-            host.and_then(|(_, port)| port).map(i64::from),
-        )
-        .put_some(
-            "network.protocol.version",
-            Some(record.head.version).filter(|version| !version.is_empty()),
-        )
-        .put("network.peer.address", record.client.to_string())
-        .put_some(
-            "user_agent.original",
-            record.head.user_agent.as_deref().map(text),
-        )
-        .put_some("url.path", record.route)
-        .put_some("http.route", record.route)
-        .put("client.address", record.client.to_string())
-        .put_some(
-            "http.request.body.size",
-            record.timings.received.map(|_| number(record.bytes_in)),
-        )
-        .put_some("http.response.status_code", record.status.map(i64::from))
-        .put_some(
-            "http.response.body.size",
-            has_head.then(|| number(record.bytes_out)),
-        )
-        .put_some(
-            "error.type",
-            has_error_type.then(|| server_error_type(record)),
-        )
-        .put("tokenweir.request_id", text(record.request_id.as_str()))
-        .put("tokenweir.outcome", record.outcome.as_str())
-        .put_some(
-            "tokenweir.tenant",
-            principal.map(|principal| text(&principal.tenant)),
-        )
-        .put_some(
-            "tokenweir.key",
-            principal.map(|principal| text(&principal.key)),
-        )
-        .put_some(
-            "tokenweir.sample_reason",
-            record.sample_reason.map(SampleReason::as_str),
-        )
+    let version = record.head.version;
+    let mut attributes = SpanAttributes::default();
+    put_all!(attributes, {
+        "http.request.method" => record.method,
+        "url.scheme" => "http",
+        "server.address" => host.map(|(name, _)| host_name(name)),
+        "server.port" => host.and_then(|(_, port)| port),
+        "network.protocol.version" => (!version.is_empty()).then_some(version),
+        "network.peer.address" => record.client.to_string(),
+        "user_agent.original" => record.head.user_agent.as_deref().map(text),
+        "url.path" => record.route,
+        "http.route" => record.route,
+        "client.address" => record.client.to_string(),
+        "http.request.body.size" => record.timings.received.map(|_| record.bytes_in),
+        "http.response.status_code" => record.status,
+        "http.response.body.size" => has_head.then_some(record.bytes_out),
+        "error.type" => has_error_type.then(|| server_error_type(record)),
+        "tokenweir.request_id" => text(record.request_id.as_str()),
+        "tokenweir.outcome" => record.outcome.as_str(),
+        "tokenweir.tenant" => principal.map(|principal| text(&principal.tenant)),
+        "tokenweir.key" => principal.map(|principal| text(&principal.key)),
+        "tokenweir.sample_reason" => record.sample_reason.map(SampleReason::as_str),
+    });
+    attributes
 }
 
 /// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,
