@@ -102,7 +102,8 @@ impl Drop for Measurement {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use std::hint::black_box;
