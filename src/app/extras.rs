@@ -23,7 +23,7 @@ use resume::Resumption;
 use sessions::SessionAdmission;
 use std::sync::Arc;
 use tokenweir_api::StatusCheck;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::metric::{MetricDescriptor, counted, counts};
 use tokenweir_gateway::proxy::ProxyContext;
 use tokenweir_gateway::proxy::extensions::Extensions;
 use tokenweir_gateway::proxy::option::{RequestOption, RequestOptions};
@@ -103,10 +103,10 @@ const BACKGROUND_TASKS: &[BackgroundTask] = &[
 ];
 
 /// The metric of the background tasks.
-const TASK_ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+const TASK_ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_task_panics_total",
     "Panics of background tasks. The log has the location.",
-    &[MetricLabel::counted("task", |_| {
+    &[counted("task", |_| {
         let tasks = background_tasks().into_iter();
         tasks.map(|task| (task.as_str(), task.panics())).collect()
     })],

@@ -3,7 +3,7 @@
 use super::TraceCapture;
 use serde::Serialize;
 use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSource};
 use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 
@@ -16,10 +16,10 @@ impl StatusBlock for TraceCaptureStatus {
 }
 
 /// The metrics of the trace capture.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_capture_records_total",
     "Records of the trace capture, by whether they were written or dropped.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let TraceCaptureStatus(counts) = status.blocks.get_or_default();
         counts.by_result().to_vec()
     })],

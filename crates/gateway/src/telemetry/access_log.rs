@@ -66,17 +66,6 @@ pub struct AccessLogCounts {
 
 impl StatusBlock for AccessLogCounts {}
 
-impl AccessLogCounts {
-    /// Returns the number of lines for each result: first the name of the result, then the number.
-    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [
-            ("written", self.written),
-            ("rate_limited", self.rate_limited),
-            ("dropped", self.dropped),
-        ]
-    }
-}
-
 /// The access log line at the end of a request.
 struct AccessLogLine<'a> {
     record: &'a RequestRecord,

@@ -3,7 +3,7 @@
 //! A histogram with the label `backend` has up to 30 series for each backend and model, so most histograms have
 //! the label only at the level `full`.
 
-use crate::metric::{MetricDescriptor, MetricLabel};
+use crate::metric::{BACKEND, MetricDescriptor};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -94,11 +94,7 @@ impl MetricsLevel {
             return MetricDetail::Omitted;
         }
         let is_histogram = matches!(row.kind, MetricKind::Histogram(_));
-        let can_fold = is_histogram
-            && row
-                .labels
-                .iter()
-                .any(|label| label.name == MetricLabel::BACKEND.name);
+        let can_fold = is_histogram && row.labels.iter().any(|label| label.name == BACKEND.name);
         let folded = if can_fold {
             MetricDetail::WithoutBackend
         } else {

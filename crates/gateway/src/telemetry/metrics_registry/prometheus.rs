@@ -9,7 +9,7 @@ use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
 use super::series::{MetricFamily, SeriesWriter};
 use crate::metric::{
-    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC,
+    BACKEND, KnownLabelValues, MODEL, MetricDescriptor, MetricSource, OBJECTIVE_RATIO_METRIC,
 };
 use crate::status::StatusSnapshot;
 use crate::telemetry::catalog;
@@ -92,7 +92,7 @@ impl Prometheus {
         let build_family = |row: &'static MetricDescriptor| {
             let folded_label = match level.detail(row, semconv) {
                 MetricDetail::Omitted => return None,
-                MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
+                MetricDetail::WithoutBackend => Some(BACKEND.name),
                 MetricDetail::Complete => None,
             };
             Some(MetricFamily::new(row, buckets.bounds_of(row), folded_label))
@@ -166,7 +166,7 @@ impl Prometheus {
         if retired_backends.has_discarded {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for family in &self.families {
-                family.retain(MetricLabel::BACKEND.name, |name| {
+                family.retain(BACKEND.name, |name| {
                     is_known(name) || retired_backends.contains(name)
                 });
             }
@@ -180,7 +180,7 @@ impl Prometheus {
         if *has_removed_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled_models.contains(name);
             for family in &self.families {
-                family.retain(MetricLabel::MODEL.name, is_label);
+                family.retain(MODEL.name, is_label);
             }
         }
     }

@@ -194,16 +194,6 @@ impl StatusBlock for SpanCounts {
 }
 
 impl SpanCounts {
-    /// Returns the number of spans for each result: first the name of the result, then the number.
-    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
-        [
-            ("queued", self.queued),
-            ("exported", self.exported),
-            ("failed", self.failed),
-            ("filtered", self.filtered),
-        ]
-    }
-
     /// Number of spans that are neither exported nor failed. After the shutdown these spans did not fit into
     /// the queue or were not exported in time. Before the shutdown the number includes the spans in the queue.
     pub fn dropped(&self) -> u64 {
