@@ -24,7 +24,6 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use record_values::{attempt_failure, error_type, to_wall_clock};
-use std::borrow::Cow;
 use std::time::SystemTime;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::{Attempt, Outcome, RequestRecord, SampleReason};
@@ -72,21 +71,6 @@ struct SpanTreeBuilder<'a> {
     end_time: SystemTime,
 }
 
-/// The fields that differ between the spans of one request. All spans of the request share the other fields,
-/// such as the trace ID.
-struct SpanFields {
-    span_id: u64,
-    /// ID of the parent span. `None`: the span has no parent.
-    parent_span_id: Option<u64>,
-    kind: SpanKind,
-    name: Cow<'static, str>,
-    start: SystemTime,
-    end: SystemTime,
-    attributes: SpanAttributes,
-    events: Vec<Event>,
-    is_error: bool,
-}
-
 impl<'a> SpanTreeBuilder<'a> {
     fn new(
         record: &'a RequestRecord,
@@ -119,37 +103,38 @@ impl<'a> SpanTreeBuilder<'a> {
     fn server_span(&self) -> SpanData {
         let record = self.record;
         let method = method_name(record.method);
-        self.build_span(SpanFields {
-            span_id: record.spans.server,
-            parent_span_id: self.trace.parent_span_id,
-            kind: SpanKind::Server,
+        let parent = self.trace.parent_span_id;
+        let attributes = server_attributes(record);
+        SpanData {
+            parent_span_is_remote: parent.is_some(),
+            span_kind: SpanKind::Server,
             name: match record.route {
                 Some(route) => format!("{method} {route}").into(),
                 None => method.into(),
             },
-            start: record.started,
-            end: self.end_time,
-            attributes: server_attributes(record),
-            events: Vec::new(),
-            is_error: is_server_error(record),
-        })
+            links: self.server_links(),
+            ..self.client_span(
+                record.spans.server,
+                parent,
+                attributes,
+                is_server_error(record),
+            )
+        }
     }
 
     /// Builds the inference span: the generation of one response, over all attempts.
     fn inference_span(&self) -> SpanData {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
-        self.build_span(SpanFields {
-            span_id: record.spans.inference,
-            parent_span_id: Some(record.spans.server),
-            kind: SpanKind::Client,
+        let attributes = inference::span_attributes(record, self.conventions);
+        let parent = Some(record.spans.server);
+        let is_error = error_type(record).is_some();
+        SpanData {
             name: inference::span_name(record).into(),
-            start: to_wall_clock(record, start),
-            end: self.end_time,
-            attributes: inference::span_attributes(record, self.conventions),
-            events: inference::span_events(record, self.conventions),
-            is_error: error_type(record).is_some(),
-        })
+            start_time: to_wall_clock(record, start),
+            events: to_events(inference::span_events(record, self.conventions)),
+            ..self.client_span(record.spans.inference, parent, attributes, is_error)
+        }
     }
 
     /// Builds the client span of an attempt. `resend_count`: the number of earlier attempts. `leg`: `prefill`
@@ -185,19 +170,15 @@ impl<'a> SpanTreeBuilder<'a> {
         } else {
             record.spans.server
         };
-        self.build_span(SpanFields {
-            span_id: attempt.span_id,
-            parent_span_id: Some(parent),
-            kind: SpanKind::Client,
+        SpanData {
             name: method_name(record.method).into(),
-            start: to_wall_clock(record, attempt.started),
-            end: attempt
+            start_time: to_wall_clock(record, attempt.started),
+            end_time: attempt
                 .ended
                 .map_or(self.end_time, |ended| to_wall_clock(record, ended)),
-            attributes,
-            events: inference::attempt_events(record, attempt.span_id),
-            is_error,
-        })
+            events: to_events(inference::attempt_events(record, attempt.span_id)),
+            ..self.client_span(attempt.span_id, Some(parent), attributes, is_error)
+        }
     }
 
     /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error type of the
@@ -219,13 +200,11 @@ impl<'a> SpanTreeBuilder<'a> {
         last.is_some_and(|last| last.span_id == attempt.span_id)
     }
 
-    /// Returns the links of a span. If the gateway starts a new trace despite a trace context from the client,
-    /// the server span links to the client's span. Other spans have no links.
-    fn span_links(&self, kind: &SpanKind) -> SpanLinks {
+    /// Returns the links of the server span. If the gateway starts a new trace despite a trace context from the
+    /// client, the span links to the client's span.
+    fn server_links(&self) -> SpanLinks {
         let mut links = SpanLinks::default();
-        if let Some(client) = &self.trace.linked_parent
-            && *kind == SpanKind::Server
-        {
+        if let Some(client) = &self.trace.linked_parent {
             let trace = TraceId::from(client.trace_id);
             let span = SpanId::from(client.span_id);
             let flags = TraceFlags::default().with_sampled(client.is_sampled);
@@ -235,33 +214,36 @@ impl<'a> SpanTreeBuilder<'a> {
         links
     }
 
-    fn build_span(&self, fields: SpanFields) -> SpanData {
+    /// Builds a client span without name, events and links that lasts as long as the request. `parent`: the ID
+    /// of the parent span, or `None`.
+    fn client_span(
+        &self,
+        span_id: u64,
+        parent: Option<u64>,
+        mut attributes: SpanAttributes,
+        is_error: bool,
+    ) -> SpanData {
         let span_context = SpanContext::new(
             TraceId::from(self.trace.trace_id),
-            SpanId::from(fields.span_id),
+            SpanId::from(span_id),
             TraceFlags::SAMPLED,
             false,
             self.trace_state.clone(),
         );
-        let is_server = fields.kind == SpanKind::Server;
-        let mut attributes = fields.attributes;
         viewer_profiles::add_identity(self.conventions, &mut attributes, self.record);
-        let links = self.span_links(&fields.kind);
-        let mut events = SpanEvents::default();
-        events.events = fields.events;
         SpanData {
             span_context,
-            parent_span_id: fields.parent_span_id.map_or(SpanId::INVALID, SpanId::from),
-            parent_span_is_remote: is_server && fields.parent_span_id.is_some(),
-            span_kind: fields.kind,
-            name: fields.name,
-            start_time: fields.start,
-            end_time: fields.end,
+            parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Client,
+            name: "".into(),
+            start_time: self.record.started,
+            end_time: self.end_time,
             attributes: attributes.into_vec(),
             dropped_attributes_count: 0,
-            events,
-            links,
-            status: if fields.is_error {
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: if is_error {
                 Status::error("")
             } else {
                 Status::Unset
@@ -269,6 +251,12 @@ impl<'a> SpanTreeBuilder<'a> {
             instrumentation_scope: self.scope.clone(),
         }
     }
+}
+
+fn to_events(list: Vec<Event>) -> SpanEvents {
+    let mut events = SpanEvents::default();
+    events.events = list;
+    events
 }
 
 fn server_attributes(record: &RequestRecord) -> SpanAttributes {
