@@ -149,10 +149,10 @@ impl Group {
     }
 
     /// The summary of a model or of a tenant.
-    pub(super) fn group_summary(&self, name: String) -> GroupSummary {
+    pub(super) fn group_summary(&self, name: &str) -> GroupSummary {
         let mean_ttft = self.ttft.checked_div(self.streams);
         GroupSummary {
-            name,
+            name: name.to_owned(),
             requests: self.requests,
             failed: self.failed,
             client_errors: self.client_errors,

@@ -20,6 +20,15 @@ pub(super) struct TrafficCounts {
     programs: usize,
 }
 
+/// The requests by model and by tenant.
+#[derive(Debug, Default)]
+pub struct RequestGroups {
+    /// The counts of each model, by name.
+    pub models: Vec<GroupSummary>,
+    /// The counts of each tenant, by name.
+    pub tenants: Vec<GroupSummary>,
+}
+
 /// A client: the tenant and the name of its key, or its address if it has no key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ClientKey {
@@ -89,20 +98,17 @@ impl TrafficCounts {
         largest_clients(summaries.collect())
     }
 
-    /// The counts of each model, by name.
-    pub(super) fn models(&self) -> Vec<GroupSummary> {
-        self.summaries(|key| match key {
-            GroupKey::Model(name) => Some(name),
-            _ => None,
-        })
-    }
-
-    /// The counts of each tenant, by name.
-    pub(super) fn tenants(&self) -> Vec<GroupSummary> {
-        self.summaries(|key| match key {
-            GroupKey::Tenant(name) => Some(name),
-            _ => None,
-        })
+    /// The counts of each model and each tenant, by name.
+    pub(super) fn summaries(&self) -> RequestGroups {
+        let mut groups = RequestGroups::default();
+        for (key, counts) in &self.groups {
+            match key {
+                GroupKey::Model(name) => groups.models.push(counts.group_summary(name)),
+                GroupKey::Tenant(name) => groups.tenants.push(counts.group_summary(name)),
+                _ => {}
+            }
+        }
+        groups
     }
 
     /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of the other
@@ -180,14 +186,6 @@ impl TrafficCounts {
             }
         }
         best
-    }
-
-    fn summaries(&self, name_of: impl Fn(&GroupKey) -> Option<&Arc<str>>) -> Vec<GroupSummary> {
-        let summary = |(key, counts): (&GroupKey, &Group)| {
-            let name = name_of(key)?.to_string();
-            Some(counts.group_summary(name))
-        };
-        self.groups.iter().filter_map(summary).collect()
     }
 
     fn add_group(&mut self, key: GroupKey, counts: &Group) {
@@ -383,14 +381,14 @@ mod tests {
         record.outcome = Outcome::Truncated;
         both.record(&record);
         both.merge_groups(&counts);
-        let tenants = both.tenants();
+        let RequestGroups { models, tenants } = both.summaries();
         assert_eq!(
             (&*tenants[0].name, tenants[0].requests, tenants[0].failed),
             ("search", 2, 1)
         );
         assert_eq!((tenants[0].prompt_tokens, tenants.len()), (24, 1));
         let ttft = record.ttft().unwrap().as_secs_f64();
-        assert!((both.models()[0].ttft_seconds.unwrap() - ttft).abs() < 1e-9);
+        assert!((models[0].ttft_seconds.unwrap() - ttft).abs() < 1e-9);
     }
 
     #[test]
