@@ -58,6 +58,16 @@ macro_rules! put_all {
 }
 pub(super) use put_all;
 
+/// A list of attributes, as [`put_all`] adds them.
+macro_rules! attributes {
+    ($($key:expr => $value:expr),* $(,)?) => {{
+        let mut attributes = SpanAttributes::default();
+        $(attributes.put($key, $value);)*
+        attributes
+    }};
+}
+pub(super) use attributes;
+
 impl SpanAttributes {
     /// Adds an attribute with this key, if its value is known.
     pub(super) fn put(&mut self, key: &'static str, value: impl AttributeValue) {

@@ -4,23 +4,20 @@
 //! of the GenAI conventions. Names of values that the conventions do not define begin with `tokenweir.`.
 //! Durations are in seconds, unless the name ends with `_ms`.
 
-use super::attributes::{SpanAttributes, host, integers, put_all, reals, text, texts, words};
+use super::attributes::{SpanAttributes, host, put_all, text, texts, words};
 use super::conventions::{Semconv, SpanConventions};
-use super::record_values::{attempt_failure, error_type, to_wall_clock};
+use super::record_values::error_type;
 use super::viewer_profiles;
 use opentelemetry::Value;
-use opentelemetry::trace::Event;
 use std::time::Instant;
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::record::{
-    Attempt, NoteAttribute, NoteValue, Outcome, RecordNote, RequestIdentity, RequestPhase,
-    RequestRecord, SlowCause, UninspectedReason,
+    NoteAttribute, NoteValue, Outcome, RecordNote, RequestIdentity, RequestPhase, RequestRecord,
+    SlowCause, UninspectedReason,
 };
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
 const DEFAULT_PROVIDER: &str = "vllm";
-/// Maximum number of candidates with predictions in the event of the routing decision.
-const MAX_RECORDED_CANDIDATES: usize = 5;
 
 /// Whether the request has an inference span. True for an API request with an attempt or with a known model.
 pub(super) fn has_inference(record: &RequestRecord) -> bool {
@@ -67,42 +64,6 @@ fn add_end(attributes: &mut SpanAttributes, record: &RequestRecord) {
         "tokenweir.backend_wait" => record.backend_wait(),
         "tokenweir.last_phase" => is_cancelled(record).then(|| record.phase()),
     });
-}
-
-/// Returns the events of the inference span of a request, ordered by time.
-pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions) -> Vec<Event> {
-    let timings = &record.timings;
-    let moments = [
-        ("tokenweir.queued", timings.queued),
-        ("tokenweir.dequeued", timings.dequeued),
-        ("tokenweir.upstream_headers", timings.headers),
-        ("gen_ai.first_chunk", timings.first_output),
-        (
-            "tokenweir.client_disconnect",
-            if is_cancelled(record) {
-                timings.ended
-            } else {
-                None
-            },
-        ),
-    ];
-    let reached = moments
-        .into_iter()
-        .filter_map(|(name, at)| Some((name, at?)));
-    let timing_events =
-        reached.map(|(name, at)| new_event(record, name, at, SpanAttributes::default()));
-    let profile_events = conventions
-        .profiles
-        .iter()
-        .filter_map(|profile| viewer_profiles::event(*profile, record));
-    let gateway_events = decision_events(record)
-        .chain(retry_events(record))
-        .chain(timing_events)
-        .chain(stall_events(record))
-        .chain(chunk_timings_event(record));
-    let mut events: Vec<Event> = gateway_events.chain(profile_events).collect();
-    events.sort_by_key(|event| event.timestamp);
-    events
 }
 
 fn add_request(attributes: &mut SpanAttributes, record: &RequestRecord) {
@@ -248,89 +209,11 @@ fn add_phases(attributes: &mut SpanAttributes, record: &RequestRecord) {
     );
 }
 
-/// Returns the span event of the routing decision. It lists the backend and the predicted TTFT of the
-/// candidates with the lowest costs, lowest first.
-fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    let decision = record.decision.as_ref().zip(record.timings.routed);
-    decision.into_iter().map(|(decision, at)| {
-        let mut candidates = decision.ranked_candidates();
-        candidates.truncate(MAX_RECORDED_CANDIDATES);
-        let backends = candidates
-            .iter()
-            .map(|candidate| candidate.backend.as_str());
-        let ttfts = candidates.iter().map(|candidate| candidate.ttft);
-        let mut attributes = SpanAttributes::default();
-        put_all!(attributes, {
-            "tokenweir.route.scores.backend" => texts(backends),
-            "tokenweir.route.scores.ttft" => reals(ttfts),
-        });
-        new_event(record, "tokenweir.route_decision", at, attributes)
-    })
-}
-
-/// Returns up to two span events per stall of the stream: the detection of the stall, and its end
-/// if the stall ended.
-fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    record.observed.stalls.iter().flat_map(|stall| {
-        let condition = &stall.condition;
-        let since_output = |at: Instant| at.saturating_duration_since(stall.last_output_at);
-        let mut detected = SpanAttributes::default();
-        put_all!(detected, {
-            "tokenweir.stall.last_output_age" => since_output(stall.detected_at),
-            "tokenweir.backend.kv_usage" => condition.kv_usage,
-            "tokenweir.backend.running" => condition.running,
-            "tokenweir.backend.waiting" => condition.waiting,
-            "tokenweir.backend.preemptions" => condition.preemptions,
-        });
-        let detected = new_event(record, "tokenweir.stall", stall.detected_at, detected);
-        let ended = stall.ended_at.map(|ended_at| {
-            let mut attributes = SpanAttributes::default();
-            attributes.put("tokenweir.stall.duration", since_output(ended_at));
-            new_event(record, "tokenweir.stall_end", ended_at, attributes)
-        });
-        [Some(detected), ended].into_iter().flatten()
-    })
-}
-
-/// Returns the span event with the times of the chunks of a slow or broken stream, at the end of
-/// the stream. Times are in milliseconds from the request head. `None`: the stream was neither slow
-/// nor broken.
-fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
-    let timings = record.examined_chunk_timings()?;
-    let gaps = || timings.longest_gaps();
-    let mut attributes = SpanAttributes::default();
-    put_all!(attributes, {
-        "tokenweir.chunks.count" => timings.chunks(),
-        "tokenweir.chunks.stride" => timings.stride(),
-        "tokenweir.chunks.samples_ms" => integers(timings.samples_ms().iter().copied()),
-        "tokenweir.chunks.gaps_ms" => integers(gaps().map(|gap| gap.gap_ms)),
-        "tokenweir.chunks.gap_ends_ms" => integers(gaps().map(|gap| gap.ended_ms)),
-    });
-    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-    Some(new_event(
-        record,
-        "tokenweir.chunk_timings",
-        ended,
-        attributes,
-    ))
-}
-
-/// Returns the events that options add to the span of an attempt.
-pub(super) fn attempt_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
-    let events = record
-        .notes
-        .iter()
-        .flat_map(|note| note.attempt_events(span_id));
-    let events = events.map(|event| {
-        let mut attributes = SpanAttributes::default();
-        add_notes(&mut attributes, event.attributes);
-        new_event(record, event.name, event.at, attributes)
-    });
-    events.collect()
-}
-
 /// Adds the attributes from the notes of options.
-fn add_notes(attributes: &mut SpanAttributes, notes: impl IntoIterator<Item = NoteAttribute>) {
+pub(super) fn add_notes(
+    attributes: &mut SpanAttributes,
+    notes: impl IntoIterator<Item = NoteAttribute>,
+) {
     for NoteAttribute { name, value } in notes {
         match value {
             NoteValue::Text(text) => attributes.put(name, text),
@@ -341,43 +224,10 @@ fn add_notes(attributes: &mut SpanAttributes, notes: impl IntoIterator<Item = No
     }
 }
 
-/// Returns one span event for each attempt after which the request was retried.
-fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    let is_of_option = |attempt: &Attempt| {
-        record
-            .notes
-            .iter()
-            .any(|note| !note.attempt_events(attempt.span_id).is_empty())
-    };
-    let pairs = record
-        .attempts
-        .windows(2)
-        .filter_map(|pair| pair.first().zip(pair.last()));
-    let retried = pairs.filter(move |(_, next)| !is_of_option(next));
-    retried.map(|(attempt, _)| {
-        let mut attributes = SpanAttributes::default();
-        put_all!(attributes, {
-            "tokenweir.backend.id" => text(attempt.backend.as_str()),
-            "error.type" => attempt_failure(attempt),
-        });
-        let at = attempt.ended.unwrap_or(attempt.started);
-        new_event(record, "tokenweir.retry", at, attributes)
-    })
-}
-
-fn new_event(
-    record: &RequestRecord,
-    name: &'static str,
-    at: Instant,
-    attributes: SpanAttributes,
-) -> Event {
-    Event::new(name, to_wall_clock(record, at), attributes.into_vec(), 0)
-}
-
 fn operation_name(record: &RequestRecord) -> &'static str {
     record.api.unwrap_or(Api::Other).operation()
 }
 
-fn is_cancelled(record: &RequestRecord) -> bool {
+pub(super) fn is_cancelled(record: &RequestRecord) -> bool {
     record.outcome == Outcome::Cancelled
 }

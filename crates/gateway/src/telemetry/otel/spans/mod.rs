@@ -6,6 +6,7 @@
 
 mod attributes;
 pub(super) mod conventions;
+mod events;
 #[cfg(test)]
 mod golden_tests;
 mod inference;
@@ -16,7 +17,7 @@ mod tests;
 mod viewer_profiles;
 
 use crate::telemetry::otel::resource::PROGRAM_NAME;
-use attributes::{SpanAttributes, host as host_name, put_all, text};
+use attributes::{SpanAttributes, attributes, host as host_name, text};
 use conventions::SpanConventions;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -132,7 +133,7 @@ impl<'a> SpanTreeBuilder<'a> {
         SpanData {
             name: inference::span_name(record).into(),
             start_time: to_wall_clock(record, start),
-            events: to_events(inference::span_events(record, self.conventions)),
+            events: to_events(events::of_inference(record, self.conventions)),
             ..self.client_span(record.spans.inference, parent, attributes, is_error)
         }
     }
@@ -151,8 +152,7 @@ impl<'a> SpanTreeBuilder<'a> {
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
         let is_error = error.is_some();
-        let mut attributes = SpanAttributes::default();
-        put_all!(attributes, {
+        let attributes = attributes! {
             "http.request.method" => record.method,
             "url.full" => format!("http://{name}:{port}{route}"),
             "server.address" => host_name(name),
@@ -163,7 +163,7 @@ impl<'a> SpanTreeBuilder<'a> {
             "error.type" => error,
             "tokenweir.backend.id" => text(attempt.backend.as_str()),
             "tokenweir.leg" => leg.or(is_decode.then_some("decode")),
-        });
+        };
         let has_inference = inference::has_inference(record);
         let parent = if has_inference {
             record.spans.inference
@@ -176,7 +176,7 @@ impl<'a> SpanTreeBuilder<'a> {
             end_time: attempt
                 .ended
                 .map_or(self.end_time, |ended| to_wall_clock(record, ended)),
-            events: to_events(inference::attempt_events(record, attempt.span_id)),
+            events: to_events(events::of_attempt(record, attempt.span_id)),
             ..self.client_span(attempt.span_id, Some(parent), attributes, is_error)
         }
     }
@@ -265,8 +265,7 @@ fn server_attributes(record: &RequestRecord) -> SpanAttributes {
     let host = record.head.host_and_port();
     let principal = record.caller.as_ref();
     let version = record.head.version;
-    let mut attributes = SpanAttributes::default();
-    put_all!(attributes, {
+    attributes! {
         "http.request.method" => record.method,
         "url.scheme" => "http",
         "server.address" => host.map(|(name, _)| host_name(name)),
@@ -286,8 +285,7 @@ fn server_attributes(record: &RequestRecord) -> SpanAttributes {
         "tokenweir.tenant" => principal.map(|principal| text(&principal.tenant)),
         "tokenweir.key" => principal.map(|principal| text(&principal.key)),
         "tokenweir.sample_reason" => record.sample_reason.map(SampleReason::as_str),
-    });
-    attributes
+    }
 }
 
 /// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,

@@ -7,11 +7,7 @@
 use super::attributes::{SpanAttributes, put_all, text};
 use super::conventions::{SpanConventions, ViewerProfile};
 use super::record_values::to_wall_clock;
-use opentelemetry::trace::Event;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
-
-/// The name of the first-token event in `OpenInference`.
-const FIRST_TOKEN_EVENT_NAME: &str = "First Token Stream Event";
 
 /// Adds the attributes of a viewer to the inference span.
 pub(super) fn add(profile: ViewerProfile, attributes: &mut SpanAttributes, record: &RequestRecord) {
@@ -19,21 +15,6 @@ pub(super) fn add(profile: ViewerProfile, attributes: &mut SpanAttributes, recor
         ViewerProfile::Langfuse => add_langfuse(attributes, record),
         ViewerProfile::OpenInference => add_open_inference(attributes, record),
     }
-}
-
-/// Returns the additional event of the inference span for a viewer. `None`: the viewer has no such
-/// event, or the response had no output.
-pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Event> {
-    if profile != ViewerProfile::OpenInference {
-        return None;
-    }
-    let first_output = record.timings.first_output?;
-    Some(Event::new(
-        FIRST_TOKEN_EVENT_NAME,
-        to_wall_clock(record, first_output),
-        Vec::new(),
-        0,
-    ))
 }
 
 /// Adds the user and the session to a span of any kind. Langfuse reads both from each span, and a span without
