@@ -188,30 +188,21 @@ impl TracingSettings {
     /// trust clients' trace context, the result is never `None`, because untrusted context must not be
     /// forwarded.
     pub fn propagation(&self) -> Option<Propagation> {
-        let propagation = self.propagation.clone();
-        if self.endpoint.is_some() && self.sampling == TraceSampling::All {
-            // The configured sampler and its rate limit apply at the end of a request.
-            let sampler = Sampler {
-                ratio: 1.0,
-                ..propagation.sampler
+        let mut propagation = self.propagation.clone();
+        if self.endpoint.is_none() {
+            propagation.sampler = Sampler {
+                is_parent_based: false,
+                ratio: 0.0,
             };
-            return Some(Propagation {
-                sampler,
-                ..propagation
-            });
+            let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
+            return (!is_trusted).then_some(propagation);
         }
-        if self.endpoint.is_some() {
+        if self.sampling != TraceSampling::All {
             return Some(self.limited_propagation());
         }
-        let never_sampler = Sampler {
-            is_parent_based: false,
-            ratio: 0.0,
-        };
-        let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
-        (!is_trusted).then_some(Propagation {
-            sampler: never_sampler,
-            ..propagation
-        })
+        // The configured sampler and its rate limit apply at the end of a request.
+        propagation.sampler.ratio = 1.0;
+        Some(propagation)
     }
 
     /// Returns the propagation settings with the configured sampler and its rate limit.
