@@ -27,7 +27,6 @@ pub enum HarmLevel {
 
 named_enum! {
     /// A kind of harm to a client.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",

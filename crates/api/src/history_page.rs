@@ -51,7 +51,7 @@ document! {
 
 named_enum! {
     /// The kind of a mark.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
         /// A verdict was active.

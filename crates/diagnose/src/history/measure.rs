@@ -7,7 +7,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum WindowMeasure {
         KvUsage = "kv_usage",
         KvUsageP90 = "kv_usage_p90",

@@ -165,7 +165,7 @@ pub enum VerdictScope {
 
 named_enum! {
     /// The severity of a condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum VerdictSeverity {
         /// The condition is deliberate, or a fault of clients.
@@ -180,7 +180,7 @@ named_enum! {
 
 named_enum! {
     /// Confidence of a verdict: the number of independent signals that show the condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Confidence {
         /// One signal.

@@ -95,7 +95,7 @@ pub struct EngineTimes {
 
 named_enum! {
     /// Why a choice ended.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum FinishReason {
         /// The model generated its end token, or a stop string or stop token.
         Stop = "stop",

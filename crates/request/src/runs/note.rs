@@ -8,7 +8,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The result of a request with an `Idempotency-Key`.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum RunOutcome {
         /// The gateway kept the response, but the client did not return before the end of the request.
         #[default]

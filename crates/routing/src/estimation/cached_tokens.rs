@@ -6,7 +6,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Source of the cached tokens of a candidate.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub enum CachedSource {
         /// The prompts that are known to have been sent to the backend.
         #[default]

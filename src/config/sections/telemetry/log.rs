@@ -34,9 +34,7 @@ pub struct LogConfig {
 
 named_enum! {
     /// The level of a log event.
-    #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum,
-    )]
+    #[derive(Default, Deserialize, JsonSchema, clap::ValueEnum)]
     #[serde(rename_all = "lowercase")]
     pub enum LogLevel {
         /// Failures.

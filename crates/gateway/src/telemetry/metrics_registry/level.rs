@@ -12,9 +12,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// How many series the gateway exports.
-    #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema,
-    )]
+    #[derive(Default, PartialOrd, Ord, Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     pub enum MetricsLevel {
         /// Rates, latencies of the fleet, objectives, load of backends.

@@ -58,7 +58,7 @@ pub(super) struct SizeClass(u32);
 
 named_enum! {
     /// A kind of requests, in words.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub(super) enum RequestKind {
         Media = "with images or other media",
         Tools = "with tools",

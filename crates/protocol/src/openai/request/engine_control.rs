@@ -16,7 +16,7 @@ use std::ops::{BitOr, Range};
 
 named_enum! {
     /// A permission to use an engine-control field or header.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Permission {
         /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
