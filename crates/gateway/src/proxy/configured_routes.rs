@@ -27,9 +27,9 @@ pub struct ConfiguredRoute {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
     /// The model of all requests for this route.
-    pub(crate) model: String,
+    pub model: String,
     /// Maximum length of a body, in bytes. `None`: the limit of other request bodies.
-    pub(crate) max_bytes: Option<usize>,
+    pub max_bytes: Option<usize>,
 }
 
 /// All routes that the configuration adds.

@@ -25,7 +25,7 @@ use tokio::time::Sleep;
 pub(super) struct ClientStream<S> {
     stream: S,
     /// The read-ahead buffer: bytes that were read from the stream but not consumed.
-    pub(super) read_ahead: Bytes,
+    pub read_ahead: Bytes,
     write_timeout: Duration,
     /// Aborts the open responses of the connection when the write timeout expires, so that their
     /// records show the write timeout.

@@ -30,13 +30,13 @@ pub struct Exchange {
 }
 
 pub(super) struct ExchangeState {
-    pub(super) record: RecordSlot,
+    pub record: RecordSlot,
     /// The response of the current attempt.
-    pub(super) response: AttemptResponse,
-    pub(super) stages: ResponseStages,
-    pub(super) policy: StreamPolicy,
+    pub response: AttemptResponse,
+    pub stages: ResponseStages,
+    pub policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
-    pub(super) in_flight: InFlightGuard,
+    pub in_flight: InFlightGuard,
     /// The permits of the admission gate and of other options, held until the end.
     permits: Vec<Box<dyn AdmissionPermit>>,
     /// Aborts the response if the client does not read it. `None`: no write timeout.

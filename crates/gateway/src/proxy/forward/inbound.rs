@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// A request of a client whose body has not been read.
 pub(crate) struct InboundRequest<'a, B> {
-    pub(crate) context: &'a Arc<ProxyContext>,
-    pub(crate) principal: &'a Principal,
-    pub(crate) head: &'a mut request::Parts,
-    pub(crate) body: B,
+    pub context: &'a Arc<ProxyContext>,
+    pub principal: &'a Principal,
+    pub head: &'a mut request::Parts,
+    pub body: B,
 }
 
 impl<'a, B> InboundRequest<'a, B> {

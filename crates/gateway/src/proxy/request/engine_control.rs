@@ -21,10 +21,10 @@ pub(crate) struct EngineControlCheck {
     /// The union of the permissions of the principal and of the model.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
-    pub(crate) edits: Vec<FieldEdit>,
+    pub edits: Vec<FieldEdit>,
     /// The `cache_salt` that the gateway sets. `None`: the gateway forwards the `cache_salt` of the client, if
     /// any.
-    pub(crate) salt: Option<String>,
+    pub salt: Option<String>,
 }
 
 impl EngineControlCheck {

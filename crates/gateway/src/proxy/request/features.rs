@@ -69,11 +69,11 @@ pub(crate) fn hash_prompt(
 /// The parts of a request body on which the fingerprint of its prompt depends.
 #[derive(Default)]
 pub(crate) struct PromptBody<'a> {
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// Number of bytes of media in the body.
-    pub(crate) media: u64,
+    pub media: u64,
     /// The bytes of the prompt fields that the engine leaves out of the prompt.
-    pub(crate) left_out: LeftOut,
+    pub left_out: LeftOut,
 }
 
 impl<'a> PromptBody<'a> {

@@ -47,9 +47,9 @@ pub struct UpstreamBody {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UsageInjection {
     /// Whether the gateway requests the usage event at the end of the stream.
-    pub(crate) event: bool,
+    pub event: bool,
     /// Whether the gateway requests continuous usage, which is a token count in every event.
-    pub(crate) continuous: bool,
+    pub continuous: bool,
 }
 
 impl UpstreamBody {

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 /// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
-    pub(super) stream: ClientStream<MaybeTlsStream>,
+    pub stream: ClientStream<MaybeTlsStream>,
     /// Finds the end of a request head in the read-ahead buffer without searching any byte twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
@@ -30,7 +30,7 @@ pub(super) struct Http1Connection {
     is_continue_expected: bool,
     /// Number of bytes of later requests that were discarded because the read-ahead buffer was full.
     discarded_bytes: usize,
-    pub(super) write_buffer: WriteBuffer,
+    pub write_buffer: WriteBuffer,
 }
 
 /// An HTTP/1.1 connection from which both the connection task and the request body read.

@@ -52,7 +52,7 @@ pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientUsage>,
     /// The requests of the connection, and the signal to close it.
-    pub(crate) activity: Arc<ConnectionActivity>,
+    pub activity: Arc<ConnectionActivity>,
     /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
@@ -63,7 +63,7 @@ pub(super) struct RequestPermit {
     client: Arc<ClientUsage>,
     activity: Arc<ConnectionActivity>,
     /// Number of open requests of the client when this request began, including this request.
-    pub(super) client_requests_in_flight: u32,
+    pub client_requests_in_flight: u32,
 }
 
 /// Time between two log lines about refused connections.

@@ -5,7 +5,7 @@
 //! last event `response.completed` even if the response is incomplete.
 
 use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
-use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
+use super::schema::{EventOutput, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -123,10 +123,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output", ResponseField::Answer),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
-    (
-        "output[].content[].text",
-        ResponseField::Output(OutputKind::Text),
-    ),
+    ("output[].content[].text", TEXT),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
@@ -154,21 +151,15 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("status", ResponseField::Status),
     ("incomplete_details.reason", ResponseField::IncompleteReason),
-    (
-        "usage.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "usage.output_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("usage.input_tokens", ResponseField::InputTokens),
+    ("usage.output_tokens", ResponseField::OutputTokens),
     (
         "usage.input_tokens_details.cached_tokens",
-        ResponseField::UsageCount(UsageCount::Cached),
+        ResponseField::CachedTokens,
     ),
     (
         "usage.output_tokens_details.reasoning_tokens",
-        ResponseField::UsageCount(UsageCount::Reasoning),
+        ResponseField::ReasoningTokens,
     ),
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),

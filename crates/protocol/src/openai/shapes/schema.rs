@@ -12,23 +12,23 @@ use crate::openai::OutputKind;
 #[derive(Debug)]
 pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
-    pub(in crate::openai) paths: PathTable<ResponseField>,
+    pub paths: PathTable<ResponseField>,
     /// Maps the type of an event to the output that the type implies. The type is empty if the event has none.
     /// If the format is known, the function is not called for heartbeats.
     pub(super) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
-    pub(in crate::openai) terminal_types: &'static [&'static str],
+    pub terminal_types: &'static [&'static str],
     /// Whether the format of the responses is known. `false`: each event is output, no data is malformed, and a
     /// response is complete when its body ends regularly.
-    pub(in crate::openai) is_known: bool,
+    pub is_known: bool,
     /// Whether the type of an event, not the name of a field, shows which text is the answer.
-    pub(in crate::openai) has_typed_text: bool,
+    pub has_typed_text: bool,
     /// Whether a text without JSON can be an answer: a transcription can be plain text.
-    pub(in crate::openai) has_plain_text: bool,
+    pub has_plain_text: bool,
     /// Whether the input token count of the API excludes cached tokens. Only Anthropic's API counts in this
     /// way.
-    pub(in crate::openai) input_leaves_out_cache: bool,
+    pub input_leaves_out_cache: bool,
 }
 
 /// The path of an object, and its fields with their paths relative to the object. The path is empty for the
@@ -94,10 +94,19 @@ pub(in crate::openai) enum ResponseField {
     Transcript,
     IncompleteReason,
     Usage,
-    UsageCount(UsageCount),
+    /// Prompt tokens, including those from the prefix cache.
+    InputTokens,
+    OutputTokens,
+    /// Prompt tokens that came from the prefix cache.
+    CachedTokens,
+    /// Prompt tokens that the request added to the prefix cache.
+    CacheCreatedTokens,
+    ReasoningTokens,
     TotalTokens,
-    /// Time in a phase of the engine, in milliseconds.
-    EngineMillis(EnginePhase),
+    /// Time in the queue of the engine, in milliseconds.
+    QueueMillis,
+    PrefillMillis,
+    DecodeMillis,
     Error,
     /// The type of the object, which is `error` if the object describes an error.
     ObjectType,
@@ -107,24 +116,6 @@ pub(in crate::openai) enum ResponseField {
     ErrorType,
     /// The message of an error.
     ErrorMessage,
-}
-
-/// A token count of [`Usage`](crate::openai::Usage).
-#[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum UsageCount {
-    Input,
-    Output,
-    Cached,
-    CacheCreated,
-    Reasoning,
-}
-
-/// A time of [`EngineTimes`](crate::openai::EngineTimes).
-#[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum EnginePhase {
-    Queue,
-    Prefill,
-    Decode,
 }
 
 impl ResponseSchema {
@@ -170,6 +161,10 @@ const BEGINNINGS: [&str; 5] = [
     "response.queued",
     "response.in_progress",
 ];
+
+/// Text of the answer.
+pub(super) const TEXT: ResponseField = ResponseField::Output(OutputKind::Text);
+pub(super) const REASONING: ResponseField = ResponseField::Output(OutputKind::Reasoning);
 
 impl ResponseField {
     /// Whether the value is text that a model generated.

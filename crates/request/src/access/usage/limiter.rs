@@ -16,7 +16,7 @@ use tokenweir_protocol::mutex::lock;
 /// Limits and usage of a tenant, of a key or of a model of a tenant.
 #[derive(Debug)]
 pub(in crate::access) struct UsageLimiter {
-    pub(in crate::access) limits: UsageLimits,
+    pub limits: UsageLimits,
     /// The usage. After a reload of the key file, the new limiter of a subject shares it with the earlier
     /// limiter.
     subject: Arc<SubjectUsage>,
@@ -49,9 +49,9 @@ pub struct ModelPermit {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::access) struct Limiters<'a> {
     /// The limiter of the tenant, or of a model of the tenant.
-    pub(in crate::access) group: &'a UsageLimiter,
+    pub group: &'a UsageLimiter,
     /// The limiter of the key. `None`: the key has no limits of its own.
-    pub(in crate::access) key: Option<&'a UsageLimiter>,
+    pub key: Option<&'a UsageLimiter>,
 }
 
 /// Starts a request if all limits allow it. Also returns the quota that remains after the request.

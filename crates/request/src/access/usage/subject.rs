@@ -24,9 +24,9 @@ pub(super) struct UsageMeter {
     requests: LeakyBucket,
     tokens: LeakyBucket,
     open_requests: u32,
-    pub(super) quotas: Vec<Quota>,
+    pub quotas: Vec<Quota>,
     /// Whether the registry lists the subject as active.
-    pub(super) is_active: bool,
+    pub is_active: bool,
 }
 
 /// How a request is counted.
@@ -41,9 +41,9 @@ pub(in crate::access) enum CountedAs {
 /// A limit that makes the gateway refuse a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExceededLimit {
-    pub(super) kind: RateLimitKind,
-    pub(super) limit: u64,
-    pub(super) retry_after: Duration,
+    pub kind: RateLimitKind,
+    pub limit: u64,
+    pub retry_after: Duration,
 }
 
 /// Retry time of a request that the concurrency limit rejects. A constant, because the end of an open request
