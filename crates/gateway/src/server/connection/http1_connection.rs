@@ -4,13 +4,14 @@
 //! buffer. The write buffer collects the output. An idle connection uses no memory for buffers.
 
 use super::write_buffer::WriteBuffer;
-use crate::server::client_stream::{ClientStream, READ_BUFFER_BYTES};
+use crate::server::client_stream::ClientStream;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use tokenweir_net::connection::READ_BUFFER_BYTES;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_protocol::http1::{
     self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
