@@ -18,6 +18,11 @@ pub struct AtomicF64(AtomicU64);
 pub struct AtomicInstant(AtomicI64);
 
 impl AtomicFlag {
+    /// Creates a flag with this value.
+    pub const fn new(value: bool) -> Self {
+        Self(AtomicBool::new(value))
+    }
+
     /// Returns the current value.
     #[inline]
     pub fn get(&self) -> bool {

@@ -12,7 +12,11 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     event_output: |_| EventOutput::Kind(OutputKind::Unknown),
     is_known: false,
     ..ResponseSchema::new(
-        &[("", COMMON_FIELDS), ("", UNKNOWN_FIELDS)],
+        &[
+            ("", COMMON_FIELDS),
+            ("", ERROR_FIELDS),
+            ("", UNKNOWN_FIELDS),
+        ],
         &[REQUEST_METADATA],
     )
 });
@@ -32,7 +36,12 @@ const REQUEST_METADATA: &[&str] = &["created", "request_id", "meta", "texts"];
 
 /// A schema of chunks with `choices`. `fields` and `metadata` are the fields that no other API has.
 pub(super) fn chunk_schema(fields: &[ObjectFields], metadata: &[&'static str]) -> ResponseSchema {
-    let fields = [&[("", CHUNK_FIELDS)][..], fields, &[("", COMMON_FIELDS)]].concat();
+    let fields = [
+        &[("", CHUNK_FIELDS)][..],
+        fields,
+        &[("", COMMON_FIELDS), ("", ERROR_FIELDS)],
+    ]
+    .concat();
     ResponseSchema::new(&fields, &[CHUNK_METADATA, ERROR_DETAILS, metadata])
 }
 
@@ -152,6 +161,10 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("metrics.generation_time_ms", ResponseField::DecodeMillis),
     ("timings.prompt_ms", ResponseField::PrefillMillis),
     ("timings.predicted_ms", ResponseField::DecodeMillis),
+];
+
+/// The description of an error, in the format of all APIs.
+pub(super) const ERROR_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),

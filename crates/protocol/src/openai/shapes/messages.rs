@@ -3,7 +3,7 @@
 //! Events have types, and a stream has no `[DONE]`. After a failure, the stream has an `error` event and ends
 //! regularly. The gateway does not read `output_tokens` of `message_start`, because it is a placeholder.
 
-use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, ERROR_FIELDS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, REASONING, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -15,6 +15,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ..ResponseSchema::new(
         &[
             ("", FIELDS),
+            ("", ERROR_FIELDS),
             ("", MESSAGE_FIELDS),
             ("message", MESSAGE_FIELDS),
             ("", FOREIGN_CHUNK_FIELDS),
@@ -81,10 +82,6 @@ const FIELDS: &[(&str, ResponseField)] = &[
     // A signature or a citation contains no token, but it is content for the client.
     ("delta.signature", REASONING),
     ("delta.citation", TEXT),
-    ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorType),
-    ("error.message", ResponseField::ErrorMessage),
 ];
 
 /// The fields of a message besides its content. Both a complete message and the message at the start of a

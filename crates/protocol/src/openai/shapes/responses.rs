@@ -4,7 +4,7 @@
 //! `*.delta` events. The `status` field, not the event type, shows how the response ended: vLLM 0.32 names the
 //! last event `response.completed` even if the response is incomplete.
 
-use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, ERROR_FIELDS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -23,7 +23,9 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         &[
             ("", FIELDS),
             ("", RESPONSE_FIELDS),
+            ("", ERROR_FIELDS),
             ("response", RESPONSE_FIELDS),
+            ("response", ERROR_FIELDS),
             ("", FOREIGN_CHUNK_FIELDS),
         ],
         &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
@@ -31,11 +33,10 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 });
 
 /// Types of the events that carry answer text.
-pub(in crate::openai) const TEXT_EVENT_TYPES: [&str; 2] =
-    ["response.output_text.delta", REFUSAL_EVENT_TYPE];
+pub(crate) const TEXT_EVENT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_EVENT_TYPE];
 
 /// Type of the events that carry text of a model refusal.
-pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
+pub(crate) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
 fn event_output(event: &str) -> EventOutput {
     let Some(item) = event.strip_prefix("response.") else {
@@ -161,8 +162,4 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
         "usage.output_tokens_details.reasoning_tokens",
         ResponseField::ReasoningTokens,
     ),
-    ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorType),
-    ("error.message", ResponseField::ErrorMessage),
 ];

@@ -10,7 +10,7 @@ use crate::openai::OutputKind;
 
 /// How to parse the responses of one [`Api`].
 #[derive(Debug)]
-pub(in crate::openai) struct ResponseSchema {
+pub(crate) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub paths: PathTable<ResponseField>,
     /// Maps the type of an event to the output that the type implies. The type is empty if the event has none.
@@ -37,7 +37,7 @@ pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseF
 
 /// What the type of an event says about its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::openai) enum EventOutput {
+pub(crate) enum EventOutput {
     /// The type does not show whether the event has output: the fields of the event show it.
     Fields,
     /// The event begins or ends a part of the response, or is a heartbeat. It has no output, unless a
@@ -54,7 +54,7 @@ pub(in crate::openai) enum EventOutput {
 
 /// The meaning of a field, independent of its name in an API.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum ResponseField {
+pub(crate) enum ResponseField {
     Id,
     Model,
     EventType,
@@ -135,7 +135,7 @@ impl ResponseSchema {
 
     /// Returns what the type of an event says about its output. In a known format, heartbeats and events that
     /// begin a part have no output.
-    pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
+    pub(crate) fn output_of(&self, event: &str) -> EventOutput {
         match event {
             ERROR_EVENT_TYPE => EventOutput::Error,
             _ if self.is_known && (HEARTBEATS.contains(&event) || BEGINNINGS.contains(&event)) => {
@@ -147,10 +147,10 @@ impl ResponseSchema {
 }
 
 /// Type of the events that report an error, in every API.
-pub(in crate::openai) const ERROR_EVENT_TYPE: &str = "error";
+pub(crate) const ERROR_EVENT_TYPE: &str = "error";
 
 /// Types of events that only keep the connection open.
-pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
+pub(crate) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
 
 /// Types of events that begin a response or a part of it, in all APIs: a proxy can forward a request to the
 /// path of another API.
@@ -168,7 +168,7 @@ pub(super) const REASONING: ResponseField = ResponseField::Output(OutputKind::Re
 
 impl ResponseField {
     /// Whether the value is text that a model generated.
-    pub(in crate::openai) const fn is_text(self) -> bool {
+    pub(crate) const fn is_text(self) -> bool {
         matches!(
             self,
             Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text | Self::Transcript
