@@ -77,7 +77,7 @@ impl AttemptResponse {
             record_write_stall(observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(observer, entry.activity().on_end(now));
+            record_stall(observer, entry.on_end(now));
         }
         // Taken last, because the observer is large and each move copies it.
         if let Some(observed) = self.observer.take().map(ResponseObserver::into_observed) {

@@ -246,7 +246,7 @@ impl Exchange {
 
     /// The keep-alive comment to send now. `None`: none is due, or the stream is inside an event.
     pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
-        let activity = self.inner.response.entry.as_ref()?.activity();
+        let activity = self.inner.response.entry.as_ref()?;
         let is_due = self.is_between_events() && activity.take_keep_alive(clock::now());
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
@@ -306,7 +306,7 @@ impl Exchange {
             in_flight,
             ..
         } = &*self.inner;
-        let activity = response.entry.as_ref()?.activity();
+        let activity = response.entry.as_ref()?;
         if !activity.is_cut(waker) {
             return None;
         }

@@ -50,7 +50,7 @@ impl ResponseStages {
             return false;
         }
         splicer.restart();
-        entry.activity().set_movable();
+        entry.set_movable();
         true
     }
 

@@ -31,7 +31,7 @@ pub(super) struct UsageMeter {
 
 /// How a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::access) enum CountedAs {
+pub(crate) enum CountedAs {
     /// A request that is open from now on.
     Request,
     /// A repetition of an open request, which does not count as a further open request.

@@ -80,7 +80,7 @@ enum EventEdit {
 /// The parts of an event that the filter needs. The default is a block, such as a comment, that the filter does
 /// not change.
 #[derive(Debug, Clone, Default)]
-pub(in crate::observe) struct EventParts {
+pub(crate) struct EventParts {
     /// Whether the block is an event.
     pub is_event: bool,
     /// Whether the event is the usage event, which has `usage` and no choice.
