@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::route::RouteError;
+use tokenweir_protocol::openai::RouteError;
 
 /// A configured path. The gateway forwards a request for this path to a backend of the requested
 /// model, and reads model, stream and usage as in other JSON APIs.

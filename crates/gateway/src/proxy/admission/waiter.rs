@@ -5,7 +5,7 @@ use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
+use tokenweir_protocol::openai::TOKENS_PER_BYTE;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::PromptFingerprint;

@@ -1,7 +1,7 @@
 //! A request of a client that is ready to be forwarded.
 
+use crate::proxy::ProxyContext;
 use crate::proxy::access::Principal;
-use crate::proxy::context::ProxyContext;
 use http::request;
 use std::sync::Arc;
 

@@ -5,11 +5,11 @@ use super::read_request::ReadRequest;
 use crate::proxy::access::AccessControl;
 use http::HeaderMap;
 use tokenweir_protocol::headers::remove_headers_where;
-use tokenweir_protocol::openai::Splice;
-use tokenweir_protocol::openai::engine_control::{
-    FieldEdit, Permission, Permissions, supports_cache_salt,
+use tokenweir_protocol::openai::engine_control::supports_cache_salt;
+use tokenweir_protocol::openai::request_fields::CacheSaltSpan;
+use tokenweir_protocol::openai::{
+    FieldEdit, Permission, Permissions, RequestBodyError, RequestFields, Splice,
 };
-use tokenweir_protocol::openai::request_fields::{CacheSaltSpan, RequestBodyError, RequestFields};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 
