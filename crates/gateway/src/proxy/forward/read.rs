@@ -52,21 +52,14 @@ pub(super) async fn forward<B: IncomingBody>(
         fields: &fields,
     };
     let mut checked = check(exchange, context, &read, original)?;
-    let requirements = checked
-        .target
-        .requirements(exchange.record(), &fields, &route);
-    state.recording.sample(
-        exchange.record(),
-        &fields,
-        requirements,
-        checked.body.original(),
-    );
     allow_early_response(exchange, &fields, early);
+    let record = exchange.record();
+    let requirements = checked.target.requirements(record, &fields, &route);
+    state
+        .recording
+        .sample(record, &fields, requirements, checked.body.original());
     let headers = &mut head.headers;
-    let mut leased = state
-        .admission
-        .lease(exchange.record(), headers, requirements)
-        .await?;
+    let mut leased = state.admission.lease(record, headers, requirements).await?;
     if let Some(admission) = leased.0.admission.take() {
         exchange.admit(admission);
     }

@@ -73,11 +73,7 @@ impl Exchange {
             observer.rename_model(name);
         }
         let is_tunnel = status == SWITCHING_PROTOCOLS;
-        let tunnel = if is_tunnel {
-            forwarded_bytes.clone()
-        } else {
-            None
-        };
+        let tunnel = is_tunnel.then(|| forwarded_bytes.clone()).flatten();
         // The gateway does not read the frames of a WebSocket, so any close of the connection counts as
         // complete.
         observer.observed_mut().is_complete |= tunnel.is_some();
