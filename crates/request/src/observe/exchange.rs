@@ -18,8 +18,8 @@ use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 
@@ -43,7 +43,7 @@ pub(super) struct ExchangeState {
     abort: Option<ResponseAbortHandle>,
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the gateway received
     /// the whole body first.
-    forwarded_bytes: Option<Arc<AtomicU64>>,
+    forwarded_bytes: Option<Arc<AtomicCount>>,
 }
 
 /// Holds the record of an exchange. The record leaves the slot when the exchange ends.
@@ -101,7 +101,7 @@ impl Exchange {
 
     /// Counts the bytes of a request body that is forwarded unread. The caller adds the length of each
     /// chunk to the returned number.
-    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
+    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicCount> {
         self.inner.forwarded_bytes.insert(Arc::default()).clone()
     }
 
@@ -393,7 +393,7 @@ impl Drop for Exchange {
             ..
         } = &mut *self.inner;
         if let Some(bytes) = forwarded_bytes {
-            record.bytes_in = bytes.load(Ordering::Relaxed);
+            record.bytes_in = bytes.get() as u64;
         }
         let is_shutting_down = in_flight.is_cutting();
         let now = record.timings.ended.unwrap_or_else(clock::now);

@@ -16,9 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_protocol::openai::PhraseMatcher;
 use tokenweir_protocol::units;
 
@@ -57,7 +56,7 @@ pub struct ObservationSettings {
 pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
     started_at: Instant,
-    open: AtomicUsize,
+    open: AtomicCount,
     open_requests: OpenRequests,
     /// Whether the gateway is shutting down and aborts the exchanges that are still open.
     is_shutting_down: AtomicFlag,
@@ -102,7 +101,7 @@ impl ExchangeRegistry {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(settings),
             started_at,
-            open: AtomicUsize::new(0),
+            open: AtomicCount::default(),
             open_requests: OpenRequests::default(),
             is_shutting_down: AtomicFlag::default(),
             is_closing_tunnels: AtomicFlag::default(),
@@ -118,7 +117,7 @@ impl ExchangeRegistry {
 
     /// Number of open exchanges.
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.open.get()
     }
 
     /// The start of the oldest open exchange. `None`: no exchange is open.
@@ -128,7 +127,7 @@ impl ExchangeRegistry {
 
     /// Registers an exchange whose request head was read at `accepted`.
     pub fn enter(self: &Arc<Self>, accepted: Instant) -> InFlightGuard {
-        self.open.fetch_add(1, Ordering::Relaxed);
+        self.open.add(1);
         let slot = self.open_requests.add(accepted);
         InFlightGuard {
             registry: self.clone(),
@@ -263,7 +262,7 @@ impl InFlightGuard {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
-        tunnel: Option<Arc<AtomicU64>>,
+        tunnel: Option<Arc<AtomicCount>>,
         now: Instant,
     ) -> StreamEntry {
         let activity = StreamActivity::new(backend, subject, terms, tunnel, now);
@@ -284,7 +283,7 @@ impl InFlightGuard {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.registry.open_requests.remove(self.slot);
-        self.registry.open.fetch_sub(1, Ordering::Relaxed);
+        self.registry.open.sub(1);
     }
 }
 

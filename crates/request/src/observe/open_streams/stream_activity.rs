@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag, AtomicInstant};
 use tokenweir_protocol::mutex::lock;
 
 /// The state of one open stream that sweeps and snapshots read.
@@ -60,9 +60,9 @@ pub struct StreamActivity {
 /// The bytes that the client of a WebSocket has sent.
 struct TunnelBytes {
     /// Number of bytes that the client has sent so far.
-    count: Arc<AtomicU64>,
+    count: Arc<AtomicCount>,
     /// The value of `count` at the last sweep.
-    swept_count: AtomicU64,
+    swept_count: AtomicCount,
 }
 
 /// Time between two tries to move a stream to another backend.
@@ -84,12 +84,12 @@ impl StreamActivity {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
-        tunnel: Option<Arc<AtomicU64>>,
+        tunnel: Option<Arc<AtomicCount>>,
         now: Instant,
     ) -> Self {
         let tunnel = tunnel.map(|count| TunnelBytes {
             count,
-            swept_count: AtomicU64::new(0),
+            swept_count: AtomicCount::default(),
         });
         let activity = Self {
             backend,
@@ -150,8 +150,9 @@ impl StreamActivity {
         let Some(tunnel) = &self.tunnel else {
             return false;
         };
-        let count = tunnel.count.load(Ordering::Relaxed);
-        if tunnel.swept_count.swap(count, Ordering::Relaxed) != count {
+        let count = tunnel.count.get();
+        if tunnel.swept_count.get() != count {
+            tunnel.swept_count.set(count);
             self.on_tunnel_bytes(now);
         }
         let last_bytes_at = self.last_output_at.get();
