@@ -348,11 +348,6 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
     }
 }
 
-/// The row of [`FIELDS`] for a form field. `None`: the field does not control the engine.
-pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
-    FIELDS.iter().find(|control| control.name == name)
-}
-
 impl Permissions {
     /// The set of the permissions in a list.
     pub fn new(list: &[Permission]) -> Self {
