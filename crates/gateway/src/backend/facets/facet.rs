@@ -53,6 +53,12 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Adds the facts of the facet to the condition of the backend.
     fn complete_condition(&self, _condition: &mut BackendCondition) {}
 
+    /// A fact, such as an error of the hardware, that backends which fail together can have in common: its name and
+    /// its value. `None`: the facet knows none.
+    fn fact(&self) -> Option<(&'static str, String)> {
+        None
+    }
+
     /// Learns from the record of a request that the backend has answered.
     fn on_finished(&self, _record: &RequestRecord, _estimator: &LoadEstimator) {}
 

@@ -14,14 +14,13 @@ mod snapshot;
 pub use backend_pool::{BackendPool, PeerPrompt};
 pub use eligible_backends::BackendRequirements;
 
-use super::facets::{BackendFacets, RequestPart, Suitability};
+use super::facets::{PromptKnowledge, RequestPart, Suitability};
 use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
 use readiness::Readiness;
-pub use snapshot::ExpectedWork;
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -32,10 +31,23 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
-use tokenweir_routing::Policy;
 use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::{Policy, kv_aware};
+
+/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
+/// of a request.
+const MAX_COMPARED_CACHES: usize = 64;
+
+/// The expected work of an engine for a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpectedWork {
+    /// Tokens that the engine has to compute: uncached prompt and expected output.
+    pub tokens: u64,
+    /// Predicted TTFT in seconds.
+    pub ttft: f64,
+}
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
 pub struct BackendOffer {
@@ -203,7 +215,27 @@ impl BackendPool {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Option<ExpectedWork> {
-        self.snapshot().expected_work(&requirements, now)
+        let snapshot = self.snapshot();
+        let mut known = PromptKnowledge::new(requirements.prompt);
+        let now = clock::nanos(now);
+        let positions = &snapshot.routes.lookup(requirements.model).backends;
+        let backends = positions
+            .iter()
+            .map(|position| &snapshot.backends[*position]);
+        let serving = backends.filter(|backend| backend.health.is_serving());
+        let mut least: Option<ExpectedWork> = None;
+        for backend in serving.take(MAX_COMPARED_CACHES) {
+            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
+                let uncached = (candidate.prompt - candidate.cached).max(0.0);
+                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
+                let ttft = kv_aware::ttft(&snapshot.policy.kv_aware, candidate, false);
+                least = Some(ExpectedWork {
+                    tokens: least.map_or(tokens, |least| least.tokens.min(tokens)),
+                    ttft: least.map_or(ttft, |least| least.ttft.min(ttft)),
+                });
+            });
+        }
+        least
     }
 
     /// The group of a request in the admission queue. The same backends can serve all requests of a group.
@@ -217,12 +249,6 @@ impl BackendPool {
             model: requirements.model.map(Into::into),
             backends,
         }
-    }
-
-    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
-    /// request is too long for all of them, or no backend lists the model.
-    pub(crate) fn has_able_backend(&self, requirements: &BackendRequirements<'_>) -> bool {
-        self.snapshot().has_able_backend(requirements, clock::now())
     }
 
     fn offer_within(
@@ -251,12 +277,7 @@ impl BackendPool {
         let positions = snapshot.routes.lookup(Some(model)).backends.iter();
         let backends = positions.filter_map(|position| snapshot.backends.get(*position));
         let count = |backend: &Arc<Backend>| {
-            let load = backend
-                .health
-                .state()
-                .sample
-                .map(|sample| sample.load)
-                .unwrap_or_default();
+            let load = backend.health.state().engine_load();
             let counted = load.running.unwrap_or_default() + load.waiting.unwrap_or_default();
             (counted as u64).max(backend.load.in_flight().into())
         };
@@ -332,10 +353,10 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let is_read = BackendFacets::learn_from(record);
             let is_fault = record.shows_backend_fault();
             let is_cut = is_fault || record.outcome == Outcome::Truncated;
-            if !is_read && !is_cut {
+            // A facet learns from a request whose prompt another backend has computed.
+            if !record.has_remote_prompt && !is_cut {
                 continue;
             }
             let backend = record

@@ -17,8 +17,8 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, kv_aware,
-    saturation, shares,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
+    shares,
 };
 
 /// The backend pool at one moment.
@@ -47,10 +47,6 @@ pub(super) struct PoolSnapshot {
     pub(super) has_unsuitable: bool,
 }
 
-/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
-/// of a request.
-const MAX_COMPARED_CACHES: usize = 64;
-
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
@@ -59,24 +55,6 @@ pub(super) struct PickedBackend {
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
-}
-
-/// The expected work of an engine for a request.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExpectedWork {
-    /// Tokens that the engine has to compute: uncached prompt and expected output.
-    pub tokens: u64,
-    /// Predicted TTFT in seconds.
-    pub ttft: f64,
-}
-
-impl ExpectedWork {
-    fn min(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens.min(other.tokens),
-            ttft: self.ttft.min(other.ttft),
-        }
-    }
 }
 
 impl PoolSnapshot {
@@ -167,33 +145,6 @@ impl PoolSnapshot {
                 .for_each(BackendFacet::request_activation);
             backend.health.request_check();
         }
-    }
-
-    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
-    pub(super) fn expected_work(
-        &self,
-        requirements: &BackendRequirements<'_>,
-        now: Instant,
-    ) -> Option<ExpectedWork> {
-        let mut known = PromptKnowledge::new(requirements.prompt);
-        let now = clock::nanos(now);
-        let route = self.routes.lookup(requirements.model);
-        let backends = route
-            .backends
-            .iter()
-            .map(|position| &self.backends[*position]);
-        let serving = backends.filter(|backend| backend.health.is_serving());
-        let mut least = None;
-        for backend in serving.take(MAX_COMPARED_CACHES) {
-            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
-                let uncached = (candidate.prompt - candidate.cached).max(0.0);
-                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
-                let ttft = kv_aware::ttft(&self.policy.kv_aware, candidate, false);
-                let work = ExpectedWork { tokens, ttft };
-                least = Some(least.map_or(work, |least: ExpectedWork| least.min(work)));
-            });
-        }
-        least
     }
 
     /// Leases a picked backend, and records the decision.

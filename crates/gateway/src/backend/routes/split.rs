@@ -41,7 +41,10 @@ impl RouteRule {
             if rules.iter().all(|rule| *rule.name != *version.model) {
                 rules.push(Self {
                     name: version.model.as_str().into(),
-                    is_configured: true,
+                    route: ModelRoute {
+                        is_expected: true,
+                        ..ModelRoute::default()
+                    },
                     ..Self::default()
                 });
             }
@@ -61,7 +64,7 @@ impl RouteRule {
         let backends: BTreeSet<usize> = backends.collect();
         ModelRoute {
             is_split: true,
-            renames_response: self.renames_response,
+            renames_response: self.route.renames_response,
             is_expected: true,
             ..shared.route(label, backends.into_iter(), iter::empty())
         }
