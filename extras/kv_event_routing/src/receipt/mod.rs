@@ -1,10 +1,10 @@
 //! Receives the KV events of one backend: finds its publishers, subscribes to each of them, and begins
 //! again when the publishers change.
 
-mod rank_sink;
+mod part_sink;
 mod sources;
 
-pub(crate) use rank_sink::RankSink;
+pub(crate) use part_sink::PartSink;
 
 use crate::backend_cache::BackendCache;
 use crate::facet::KvEventsFacet;
@@ -96,12 +96,12 @@ async fn run(backend: Arc<Backend>, knowledge: Arc<CacheKnowledge>, context: Arc
             port = publishers.first().map(|publisher| publisher.endpoint.port),
             "subscribing to the KV events of the backend"
         );
-        let ranks = cache.set_rank_count(publishers.len());
+        let parts = cache.set_part_count(publishers.len());
         let subscribers = publishers
             .iter()
-            .zip(ranks.iter())
-            .map(|(publisher, rank)| {
-                let sink = RankSink::new(&identity.id, cache, rank.clone());
+            .zip(parts.iter())
+            .map(|(publisher, part)| {
+                let sink = PartSink::new(&identity.id, cache, part.clone());
                 let Publisher {
                     endpoint,
                     replay_endpoint,
