@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::Usage;
-use tokenweir_request::record::{BackendCondition, RequestRecord};
+use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{KnownPrefix, LoadEstimator, PromptFingerprint};
 
@@ -58,9 +58,6 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     fn fact(&self) -> Option<(&'static str, String)> {
         None
     }
-
-    /// Learns from the record of a request that the backend has answered.
-    fn on_finished(&self, _record: &RequestRecord, _estimator: &LoadEstimator) {}
 
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}

@@ -78,10 +78,7 @@ impl BackendPool {
     /// engine of unknown kind counts as vLLM.
     pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
         let snapshot = self.snapshot();
-        let mut backends = route
-            .backends
-            .iter()
-            .filter_map(|at| snapshot.backends.get(*at));
+        let mut backends = snapshot.at(&route.backends);
         let keeps = |kind| !matches!(kind, EngineKind::Vllm | EngineKind::Gateway);
         !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
@@ -196,11 +193,8 @@ impl BackendPool {
     /// Whether the model has a backend, in any state, that is not excluded from the request.
     pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
         let snapshot = self.snapshot();
-        let positions = &snapshot.routes.lookup(requirements.model).backends;
-        let mut backends = positions
-            .iter()
-            .filter_map(|position| snapshot.backends.get(*position));
-        backends.any(|backend| {
+        let route = snapshot.routes.lookup(requirements.model);
+        snapshot.at(&route.backends).any(|backend| {
             let is_excluded = requirements
                 .excluded
                 .iter()
@@ -218,10 +212,7 @@ impl BackendPool {
         let snapshot = self.snapshot();
         let mut known = PromptKnowledge::new(requirements.prompt);
         let now = clock::nanos(now);
-        let positions = &snapshot.routes.lookup(requirements.model).backends;
-        let backends = positions
-            .iter()
-            .map(|position| &snapshot.backends[*position]);
+        let backends = snapshot.at(&snapshot.routes.lookup(requirements.model).backends);
         let serving = backends.filter(|backend| backend.health.is_serving());
         let mut least: Option<ExpectedWork> = None;
         for backend in serving.take(MAX_COMPARED_CACHES) {
@@ -274,8 +265,7 @@ impl BackendPool {
     /// gateways, and the requests of this gateway.
     pub fn model_requests(&self, model: &str) -> u64 {
         let snapshot = self.snapshot();
-        let positions = snapshot.routes.lookup(Some(model)).backends.iter();
-        let backends = positions.filter_map(|position| snapshot.backends.get(*position));
+        let backends = snapshot.at(&snapshot.routes.lookup(Some(model)).backends);
         let count = |backend: &Arc<Backend>| {
             let load = backend.health.state().engine_load();
             let counted = load.running.unwrap_or_default() + load.waiting.unwrap_or_default();
@@ -294,10 +284,7 @@ impl BackendPool {
     pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
         let snapshot = self.snapshot();
         let mut total = 0;
-        for backend in positions
-            .iter()
-            .filter_map(|position| snapshot.backends.get(*position))
-        {
+        for backend in snapshot.at(positions) {
             let suitability = backend.facets.suitability(RequestPart::Whole, None);
             let is_whole = suitability == Suitability::Suitable;
             if is_whole && backend.weight() > 0 && backend.health.is_serving() {
@@ -316,13 +303,33 @@ impl BackendPool {
 }
 
 impl BackendOffer {
-    /// Leases the offered backend. `requirements`: the requirements for which the offer was made.
+    /// Leases the offered backend, and records the decision. `requirements`: the requirements for which the offer was made.
     pub fn accept(
         self,
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> (Lease, Arc<RoutingDecision>) {
-        self.snapshot.lease(self.picked, &requirements, now)
+        let Self { snapshot, picked } = self;
+        let PickedBackend {
+            context,
+            choice,
+            excluded,
+            ..
+        } = picked;
+        let candidate = &context.candidates()[choice.index];
+        let backend = &snapshot.backends[candidate.position];
+        backend.health.breaker.on_pick(now);
+        snapshot.add_credits(context.candidates(), choice.index);
+        let BackendRequirements {
+            prompt, is_stream, ..
+        } = requirements;
+        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
+        snapshot.candidate_sampler.sent(prompt, candidate.position);
+        let condition = backend.condition(now);
+        let fleet = &snapshot.backend_ids;
+        let mut decision = RoutingDecision::new(context, choice, condition, fleet);
+        decision.excluded = excluded;
+        (lease, Arc::new(decision))
     }
 
     /// Predicted seconds until the first output of the request at the offered backend.
@@ -355,7 +362,6 @@ impl Sink for BackendPool {
         for record in records {
             let is_fault = record.shows_backend_fault();
             let is_cut = is_fault || record.outcome == Outcome::Truncated;
-            // A facet learns from a request whose prompt another backend has computed.
             if !record.has_remote_prompt && !is_cut {
                 continue;
             }
@@ -363,8 +369,11 @@ impl Sink for BackendPool {
                 .backend()
                 .and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
-            for facet in backend.facets.each() {
-                facet.on_finished(record, &backend.load.estimator);
+            if record.has_remote_prompt
+                && let Some(ttft) = record.upstream_ttft()
+            {
+                let estimator = &backend.load.estimator;
+                estimator.on_remote_prompt(ttft.as_secs_f64(), clock::now());
             }
             let has_output = record.timings.first_output.is_some();
             if is_cut

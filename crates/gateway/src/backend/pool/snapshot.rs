@@ -7,15 +7,14 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
+use crate::backend::Backend;
 use crate::backend::facets::{BackendFacet, PoolFacets, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
-use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
     Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
     shares,
@@ -50,11 +49,11 @@ pub(super) struct PoolSnapshot {
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
-    choice: PolicyChoice,
+    pub(super) choice: PolicyChoice,
     /// Greatest number of prompt tokens that any eligible backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
-    excluded: Box<[(usize, &'static str)]>,
+    pub(super) excluded: Box<[(usize, &'static str)]>,
 }
 
 impl PoolSnapshot {
@@ -147,37 +146,18 @@ impl PoolSnapshot {
         }
     }
 
-    /// Leases a picked backend, and records the decision.
-    pub(super) fn lease(
-        &self,
-        picked: PickedBackend,
-        requirements: &BackendRequirements<'_>,
-        now: Instant,
-    ) -> (Lease, Arc<RoutingDecision>) {
-        let PickedBackend {
-            context,
-            choice,
-            excluded,
-            ..
-        } = picked;
-        let candidate = &context.candidates()[choice.index];
-        let backend = &self.backends[candidate.position];
-        backend.health.breaker.on_pick(now);
-        self.add_credits(context.candidates(), choice.index);
-        let BackendRequirements {
-            prompt, is_stream, ..
-        } = *requirements;
-        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
-        self.candidate_sampler.sent(prompt, candidate.position);
-        let condition = backend.condition(now);
-        let fleet = &self.backend_ids;
-        let mut decision = RoutingDecision::new(context, choice, condition, fleet);
-        decision.excluded = excluded;
-        (lease, Arc::new(decision))
+    /// The backends at these positions.
+    pub(super) fn at<'a>(
+        &'a self,
+        positions: &'a [usize],
+    ) -> impl Iterator<Item = &'a Arc<Backend>> {
+        positions
+            .iter()
+            .filter_map(|position| self.backends.get(*position))
     }
 
     /// Updates the traffic shares of the candidates with the choice.
-    fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
+    pub(super) fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
         let changes = shares::credit_changes(candidates, chosen);
         for (candidate, change) in candidates.iter().zip(changes) {
             self.backends[candidate.position]

@@ -208,7 +208,7 @@ impl RouteTable {
         let default_route = default_route(rules, &groups, advertised.len(), labels, &mut shared);
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
-            Arc::new(shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty()));
+            Arc::new(shared.route(ModelRoute::default(), unlisted_positions, iter::empty()));
         previous.add_absent_models(&mut by_name, labels, &unknown_model_route, backends_left);
         Self {
             by_name,
@@ -275,10 +275,12 @@ fn default_route(
     let listed = groups
         .iter()
         .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
-    Arc::new(ModelRoute {
+    let route = ModelRoute {
+        label,
         caps: default_caps(rules, groups),
-        ..shared.route(label, 0..count, listed)
-    })
+        ..ModelRoute::default()
+    };
+    Arc::new(shared.route(route, 0..count, listed))
 }
 
 /// The caps of requests without a model name. They combine the caps of all models that a backend could select,
@@ -303,11 +305,11 @@ impl ModelRoute {
 }
 
 impl SharedLists {
-    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists, their
+    /// Adds to a route the backends `positions`. `listed`: for each group of backends with equal model lists, their
     /// positions and their context length of the model.
     fn route<'a>(
         &mut self,
-        label: ModelLabel,
+        route: ModelRoute,
         positions: impl Iterator<Item = usize>,
         listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
     ) -> ModelRoute {
@@ -320,10 +322,9 @@ impl SharedLists {
             backends
         });
         ModelRoute {
-            label,
             backends,
             lengths,
-            ..ModelRoute::default()
+            ..route
         }
     }
 }
@@ -393,14 +394,12 @@ impl RouteRule {
             .iter()
             .map(|(group, model)| (&*group.positions, model.max_len));
         let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
-        let listed = shared.route(label, eligible, listed);
-        ModelRoute {
-            label: listed.label,
-            backends: listed.backends,
-            lengths: listed.lengths,
+        let route = ModelRoute {
+            label,
             adapter_hash: is_adapter.then(|| adapter_hash(self.target())),
             ..self.route.clone()
-        }
+        };
+        shared.route(route, eligible, listed)
     }
 
     /// The entry of the model for `/v1/models`, copied from the first eligible backend that lists
