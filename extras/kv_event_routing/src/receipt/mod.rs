@@ -9,7 +9,7 @@ pub(crate) use part_sink::PartSink;
 use crate::backend_cache::BackendCache;
 use crate::facet::KvEventsFacet;
 use crate::learning::{CacheKnowledge, start_learner};
-use crate::settings::{KvEventSource, host_of};
+use crate::settings::KvEventSource;
 use futures_util::future::{join_all, pending};
 use sources::Publisher;
 use std::sync::Arc;
@@ -127,7 +127,12 @@ impl PublisherFinder {
         let address = identity.address.clone();
         let authorization = identity.authorization.as_ref();
         Self {
-            host: host_of(&address),
+            // An IPv6 address has no brackets here.
+            host: address
+                .host_and_port()
+                .0
+                .trim_matches(['[', ']'])
+                .to_owned(),
             fetcher: PageFetcher::new(client, address, authorization, timeout, MAX_LIST_BYTES),
             configured: sources::configured(&source),
             source,
