@@ -4,6 +4,7 @@
 mod facet;
 mod numbering;
 mod probe;
+mod rank_load;
 pub mod rows;
 
 pub use facet::{RankFacet, RankStatus, Ranks};

@@ -202,6 +202,11 @@ impl BackendState {
             .unwrap_or_default()
     }
 
+    /// The load of the last successful scrape. Empty: no scrape has succeeded.
+    pub fn engine_load(&self) -> EngineLoad {
+        self.sample.map(|sample| sample.load).unwrap_or_default()
+    }
+
     /// The reported load of the backend, with its age at `now`.
     pub fn condition(&self, now: Instant) -> BackendCondition {
         let age = self
