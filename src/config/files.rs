@@ -7,7 +7,6 @@ use super::mistakes::{self, Mistakes};
 use super::sections::clients::tiers::TiersConfig;
 use super::text::error::ConfigError;
 use super::text::file;
-use super::text::redaction::ExcerptRedaction;
 use super::text::yaml::{self, Outline};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -119,7 +118,7 @@ fn mistake(violation: RuleViolation, outline: &Outline, file: &Path, text: &str)
     let RuleViolation { paths, problem } = violation;
     let error = ConfigError::new(&problem);
     let error = match paths.first().and_then(|path| outline.position(path)) {
-        Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
+        Some(position) => error.at(file, position, text),
         None => error.in_file(file),
     };
     Mistake { error, paths }

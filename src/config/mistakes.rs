@@ -115,7 +115,7 @@ fn remove(
     }
     errors.push(error.with_whole_line(remaining.original()));
     let is_rule = !paths.is_empty();
-    is_rule && remaining.rename(&entries, entry) || remaining.remove(&entries, entry)
+    is_rule && remaining.rename(entry) || remaining.remove(&entries, entry)
 }
 
 fn position(error: &ConfigError) -> Option<Position> {

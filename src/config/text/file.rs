@@ -1,7 +1,6 @@
 //! Reads a configuration file as UTF-8 text.
 
 use super::error::{ConfigError, Position};
-use super::redaction::ExcerptRedaction;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -33,7 +32,7 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
         };
         let help = "write the file in UTF-8";
         ConfigError::new("not UTF-8")
-            .at(file, position, &text, ExcerptRedaction::Nothing)
+            .at(file, position, &text)
             .with_help(Some(help))
     })
 }

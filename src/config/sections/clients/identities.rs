@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
 use tokenweir_request::access::{KeyDigest, PseudonymKey};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
-    SecretValue, UnreadableSecret, violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, Secret, SecretList, SecretValue,
+    UnreadableSecret, violation_at,
 };
 
 /// User, session and conversation of a request on spans and access log lines. They are never label
@@ -124,7 +124,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = IdentitiesConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(identities: &IdentitiesConfig, _: &C) -> CheckResult {
         check_names("identities.user_headers", &identities.user_headers)?;

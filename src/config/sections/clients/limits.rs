@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, more_than_0, require, violation_of,
+    CheckResult, ConfigSection, at_least_1ms, more_than_0, require, violation_of,
 };
 
 /// Limits on clients.
@@ -95,7 +95,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = LimitsConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(limits: &LimitsConfig, _: &C) -> CheckResult {
         at_least_1ms("limits.body_idle_timeout", limits.body_idle_timeout)?;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_request::record::TierResolver;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, header_name, is_label, require};
+use tokenweir_settings::{CheckResult, ConfigSection, header_name, is_label, require};
 
 /// Assignment of a tier to each request. The tier is a label of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ const MAX_TIERS: usize = 20;
 
 impl TiersConfig {
     /// Builds the resolver, which determines the tier of each request.
-    pub(in crate::config) fn resolver(&self) -> TierResolver {
+    pub(crate) fn resolver(&self) -> TierResolver {
         TierResolver {
             // The rules have ensured that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
@@ -40,7 +40,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = TiersConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(tiers: &TiersConfig, _: &C) -> CheckResult {
         header_name("tiers.header", tiers.header.as_ref())?;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
-use tokenweir_settings::{ConfigSection, ReloadClass};
+use tokenweir_settings::ConfigSection;
 
 /// The drain at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -33,5 +33,4 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = DrainConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_settings::{ConfigSection, ReloadClass};
+use tokenweir_settings::ConfigSection;
 
 /// Reloads of the configuration without SIGHUP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,5 +17,4 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = ReloadConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require};
+use tokenweir_settings::{CheckResult, ConfigSection, require};
 
 /// Detection of model refusals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,7 +17,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = RefusalDetectionConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(detection: &RefusalDetectionConfig, _: &C) -> CheckResult {
         for (index, phrase) in detection.refusal_phrases.iter().enumerate() {

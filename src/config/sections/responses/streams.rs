@@ -7,7 +7,7 @@ use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::{OnTruncation, StreamRules};
 use tokenweir_resume::ResumeConfig;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, require};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, require};
 
 /// Handling of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -34,7 +34,7 @@ const MIN_RESUME_MEMORY: usize = 1 << 20;
 
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
-    pub(in crate::config) fn rules(&self) -> StreamRules {
+    pub(crate) fn rules(&self) -> StreamRules {
         StreamRules {
             on_truncation: self.on_truncation,
             keep_alive: self.keep_alive,
@@ -47,7 +47,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = StreamsConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
         at_least_1ms("streams.resume.for", streams.resume.window)?;

@@ -42,7 +42,7 @@ impl Default for MetricsConfig {
 
 impl MetricsConfig {
     /// The buckets of the histograms: the configured bounds plus the limits of the objectives.
-    pub(in crate::config) fn histogram_buckets(
+    pub(crate) fn histogram_buckets(
         &self,
         objectives: &[Objective],
     ) -> Result<BucketOverrides, BucketOverridesError> {
@@ -52,7 +52,7 @@ impl MetricsConfig {
     }
 
     /// The buckets of histograms whose values are counted during a response.
-    pub(in crate::config) fn response_buckets(
+    pub(crate) fn response_buckets(
         &self,
         objectives: &[Objective],
     ) -> Result<ResponseBuckets, BucketOverridesError> {

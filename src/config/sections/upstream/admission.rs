@@ -10,8 +10,7 @@ use tokenweir_request::slo::Objective;
 use tokenweir_routing::admission::{DEFAULT_CLASS, PriorityClasses};
 use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, header_name, require, violation_at,
-    violation_of,
+    CheckResult, ConfigSection, at_least_1ms, header_name, require, violation_at, violation_of,
 };
 
 /// The admission queue, in which requests wait while every backend of a model is full.
@@ -68,10 +67,7 @@ impl AdmissionConfig {
     }
 
     /// The settings of the admission queue. `None`: admission control is disabled.
-    pub(in crate::config) fn settings(
-        &self,
-        objectives: &[Objective],
-    ) -> Option<AdmissionSettings> {
+    pub(crate) fn settings(&self, objectives: &[Objective]) -> Option<AdmissionSettings> {
         if !self.enabled {
             return None;
         }
@@ -133,7 +129,6 @@ pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
     type Values = AdmissionConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(admission: &AdmissionConfig, config: &C) -> CheckResult {
         at_least_1ms("admission.max_wait", admission.max_wait)?;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_routing::{Policy, PolicyKind, kv_aware};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, violation_at};
+use tokenweir_settings::{CheckResult, ConfigSection, require, violation_at};
 
 /// Selection of a backend for each request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,7 +50,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = RoutingConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(routing: &RoutingConfig, _: &C) -> CheckResult {
         check_weight("routing.kv_aware.pressure", routing.kv_aware.pressure)?;
