@@ -1,23 +1,23 @@
 //! The section `tiers`: assignment of a tier to each request.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tokenweir_protocol::settings;
 use tokenweir_request::record::TierResolver;
 use tokenweir_settings::{CheckResult, ConfigSection, header_name, is_label, require};
 
-/// Assignment of a tier to each request. The tier is a label of metrics.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TiersConfig {
-    /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
-    /// takes precedence.
-    pub header: Option<String>,
-    /// Accepted values of the header. Other values count as `_other`.
-    pub names: Vec<String>,
-    /// vLLM's `priority` of the requests of a tier, by its name. Lower numbers come first. Tiers that are
-    /// not listed leave `priority` as it is. Needs `--scheduling-policy priority` at the engines.
-    pub priorities: BTreeMap<String, i32>,
+settings! {
+    /// Assignment of a tier to each request. The tier is a label of metrics.
+    #[derive(Default, Eq)]
+    pub struct TiersConfig {
+        /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
+        /// takes precedence.
+        pub header: Option<String>,
+        /// Accepted values of the header. Other values count as `_other`.
+        pub names: Vec<String>,
+        /// vLLM's `priority` of the requests of a tier, by its name. Lower numbers come first. Tiers that are
+        /// not listed leave `priority` as it is. Needs `--scheduling-policy priority` at the engines.
+        pub priorities: BTreeMap<String, i32>,
+    }
 }
 
 /// Maximum number of entries in `tiers.names`.

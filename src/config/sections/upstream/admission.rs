@@ -1,11 +1,9 @@
 //! The section `admission`: the queue in which requests wait while every backend of a model is full.
 
 use crate::config::sections::clients::tiers::TiersConfig;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_gateway::proxy::admission::AdmissionSettings;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::admission::{DEFAULT_CLASS, PriorityClasses};
 use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
@@ -13,35 +11,35 @@ use tokenweir_settings::{
     CheckResult, ConfigSection, at_least_1ms, header_name, require, violation_at, violation_of,
 };
 
-/// The admission queue, in which requests wait while every backend of a model is full.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AdmissionConfig {
-    /// Whether requests wait for a backend with capacity.
-    pub enabled: bool,
-    /// Number of requests in the engine's queue at which a backend is full. A sixteenth of the running
-    /// requests counts instead if that is more. `None`: the queue is not considered.
-    pub max_waiting: Option<u32>,
-    /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
-    /// considered.
-    pub max_kv_usage: Option<f64>,
-    /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
-    /// limit.
-    pub max_in_flight: Option<u32>,
-    /// Maximum number of requests in the queue. 0: no queue.
-    pub queue_capacity: usize,
-    /// Maximum time of a request in the queue. Then the gateway responds with 429.
-    #[serde(with = "units::Duration")]
-    pub max_wait: Duration,
-    /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
-    /// `max_wait`. 0: 503 at once.
-    #[serde(with = "units::OptionalDuration")]
-    pub max_backend_wait: Option<Duration>,
-    /// Tiers, the highest priority first. `default` stands for all others.
-    pub classes: Vec<String>,
-    /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
-    /// client's address.
-    pub tenant_header: Option<String>,
+settings! {
+    /// The admission queue, in which requests wait while every backend of a model is full.
+    pub struct AdmissionConfig {
+        /// Whether requests wait for a backend with capacity.
+        pub enabled: bool,
+        /// Number of requests in the engine's queue at which a backend is full. A sixteenth of the running
+        /// requests counts instead if that is more. `None`: the queue is not considered.
+        pub max_waiting: Option<u32>,
+        /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
+        /// considered.
+        pub max_kv_usage: Option<f64>,
+        /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
+        /// limit.
+        pub max_in_flight: Option<u32>,
+        /// Maximum number of requests in the queue. 0: no queue.
+        pub queue_capacity: usize,
+        /// Maximum time of a request in the queue. Then the gateway responds with 429.
+        #[serde(with = "units::Duration")]
+        pub max_wait: Duration,
+        /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
+        /// `max_wait`. 0: 503 at once.
+        #[serde(with = "units::OptionalDuration")]
+        pub max_backend_wait: Option<Duration>,
+        /// Tiers, the highest priority first. `default` stands for all others.
+        pub classes: Vec<String>,
+        /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
+        /// client's address.
+        pub tenant_header: Option<String>,
+    }
 }
 
 /// Maximum of `max_kv_usage`. A higher usage cannot be distinguished from a full cache.
