@@ -1,7 +1,7 @@
 //! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing, and return it to routing. A
 //! drained backend gets no new requests and completes its open requests.
 
-use super::response::without_caching;
+use super::response::{document, without_caching};
 use super::state::Admin;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
@@ -77,7 +77,7 @@ pub(super) async fn set_drained<const IS_DRAINED: bool>(
             if migrate {
                 result["migrating"] = admin.proxy.open_streams.move_streams(&backend).into();
             }
-            without_caching(Json(result).into_response())
+            document(result)
         }
         None => error_response(
             StatusCode::NOT_FOUND,

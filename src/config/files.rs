@@ -63,7 +63,7 @@ fn load_part(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
 /// Like [`load_keys`], but without a configuration, so that tenants may have any tier. Returns all mistakes.
 pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
-    mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
+    mistakes::find_all(&text, |text| parse_keys(text, file, None)).map_err(|mut found| {
         let errors = found.errors.into_iter();
         found.errors = errors
             .map(|error| error.with_redacted_line(&text))
@@ -97,7 +97,7 @@ pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
 
 /// Like [`backends_in`], but returns all mistakes.
 pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<BackendConfig>>> {
-    mistakes::find_all(path, |text| parse_backends(text, path))
+    mistakes::find_all(&file::read(path)?, |text| parse_backends(text, path))
 }
 
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
