@@ -16,7 +16,6 @@ pub mod metric_kind;
 pub mod mutex;
 pub mod named_enum;
 pub mod openai;
-pub mod settings;
 pub mod sse;
 #[cfg(test)]
 mod test_input;
