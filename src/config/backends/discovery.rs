@@ -10,8 +10,7 @@ use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::role::Role;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, require,
-    violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, require, violation_at,
 };
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
@@ -113,33 +112,19 @@ impl DiscoveryConfig {
     }
 }
 
-/// A target of a discovery source for which this program was built without support.
-pub(in crate::config) struct UnsupportedTarget {
-    /// The key of the target, such as `kubernetes`.
-    pub(in crate::config) key: &'static str,
-    /// The problem, as text for operators.
-    pub(in crate::config) problem: &'static str,
-}
-
 impl DiscoveryConfig {
-    /// The target of the source, if this program was built without support for it. `None`: supported.
-    pub(in crate::config) fn unsupported_target(&self) -> Option<UnsupportedTarget> {
-        if self.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
-            let problem = "this program was built without Kubernetes: use the container image, or build with \
-                           `cargo build --features kubernetes`";
-            return Some(UnsupportedTarget {
-                key: "kubernetes",
-                problem,
-            });
-        }
-        let is_resolved = self.dns.is_some() || self.srv.is_some();
-        if !is_resolved || cfg!(feature = "dns") {
-            return None;
-        }
-        let key = if self.dns.is_some() { "dns" } else { "srv" };
+    /// Checks that this program was built with support for the source, which is at `path`.
+    pub(crate) fn check_support(&self, path: &str) -> CheckResult {
+        let problem = "this program was built without Kubernetes: use the container image, or build with \
+                       `cargo build --features kubernetes`";
+        let is_supported = self.kubernetes.is_none() || cfg!(feature = "kubernetes");
+        require(is_supported, &format!("{path}.kubernetes"), problem)?;
         let problem = "this program was built without DNS discovery: use a package, or build with \
                        `cargo build --features dns`";
-        Some(UnsupportedTarget { key, problem })
+        let is_supported = self.dns.is_none() || cfg!(feature = "dns");
+        require(is_supported, &format!("{path}.dns"), problem)?;
+        let is_supported = self.srv.is_none() || cfg!(feature = "dns");
+        require(is_supported, &format!("{path}.srv"), problem)
     }
 }
 
@@ -165,7 +150,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<DiscoveryConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(sources: &Vec<DiscoveryConfig>, _: &C) -> CheckResult {
         for (index, source) in sources.iter().enumerate() {

@@ -10,8 +10,7 @@ use tokenweir_gpu::check_price;
 use tokenweir_kv_event_routing::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, violation_at,
-    violation_of,
+    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, violation_at, violation_of,
 };
 
 /// A backend.
@@ -86,7 +85,7 @@ impl BackendConfig {
             .map_or_else(|| self.url.default_id(), BackendId::new)
     }
 
-    pub(in crate::config) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
+    pub(crate) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
         let purpose = format!("the api_key of backend `{}`", self.id());
         ConfiguredSecret::new(purpose, self.api_key.as_ref())
     }
@@ -97,7 +96,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<BackendConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(backends: &Vec<BackendConfig>, _: &C) -> CheckResult {
         check(backends)?;
