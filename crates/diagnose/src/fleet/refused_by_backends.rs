@@ -5,9 +5,8 @@ use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
 use super::observation::{FleetObservation, RecentCounts};
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{
-    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
-};
+use crate::rule::DiagnosisRule;
+use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
 use std::time::Instant;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::BY_PROXY;
@@ -16,9 +15,8 @@ use tokenweir_request::record::BY_PROXY;
 /// reason of the others.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
-pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
+pub(super) static REFUSED_BY_BACKENDS: DiagnosisRule = DiagnosisRule {
     name: "refused_by_backends",
-    scope: VerdictScope::Fleet,
     is_about_state: false,
     severity: "warning, info if the requests are at fault",
     meaning: "The backends, or a proxy in front of them, refuse requests: clients get 4xx.",
@@ -29,7 +27,7 @@ pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
     remedy: "The backends expect another key than they get. Set api_key of the backends in the \
              configuration, or give the clients the key of the backends.",
     disproof: "The access log has no request with this status of a backend in the last minute.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
 /// The state of the rule between two evaluations.
@@ -51,11 +49,6 @@ struct Refusals {
     common: Option<String>,
 }
 
-const MEDIA_REMEDY: &str = "Make the host of the media reachable from the engines (name resolution, egress, --allowed-media-domains), \
-                            or let the client send the media inline.";
-const REQUEST_REMEDY: &str = "Compare these requests with what the engines accept: the access log has them. The error that the client \
-                              got names the parameter.";
-
 impl RefusedByBackends {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
@@ -68,15 +61,13 @@ impl RefusedByBackends {
         }
         self.debounce.since()?;
         let window = fleet.window_seconds;
-        Some(Verdict {
-            evidence: vec![
-                Evidence::new("refused_by_backends", count as f64, "requests", window),
-                Evidence::new("requests", counts.requests as f64, "requests", window),
-            ],
-            remedy: self.refusals.remedy().to_owned(),
-            origin: self.refusals.origin(),
-            ..REFUSED_BY_BACKENDS.verdict(self.refusals.severity(), Some(self.refusals.cause()))
-        })
+        let refusals = &self.refusals;
+        let found = REFUSED_BY_BACKENDS.verdict(refusals.severity());
+        let found = found.because(refusals.cause()).remedy(refusals.remedy());
+        Some(found.at(refusals.origin()).with([
+            Evidence::new("refused_by_backends", count as f64, "requests", window),
+            Evidence::new("requests", counts.requests as f64, "requests", window),
+        ]))
     }
 }
 
@@ -126,10 +117,16 @@ impl Refusals {
     fn remedy(&self) -> &'static str {
         match self.origin() {
             Origin::Network => PROXY_REMEDY,
-            Origin::Requests => MEDIA_REMEDY,
+            Origin::Requests => {
+                "Make the host of the media reachable from the engines (name resolution, egress, \
+                 --allowed-media-domains), or let the client send the media inline."
+            }
             _ if self.status == 429 => RATE_LIMIT_REMEDY,
             _ if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
-            _ => REQUEST_REMEDY,
+            _ => {
+                "Compare these requests with what the engines accept: the access log has them. \
+                 The error that the client got names the parameter."
+            }
         }
     }
 }
