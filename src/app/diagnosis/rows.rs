@@ -2,9 +2,7 @@
 
 use crate::admin::LatestDiagnosis;
 use std::collections::HashSet;
-use tokenweir_diagnose::{
-    FLEET_RULES, RULES, VerdictSeverity, measure_names, verdict_descriptions,
-};
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
 use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 
 /// The label with the name of the diagnosis rule from which a verdict comes.
@@ -26,7 +24,8 @@ const REMEDY: MetricLabel = MetricLabel::variable(
 
 /// Returns the names of all diagnosis rules: the values of the label `verdict`.
 fn verdict_names() -> Vec<&'static str> {
-    verdict_descriptions().map(|rule| rule.name).collect()
+    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
+    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
 }
 
 /// The metrics of the diagnosis.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_api::{ClientSummary, LastMinute, main_client};
+use tokenweir_api::{LastMinute, main_client};
 use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
@@ -27,14 +27,14 @@ use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::access_log::AccessLogCounts;
 use tokenweir_gateway::telemetry::otel::SpanCounts;
-
+use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::StreamPhase;
 use tokenweir_request::record::SlowCause;
-
+use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
 /// The background task that diagnoses the backends.
@@ -118,23 +118,28 @@ impl DiagnosisTask {
         let backends = pool.backends();
         self.request_counters
             .retain_backends(backends.iter().map(|backend| &backend.identity.id));
-        let waiting = admission.waiting_by_class();
-        let recent = &self.admin.recent_requests;
-        let minute = recent.last_minute(now);
-        let clients = recent.clients(&self.admin.proxy.open_streams, now);
+        let queued = admission
+            .waiting_by_class()
+            .iter()
+            .map(|(_, waiting)| waiting)
+            .sum();
         let samples = self.sample_backends(&backends, now);
         let settings = set_values(&self.admin.configuration.view());
-        let limits: Vec<_> = samples
+        let limits = samples
             .iter()
-            .filter_map(|(_, sample)| limiting_setting(sample, &settings))
-            .collect();
-        let backends = readiness.backends.iter();
-        let backends = backends.map(|current| self.fleet_backend(current, &samples, now));
+            .filter_map(|(_, sample)| limiting_setting(sample, &settings));
+        let limits: Vec<&'static str> = limits.collect();
+        let routes = pool.routes();
+        let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
+        let backends = readiness
+            .backends
+            .iter()
+            .map(|current| self.fleet_backend(current, &samples, now));
         let fleet = FleetObservation {
             backends: backends.collect(),
-            counts: recent_counts(&recent.last_windows(FLEET_WINDOWS, now), &minute),
+            counts: recent_counts(&self.admin.recent_requests, now),
             window_seconds: FLEET_WINDOW_SECONDS,
-            queued: waiting.iter().map(|(_, waiting)| waiting).sum(),
+            queued,
             longest_wait_seconds: admission
                 .oldest_waiting()
                 .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
@@ -143,20 +148,43 @@ impl DiagnosisTask {
             limited_by: limits.first().copied(),
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
-            unserved_models: self.unserved_models(),
+            unserved_models: self.request_counters.unserved_models(is_listed),
             unforwarded: self.request_counters.take_unforwarded(),
             request_ends: self.request_counters.take_ends(),
             settings,
-            main_client: main_client_of(&minute.without_scans(), &clients),
-            limited_client: self.limited_client(&clients),
-            ttft: observed_ttft(&minute),
+            main_client: self.main_client(now),
+            limited_client: self.limited_client(now),
+            ttft: self.observed_ttft(now),
             reload,
         };
         diagnoser.diagnose_gateway(samples, &fleet, now)
     }
 
+    /// The client that causes most of the work, or whose retries are a part of it, as a sentence.
+    fn main_client(&self, now: Instant) -> Option<String> {
+        let recent = &self.admin.recent_requests;
+        let minute = recent.last_minute(now).without_scans();
+        let of_work = main_client(&recent.clients(&self.admin.proxy.open_streams, now));
+        let Some(share) = minute.repeated_share() else {
+            return of_work;
+        };
+        let percent = 100.0 * share;
+        let mut sentence = format!(
+            "{percent:.0} % of the requests of the last minute are retries, after the same client had ended an equal one"
+        );
+        if let Some(seconds) = minute.give_up_seconds {
+            sentence = format!("{sentence} after {seconds:.1} s");
+        }
+        if let Some(common) = minute.common.get("client_timeout") {
+            sentence = format!("{sentence}; of those that clients gave up, {common}");
+        }
+        Some(sentence)
+    }
+
     /// The client of most of the requests that the gateway refused, and its limits in the key file.
-    fn limited_client(&self, clients: &[ClientSummary]) -> Option<LimitedClient> {
+    fn limited_client(&self, now: Instant) -> Option<LimitedClient> {
+        let recent = &self.admin.recent_requests;
+        let clients = recent.clients(&self.admin.proxy.open_streams, now);
         let all: u64 = clients.iter().map(|client| client.refused).sum();
         let client = clients.iter().max_by_key(|client| client.refused)?;
         let mut limits = BTreeMap::new();
@@ -189,6 +217,16 @@ impl DiagnosisTask {
         observed
     }
 
+    /// The TTFT of the streams in the last minute.
+    fn observed_ttft(&self, now: Instant) -> Option<ObservedTtft> {
+        let minute = self.admin.recent_requests.last_minute(now);
+        minute.ttft.map(|ttft| ObservedTtft {
+            count: ttft.count,
+            p50: ttft.p50,
+            p95: ttft.p95,
+        })
+    }
+
     /// Takes a sample of each backend.
     fn sample_backends(
         &self,
@@ -196,9 +234,11 @@ impl DiagnosisTask {
         now: Instant,
     ) -> Vec<(BackendId, DiagnosisSample)> {
         let samples = backends.iter().map(|backend| {
-            let id = &backend.identity.id;
-            let counts = self.request_counters.take(id);
-            (id.clone(), sample_backend(backend, &counts, now))
+            let counts = self.request_counters.take(&backend.identity.id);
+            (
+                backend.identity.id.clone(),
+                sample_backend(backend, &counts, now),
+            )
         });
         let mut samples: Vec<_> = samples.collect();
         self.add_hanging_streams(&mut samples, now);
@@ -212,14 +252,15 @@ impl DiagnosisTask {
     fn add_hanging_streams(&self, samples: &mut [(BackendId, DiagnosisSample)], now: Instant) {
         let open = &self.admin.proxy.open_streams;
         for stream in open.snapshot(MAX_OLDEST_STREAMS, now).oldest {
-            let subject = &stream.subject;
-            let age = now.saturating_duration_since(subject.accepted);
-            let seconds = age.as_secs_f64();
+            let seconds = now
+                .saturating_duration_since(stream.subject.accepted)
+                .as_secs_f64();
             let is_hanging = stream.phase == StreamPhase::NoOutput
                 && seconds >= HANGING_SECONDS
-                && subject.prompt_tokens < MAX_HANGING_PROMPT;
-            let mut samples = samples.iter_mut();
-            let of_backend = samples.find(|(id, _)| subject.backend.as_ref() == Some(id));
+                && stream.subject.prompt_tokens < MAX_HANGING_PROMPT;
+            let of_backend = samples
+                .iter_mut()
+                .find(|(id, _)| stream.subject.backend.as_ref() == Some(id));
             if is_hanging
                 && let Some((_, sample)) = of_backend
                 && let Some(gateway) = &mut sample.gateway
@@ -233,35 +274,37 @@ impl DiagnosisTask {
     /// Returns the models for which requests wait and that no backend can serve now.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
         let view = self.admin.configuration.view();
-        let mut awaited = Vec::new();
-        for waiting in self.admin.proxy.admission.waiting_models() {
-            if let Some(since) = waiting.without_backend_since {
-                let name = waiting.model.as_ref();
-                awaited.push(AwaitedModel {
-                    served_as: name.and_then(|name| served_as(&view, name)),
-                    model: name.map_or("any model".to_owned(), |name| format!("`{name}`")),
-                    requests: waiting.requests,
-                    seconds: now.saturating_duration_since(since).as_secs_f64(),
-                });
-            }
-        }
-        awaited
-    }
-
-    /// The models that requests named although no backend lists them.
-    fn unserved_models(&self) -> Vec<(String, u64)> {
-        let routes = self.admin.proxy.pool.routes();
-        let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
-        self.request_counters.unserved_models(is_listed)
+        let waiting = self.admin.proxy.admission.waiting_models().into_iter();
+        let awaited = waiting.filter_map(
+            |WaitingModel {
+                 model,
+                 requests,
+                 without_backend_since,
+             }| {
+                let seconds = now
+                    .saturating_duration_since(without_backend_since?)
+                    .as_secs_f64();
+                let served_as = model.as_ref().and_then(|name| served_as(&view, name));
+                let model =
+                    model.map_or_else(|| "any model".to_owned(), |name| format!("`{name}`"));
+                Some(AwaitedModel {
+                    served_as,
+                    model,
+                    requests,
+                    seconds,
+                })
+            },
+        );
+        awaited.collect()
     }
 
     fn log_stalls(&self, log: &mut StallLog, now: Instant) {
         let backends = self.admin.proxy.pool.backends();
-        let all = backends.iter();
-        let stalled = all.map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
-        let stalled: Vec<_> = stalled.collect();
+        let stalled = backends
+            .iter()
+            .map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
         let stall_count = backends.iter().map(|it| it.load.stall_count()).sum();
-        log.record(&stalled, stall_count, now);
+        log.record(&stalled.collect::<Vec<_>>(), stall_count, now);
     }
 
     /// Reads the conditions of the gateway itself, such as expiring certificates and lost spans.
@@ -319,53 +362,30 @@ fn harmed_requests(counts: &LastMinute) -> u64 {
     unanswered + counts.slow.values().sum::<u64>()
 }
 
-fn observed_ttft(minute: &LastMinute) -> Option<ObservedTtft> {
-    let ttft = minute.ttft.as_ref()?;
-    Some(ObservedTtft {
-        count: ttft.count,
-        p50: ttft.p50,
-        p95: ttft.p95,
-    })
-}
-
-/// Returns the counts of these requests, with what most of those of the last minute have in common.
-fn recent_counts(ended: &LastMinute, minute: &LastMinute) -> RecentCounts {
-    let counts = ended.without_scans();
+/// Returns the counts of requests that ended in the last 25 to 30 s.
+fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
+    let counts = recent_requests
+        .last_windows(FLEET_WINDOWS, now)
+        .without_scans();
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
     let delayed = slow(SlowCause::GatewayQueue);
     let harmed = harmed_requests(&counts);
-    let reasons = counts.refused_by_reason.into_iter();
-    let refused_because = reasons.max_by_key(|(_, count)| *count);
     RecentCounts {
         requests: counts.requests,
         refused: counts.refused,
-        refused_because: refused_because.map(|(reason, _)| reason),
+        refused_because: counts
+            .refused_by_reason
+            .into_iter()
+            .max_by_key(|(_, count)| *count)
+            .map(|(reason, _)| reason),
         harmed,
         failed: counts.failed,
         waited: delayed + slow(SlowCause::NoBackend) + slow(SlowCause::EngineQueue),
         delayed,
         client_errors: counts.backend_client_errors,
         error_sources: counts.error_sources,
-        common: minute.common.clone(),
+        common: recent_requests.last_minute(now).common,
     }
-}
-
-/// The client that causes most of the work, or whose retries are a part of it, as a sentence.
-fn main_client_of(minute: &LastMinute, clients: &[ClientSummary]) -> Option<String> {
-    let Some(share) = minute.repeated_share() else {
-        return main_client(clients);
-    };
-    let percent = 100.0 * share;
-    let mut sentence = format!(
-        "{percent:.0} % of the requests of the last minute are retries, after the same client had ended an equal one"
-    );
-    if let Some(seconds) = minute.give_up_seconds {
-        sentence = format!("{sentence} after {seconds:.1} s");
-    }
-    if let Some(common) = minute.common.get("client_timeout") {
-        sentence = format!("{sentence}; of those that clients gave up, {common}");
-    }
-    Some(sentence)
 }
 
 fn fleet_backend(
@@ -412,17 +432,23 @@ fn root_of(model: &ServedModel) -> Option<String> {
 fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
     let model = state.models().iter().find(|model| model.parent.is_none());
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
-    let capacity = load.capacity().map(|tokens| tokens.to_string());
-    let max_len = model.and_then(|model| model.max_len);
     let facts = [
         ("root", model.and_then(root_of)),
-        ("max_model_len", max_len.map(|length| length.to_string())),
-        ("KV cache (tokens)", capacity),
+        (
+            "max_model_len",
+            model
+                .and_then(|model| model.max_len)
+                .map(|length| length.to_string()),
+        ),
+        (
+            "KV cache (tokens)",
+            load.capacity().map(|tokens| tokens.to_string()),
+        ),
         ("version", state.version.as_deref().map(str::to_owned)),
         ("model", model.map(|model| model.id.to_string())),
     ];
-    let known = facts.into_iter();
-    known
+    facts
+        .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
 }
