@@ -1,8 +1,17 @@
 //! A rule: its texts, the signals that it needs, and the function that evaluates it.
 
-use super::evaluation::{Evaluation, RuleResult};
-use super::history::{Ratio, StepSignal};
-use super::verdict::{Confidence, Origin, Verdict, VerdictScope, VerdictSeverity};
+use super::verdict::{Confidence, VerdictScope};
+use prelude::*;
+
+/// What rules are made of.
+pub(crate) mod prelude {
+    pub(crate) use super::{DiagnosisRule, LoadDependence};
+    pub(crate) use crate::evaluation::{Evaluation, RuleMatch, RuleResult, windows};
+    pub(crate) use crate::history::{
+        BackendHistory, FAST, LONG_WINDOW, RECENT, Ratio, StepSignal, StepWindow, WindowMeasure,
+    };
+    pub(crate) use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
+}
 
 /// A rule, which detects one condition.
 pub struct DiagnosisRule {

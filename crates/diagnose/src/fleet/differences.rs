@@ -2,7 +2,8 @@
 //! KV cache or the version of its engine.
 
 use super::observation::FleetBackend;
-use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
+use crate::verdict::VerdictScope;
 
 /// Adds to the cause of each verdict about an engine in what its backend differs from all peers, which serve the
 /// same models.

@@ -3,14 +3,15 @@
 use super::backend_failures::{BackendFailures, COMMON_REMEDY, SAME_MOMENT};
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
-use super::limits::{GatewayLimits, named};
+use super::limits::GatewayLimits;
 use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_DOWN, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::starvation::{Starvation, killed};
 use super::unserved_models::UnservedModels;
-use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
+use crate::verdict::VerdictScope;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -60,7 +61,7 @@ impl FleetDiagnoser {
         let is_failing = |name: &str| failing.iter().any(|it| it.backend == name);
         verdicts.retain(|found| !is_ejected(found) || !is_failing(&found.backend));
         for found in verdicts.iter_mut().filter(|it| is_ejected(it)) {
-            self.explain_ejection(found, fleet);
+            self.failures.explain_ejection(found, fleet);
         }
         verdicts.extend(failing);
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
@@ -88,29 +89,7 @@ impl FleetDiagnoser {
         }
         self.begins = begins;
     }
-}
 
-/// Whether requests wait or are refused because of what the verdict says.
-fn is_about_wait(found: &Verdict) -> bool {
-    [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
-}
-
-/// Adds to a verdict which reload came before it.
-pub(crate) fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
-    let Some(reload) = &fleet.reload else { return };
-    let began_after = reload.age_seconds - verdict.age_seconds;
-    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
-    if is_caused && verdict.severity > VerdictSeverity::Info {
-        verdict.add_to_cause(&format!(
-            "it began {:.0} s after the reload at {}: {}",
-            began_after.max(0.0),
-            reload.clock,
-            reload.changed
-        ));
-    }
-}
-
-impl FleetDiagnoser {
     /// Adds to the verdicts about backends that are down what is common to them, if all went down at the same time in the
     /// same way, and not since the first evaluation.
     fn name_same_outage(
@@ -150,30 +129,25 @@ impl FleetDiagnoser {
     pub(crate) fn is_disturbed(&self, now: Instant) -> bool {
         self.starvation.is_disturbed(now)
     }
+}
 
-    /// Adds to the verdict about an ejected backend why its last requests failed.
-    fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
-        let Some(explained) = self.failures.cause_of_ejection(&found.backend, fleet) else {
-            return;
-        };
-        found.add_to_cause(&explained.cause);
-        if self.failures.is_excused(&found.backend) {
-            found.severity = VerdictSeverity::Info;
-            "See gateway_limit: the timeout, and not the backend, is the cause."
-                .clone_into(&mut found.remedy);
-            return;
-        }
-        for name in [
-            "circuit_breaker.consecutive_failures",
-            "circuit_breaker.failure_ratio",
-        ] {
-            if let Some(setting) = fleet.setting(name) {
-                found.add_to_cause(&named(setting));
-            }
-        }
-        if let Some(remedy) = explained.remedy {
-            remedy.clone_into(&mut found.remedy);
-        }
+/// Whether requests wait or are refused because of what the verdict says.
+fn is_about_wait(found: &Verdict) -> bool {
+    [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
+}
+
+/// Adds to a verdict which reload came before it.
+pub(crate) fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
+    let Some(reload) = &fleet.reload else { return };
+    let began_after = reload.age_seconds - verdict.age_seconds;
+    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
+    if is_caused && verdict.severity > VerdictSeverity::Info {
+        verdict.add_to_cause(&format!(
+            "it began {:.0} s after the reload at {}: {}",
+            began_after.max(0.0),
+            reload.clock,
+            reload.changed
+        ));
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::observation::{FleetObservation, first_of};
 use crate::debounce::VerdictDebounce;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;

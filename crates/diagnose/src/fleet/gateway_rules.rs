@@ -5,8 +5,7 @@
 use super::observation::{CertificateReloads, FleetObservation, VersionTakenOut};
 use super::slow_clients::SlowClients;
 use crate::recent::CountGrowth;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.

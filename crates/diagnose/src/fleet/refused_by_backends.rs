@@ -5,8 +5,7 @@ use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
 use super::observation::{FleetObservation, RecentCounts};
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::time::Instant;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::BY_PROXY;
@@ -61,10 +60,7 @@ impl RefusedByBackends {
         }
         self.debounce.since()?;
         let window = fleet.window_seconds;
-        let refusals = &self.refusals;
-        let found = REFUSED_BY_BACKENDS.verdict(refusals.severity());
-        let found = found.because(refusals.cause()).remedy(refusals.remedy());
-        Some(found.at(refusals.origin()).with([
+        Some(self.refusals.verdict().with([
             Evidence::new("refused_by_backends", count as f64, "requests", window),
             Evidence::new("requests", counts.requests as f64, "requests", window),
         ]))
@@ -87,46 +83,37 @@ impl Refusals {
         })
     }
 
-    fn origin(&self) -> Origin {
-        match &self.source {
-            Some(source) if source.contains(BY_PROXY) => Origin::Network,
-            Some(source) if source.ends_with(EngineError::Media.as_str()) => Origin::Requests,
-            _ => Origin::Unknown,
-        }
-    }
-
-    fn severity(&self) -> VerdictSeverity {
-        if self.origin() > Origin::Unknown || STATUSES.contains(&self.status) {
-            VerdictSeverity::Warning
-        } else {
-            VerdictSeverity::Info
-        }
-    }
-
-    fn cause(&self) -> String {
+    /// The verdict of the rule, without its evidence.
+    fn verdict(&self) -> Verdict {
         let answered = match &self.source {
             Some(source) => format!("clients get {source}"),
             None => format!("the backends that were asked answer {}", self.status),
         };
-        match &self.common {
+        let cause = match &self.common {
             Some(common) => format!("{answered}, {common}"),
             None => answered,
-        }
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self.origin() {
-            Origin::Network => PROXY_REMEDY,
-            Origin::Requests => {
-                "Make the host of the media reachable from the engines (name resolution, egress, \
-                 --allowed-media-domains), or let the client send the media inline."
+        };
+        let found = REFUSED_BY_BACKENDS.verdict(VerdictSeverity::Warning);
+        let found = found.because(cause);
+        match &self.source {
+            Some(source) if source.contains(BY_PROXY) => {
+                found.remedy(PROXY_REMEDY).at(Origin::Network)
             }
-            _ if self.status == 429 => RATE_LIMIT_REMEDY,
-            _ if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
-            _ => {
-                "Compare these requests with what the engines accept: the access log has them. \
-                 The error that the client got names the parameter."
-            }
+            Some(source) if source.ends_with(EngineError::Media.as_str()) => found
+                .remedy(
+                    "Make the host of the media reachable from the engines (name resolution, \
+                     egress, --allowed-media-domains), or let the client send the media inline.",
+                )
+                .at(Origin::Requests),
+            _ if self.status == 429 => found.remedy(RATE_LIMIT_REMEDY),
+            _ if STATUSES.contains(&self.status) => found,
+            _ => Verdict {
+                severity: VerdictSeverity::Info,
+                ..found.remedy(
+                    "Compare these requests with what the engines accept: the access log has \
+                     them. The error that the client got names the parameter.",
+                )
+            },
         }
     }
 }
@@ -190,10 +177,10 @@ mod tests {
             .into(),
             ..RecentCounts::default()
         };
-        let refusals = Refusals::of(&counts).unwrap();
-        assert_eq!(refusals.severity(), VerdictSeverity::Warning);
+        let found = Refusals::of(&counts).unwrap().verdict();
+        assert_eq!(found.severity, VerdictSeverity::Warning);
         let cause = format!("clients get {page}, all 40 with bodies above 8 kB");
-        assert_eq!(refusals.cause(), cause);
-        assert_eq!(refusals.remedy(), PROXY_REMEDY);
+        assert_eq!(found.cause_or_meaning(), cause);
+        assert_eq!(found.remedy, PROXY_REMEDY);
     }
 }

@@ -3,8 +3,7 @@
 use super::observation::FleetObservation;
 use crate::fatal_requests::FatalRequests;
 use crate::recent::Recent;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -44,15 +43,6 @@ pub(super) struct Restarts {
     requests: FatalRequests,
 }
 
-/// Why backends restart.
-struct RestartCause {
-    text: String,
-    remedy: &'static str,
-    origin: Origin,
-    /// Minimum number of interruptions of a backend.
-    least: usize,
-}
-
 /// The interruptions of one backend.
 #[derive(Debug, Default)]
 struct Interruptions {
@@ -82,59 +72,57 @@ impl Restarts {
             interruptions.observe(backend.restarts, backend.state, now);
         }
         let requests = self.requests.observe(&fleet.request_ends, now);
-        let common = self.common_cause(requests, fleet.backends.len());
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
+        let found = BACKEND_RESTARTING.verdict(severity);
+        let common = self.common_cause(&found, requests, fleet.backends.len());
+        let is_fatal = |it: &Verdict| it.origin == Origin::FatalRequests;
+        let least = if common.as_ref().is_some_and(is_fatal) {
+            1
+        } else {
+            MIN_INTERRUPTIONS
+        };
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let Some(interruptions) = self.backends.get(&backend.id) else {
                 continue;
             };
-            let least = common.as_ref().map_or(MIN_INTERRUPTIONS, |it| it.least);
             let Some((count, own)) = interruptions.repeated(least, now) else {
                 continue;
             };
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
-            let found = BACKEND_RESTARTING.verdict(severity).about(&backend.id);
-            let found = found.with([evidence]);
-            matches.push(match &common {
-                Some(common) => {
-                    let found = found.because(common.text.clone()).remedy(common.remedy);
-                    found.at(common.origin)
-                }
-                None => found.because(own),
-            });
+            let found = common.clone().unwrap_or_else(|| found.clone().because(own));
+            matches.push(found.about(&backend.id).with([evidence]));
         }
         matches
     }
 
-    /// The cause if several backends are interrupted. `requests`: the requests that end engines.
-    fn common_cause(&self, requests: Option<String>, backends: usize) -> Option<RestartCause> {
+    /// The verdict with its cause if several backends are interrupted. `requests`: the requests that end engines.
+    fn common_cause(
+        &self,
+        found: &Verdict,
+        requests: Option<String>,
+        backends: usize,
+    ) -> Option<Verdict> {
         let interrupted = self.backends.values().filter(|known| known.count() > 0);
         let interrupted = interrupted.count();
         let total: usize = self.backends.values().map(Interruptions::count).sum();
         if let Some(text) = requests
             && total >= MIN_FATAL
         {
-            return Some(RestartCause {
-                text,
-                remedy: "Block these requests, and do not send them again: look for a rare \
-                         parameter, a long prompt or media in them, and for the engine's last \
-                         log lines before its end.",
-                origin: Origin::FatalRequests,
-                least: 1,
-            });
+            let found = found.clone().because(text).remedy(
+                "Block these requests, and do not send them again: look for a rare \
+                 parameter, a long prompt or media in them, and for the engine's last \
+                 log lines before its end.",
+            );
+            return Some(found.at(Origin::FatalRequests));
         }
         let is_rollout = interrupted >= MIN_ROLLED && 3 * interrupted >= 2 * backends;
-        is_rollout.then(|| RestartCause {
-            text: "several backends restart one after another: cannot tell whether a rollout or \
-                   a supervisor ends them without a drain, or a fault that they share"
-                .to_owned(),
-            remedy: "Drain each backend before its restart (tokenweir drain NAME), and wait \
-                     until it is ready again before the next one.",
-            origin: Origin::Missing,
-            least: MIN_INTERRUPTIONS,
-        })
+        let cause = "several backends restart one after another: cannot tell whether a rollout or \
+                     a supervisor ends them without a drain, or a fault that they share";
+        let remedy = "Drain each backend before its restart (tokenweir drain NAME), and wait \
+                      until it is ready again before the next one.";
+        is_rollout.then(|| found.clone().because(cause).remedy(remedy))
     }
 }
 

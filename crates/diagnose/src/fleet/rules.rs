@@ -13,8 +13,7 @@ use super::slow_clients::SLOW_CLIENTS;
 use super::starvation::GATEWAY_STARVED;
 use super::unserved_models::MODEL_GONE;
 use crate::harm::is_critical_harm;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
 

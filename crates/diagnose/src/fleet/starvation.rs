@@ -3,8 +3,7 @@
 use super::observation::{CpuSupply, RecentStarts};
 use crate::debounce::VerdictDebounce;
 use crate::recent::Recent;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 
 use std::time::{Duration, Instant};
 
@@ -146,9 +145,7 @@ impl Starvation {
             evidence("cpu_waiting", found.waiting_share, "ratio"),
         ]))
     }
-}
 
-impl Starvation {
     /// Whether the times that the gateway measured since the last evaluation say nothing about backends: it stood
     /// still or was starved in this time, or in the time before, in which their requests began.
     pub(super) fn is_disturbed(&self, now: Instant) -> bool {

@@ -2,8 +2,7 @@
 
 use super::observation::{FleetObservation, first_of};
 use crate::recent::Recent;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

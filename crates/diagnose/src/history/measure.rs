@@ -103,15 +103,17 @@ enum Source {
     Mean(StepSignal),
     P90(StepSignal),
     Max(StepSignal),
-    /// The growth of a counter per second.
+    /// The growth of a counter, per second between the metrics pages.
     Rate(StepSignal),
-    /// The number of a minute per second.
+    /// The sum of a signal, per second of the window.
     PerSecond(StepSignal),
     /// The sum of a signal divided by that of another one, if that is at least a minimum.
     Ratio(StepSignal, StepSignal, f64),
-    /// The same of what engines answer. The usual value does not depend on the process of the backend.
+    /// The same for what engines answer: its usual value does not depend on the process of the backend.
     Answers(StepSignal, StepSignal, f64),
+    /// See [`StepWindow::front_end_lag`].
     FrontEndLag(),
+    /// See [`in_prefill`].
     Prefilling(),
 }
 

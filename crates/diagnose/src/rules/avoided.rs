@@ -1,12 +1,7 @@
 //! The rule about a backend that routing avoids because it is slower than its peers. The backend gets
 //! too few requests for the other rules.
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{
-    BackendHistory, FAST, LONG_WINDOW, Ratio, StepSignal, StepWindow, WindowMeasure,
-};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::Evidence;
+use crate::rule::prelude::*;
 
 /// A backend counts as avoided if its share of the requests is less than this part of its share of the
 /// weights.

@@ -1,10 +1,7 @@
 //! Rules about the KV cache: the cache is too small for the running batch, the cache is full while requests
 //! wait, or prefixes that were in the cache are computed again.
 
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{StepSignal, StepWindow, WindowMeasure};
-use crate::rule::DiagnosisRule;
-use crate::verdict::VerdictSeverity;
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 

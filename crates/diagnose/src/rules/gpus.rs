@@ -1,8 +1,6 @@
 //! The rule about the GPUs of a backend. Its data comes from the metrics pages of GPU exporters.
 
-use crate::evaluation::{Evaluation, RuleMatch};
-use crate::history::{StepSignal, WindowMeasure};
-use crate::rule::DiagnosisRule;
+use crate::rule::prelude::*;
 
 pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     name: "gpu_throttled",

@@ -1,10 +1,8 @@
 //! The rule about requests that never end and KV blocks that are never freed.
 
 use super::shared::has_other_clients;
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{EVERY, RECENT, StepSignal, WindowMeasure};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::VerdictSeverity;
+use crate::history::EVERY;
+use crate::rule::prelude::*;
 use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.

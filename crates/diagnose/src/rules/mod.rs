@@ -17,7 +17,7 @@ mod slow_engine;
 mod texts;
 
 use crate::fleet::FLEET_RULES;
-use crate::rule::DiagnosisRule;
+use crate::rule::prelude::*;
 
 pub use cache::safe_max_num_seqs;
 pub(crate) use shared::name_other_gateways;

@@ -2,13 +2,8 @@
 //! decode can delay prefill.
 
 use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE, evicts_conversations};
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{
-    HistoryStep, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
-};
-use crate::rule::DiagnosisRule;
-use crate::verdict::Origin;
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::history::{HistoryStep, LONG_PROMPT_TOKENS};
+use crate::rule::prelude::*;
 
 /// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;

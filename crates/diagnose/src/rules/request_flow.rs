@@ -2,11 +2,10 @@
 //! and time that requests lose before they reach the engine.
 
 use super::front_end::{PagePlace, late_pages};
-use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
+use crate::evaluation::ANOMALY_Z_SCORE;
 use crate::harm::HARMED_SHARE;
-use crate::history::{FAST, HistoryStep, Ratio, StepSignal, StepWindow, WindowMeasure};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::{Evidence, Origin, VerdictSeverity};
+use crate::history::HistoryStep;
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_request::significance::{TimeSpread, is_share_above};
 

@@ -3,10 +3,7 @@
 //! with those of the same backend before, or else with those of its peers.
 
 use super::texts::judge_texts;
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, LONG_WINDOW, RECENT, Ratio, StepSignal, StepWindow, WindowMeasure};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::Evidence;
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_request::significance::is_share_above;
 
@@ -60,7 +57,8 @@ struct ResponseFault {
     min_total: f64,
     /// The share that is added to the usual share.
     margin: f64,
-    past: Past,
+    /// Whether also the first half minute with requests shows what is usual. For responses that no client asks for.
+    is_known_early: bool,
     /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
     /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
     has_peers: bool,
@@ -77,22 +75,23 @@ struct ResponseFault {
 /// Answers are longer or shorter than usual if their mean length differs by this factor.
 const LONGER: f64 = 1.5;
 
-/// Whether the past of a backend shows what is usual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Past {
-    /// One minute without a verdict or more.
-    Minutes,
-    /// Also the first half minute with requests. For responses that no client asks for.
-    FirstRequests,
-}
+/// What most kinds have in common.
+const FAULT: ResponseFault = ResponseFault {
+    measure: WindowMeasure::EmptyShare,
+    min_total: MIN_RESPONSES,
+    margin: 0.05,
+    is_known_early: false,
+    has_peers: true,
+    natural: None,
+    cause_everywhere: "",
+    cause_here_only: "",
+    cause_without_peers: "",
+};
 
 const FAULTS: [ResponseFault; 7] = [
     ResponseFault {
         min_total: MIN_TEXTS,
         measure: WindowMeasure::DamagedShare,
-        margin: 0.05,
-        past: Past::Minutes,
-        has_peers: true,
         natural: Some(0.0),
         cause_everywhere: "answers have replacement or control characters (U+FFFD) instead of text, at its peers too: \
                            the tokenizer, the model files or the detokenizer of the engines",
@@ -100,85 +99,71 @@ const FAULTS: [ResponseFault; 7] = [
                           only: its tokenizer, its model files or its detokenizer",
         cause_without_peers: "answers have replacement or control characters (U+FFFD) instead of text: its \
                               tokenizer, its model files or its detokenizer",
+        ..FAULT
     },
     ResponseFault {
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::ReasoningAloneShare,
-        margin: 0.05,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "responses have reasoning only and no content, at its peers too: --reasoning-parser, the \
                            chat template or the model has changed",
         cause_here_only: "responses have reasoning only and no content at this backend only: its --reasoning-parser \
                           or its chat template",
         cause_without_peers: "responses have reasoning only and no content: --reasoning-parser or the chat template",
+        ..FAULT
     },
     ResponseFault {
         min_total: MIN_TEXTS,
         measure: WindowMeasure::MissingJsonShare,
         margin: 0.1,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "requests for JSON (response_format) get other text, at its peers too: structured outputs of \
                            the engines do not work",
         cause_here_only: "requests for JSON (response_format) get other text at this backend only: structured outputs \
                           of its engine do not work",
         cause_without_peers: "requests for JSON (response_format) get other text: structured outputs of the engine do \
                               not work",
+        ..FAULT
     },
     ResponseFault {
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::EmptyShare,
-        margin: 0.05,
-        past: Past::Minutes,
-        has_peers: true,
-        natural: None,
         cause_everywhere: "responses without an answer, at its peers too: the requests, the model or \
                            its chat template have changed",
         cause_here_only: "responses without an answer at this backend only: its engine or its model \
                           files",
         cause_without_peers: "responses without an answer",
+        ..FAULT
     },
     ResponseFault {
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::CutShare,
         margin: 0.2,
-        past: Past::Minutes,
         has_peers: false,
-        natural: None,
         cause_everywhere: "responses end at the limit of their tokens (finish reason length), at its \
                            peers too: clients have lowered max_tokens, or the model does not stop",
         cause_here_only: "responses end at the limit of their tokens (finish reason length) at this \
                           backend only: its engine does not stop",
         cause_without_peers: "responses end at the limit of their tokens (finish reason length)",
+        ..FAULT
     },
     ResponseFault {
         min_total: MIN_TEXTS,
         measure: WindowMeasure::RepetitiveShare,
         margin: 0.1,
-        past: Past::Minutes,
-        has_peers: true,
-        natural: None,
         cause_everywhere: "answers repeat a few tokens, at its peers too: the requests, the model or its \
                            sampling parameters have changed",
         cause_here_only: "answers repeat a few tokens at this backend only: its engine or its model files",
         cause_without_peers: "answers repeat a few tokens",
+        ..FAULT
     },
     ResponseFault {
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::WrongUsageShare,
-        margin: 0.05,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "the answers are whole, but the token counts in usage contradict them, at its peers too: \
                            accounts and limits of tokens are wrong",
         cause_here_only: "the answers are whole, but the token counts in its usage contradict them at this backend \
                           only: accounts and limits of tokens are wrong",
         cause_without_peers: "the answers are whole, but the token counts in usage contradict them: accounts and limits \
                               of tokens are wrong",
+        ..FAULT
     },
 ];
 
@@ -261,9 +246,10 @@ impl ResponseFault {
         let of_peers = of_peers.of_all(&windows(evaluation.peers(), span));
         let part = window.sum(part)?;
         let total = window.total(total);
-        let of_past = match self.past {
-            Past::Minutes => evaluation.history.usual(self.measure),
-            Past::FirstRequests => evaluation.history.past(self.measure),
+        let of_past = if self.is_known_early {
+            evaluation.history.past(self.measure)
+        } else {
+            evaluation.history.usual(self.measure)
         };
         let usual = if self.has_peers {
             of_past.or(self.natural).or(of_peers)?

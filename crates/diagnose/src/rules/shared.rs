@@ -5,10 +5,8 @@
 //! If all backends have the same share of requests of others, these are probably sent by another gateway. That is no
 //! condition by itself. Verdicts that an exchange between the gateways can end say it.
 
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{BackendHistory, EVERY, FAST, RECENT, StepSignal, StepWindow, WindowMeasure};
-use crate::rule::DiagnosisRule;
-use crate::verdict::Verdict;
+use crate::history::EVERY;
+use crate::rule::prelude::*;
 use std::time::Duration;
 
 /// Minimum number of pages of another engine in five minutes.

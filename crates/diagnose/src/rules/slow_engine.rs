@@ -1,12 +1,8 @@
 //! The rule about an engine that is far slower than the engines of its peers, which serve the same models.
 
 use super::{cache, gpus};
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{
-    BackendHistory, FAST, LONG_PROMPT_TOKENS, RECENT, Ratio, StepSignal, StepWindow, WindowMeasure,
-};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::{Origin, VerdictSeverity};
+use crate::history::LONG_PROMPT_TOKENS;
+use crate::rule::prelude::*;
 
 /// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;

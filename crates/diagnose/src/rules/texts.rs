@@ -4,9 +4,7 @@
 //! A mean is compared with that of the peers and with the past of the backend itself. Routing can send the
 //! requests of one application to one backend, so neither of the two alone shows a fault.
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, LONG_WINDOW, Ratio, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::Evidence;
+use crate::rule::prelude::*;
 
 /// Minimum number of texts of the backend, and of all its peers together.
 const MIN_TEXTS: f64 = 12.0;

@@ -6,8 +6,7 @@ use super::limits::named;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::HARMED_SHARE;
 use crate::recent::Recent;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -155,36 +154,38 @@ impl BackendFailures {
         }
         matches
     }
-}
 
-impl BackendFailures {
     /// Whether a setting of the gateway causes the failures of a backend.
-    pub(super) fn is_excused(&self, backend: &str) -> bool {
+    fn is_excused(&self, backend: &str) -> bool {
         self.excused.iter().any(|excused| excused == backend)
     }
 
-    /// The cause of an ejection and its remedy, from the last failures of the backend. `None`: unknown.
-    pub(super) fn cause_of_ejection(
-        &self,
-        backend: &str,
-        fleet: &FleetObservation,
-    ) -> Option<EjectionCause> {
+    /// Adds to the verdict about an ejected backend why its last requests failed.
+    pub(super) fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
         let mut backends = self.backends.iter();
-        let (_, attempts) = backends.find(|(id, _)| id.as_str() == backend)?;
-        let failures = attempts.last_failures.iter();
-        let most = failures.max_by_key(|failure| failure.count)?;
-        Some(EjectionCause {
-            cause: format!("its last failures: {}", most.describe(fleet)),
-            remedy: most.remedy(),
-        })
+        let known = backends.find(|(id, _)| id.as_str() == found.backend);
+        let failures = known.map_or(&[][..], |(_, attempts)| &attempts.last_failures);
+        let Some(most) = failures.iter().max_by_key(|failure| failure.count) else {
+            return;
+        };
+        found.add_to_cause(&format!("its last failures: {}", most.describe(fleet)));
+        if self.is_excused(&found.backend) {
+            found.severity = VerdictSeverity::Info;
+            "See gateway_limit: the timeout, and not the backend, is the cause."
+                .clone_into(&mut found.remedy);
+            return;
+        }
+        let names = [
+            "circuit_breaker.consecutive_failures",
+            "circuit_breaker.failure_ratio",
+        ];
+        for setting in names.iter().filter_map(|name| fleet.setting(name)) {
+            found.add_to_cause(&named(setting));
+        }
+        if let Some(remedy) = most.remedy() {
+            remedy.clone_into(&mut found.remedy);
+        }
     }
-}
-
-/// Why the circuit breaker has ejected a backend.
-pub(super) struct EjectionCause {
-    pub(super) cause: String,
-    /// `None`: the failures do not show what to do.
-    pub(super) remedy: Option<&'static str>,
 }
 
 /// Returns the attempts at a backend that the rule counts. While the gateway refuses requests for lack of
@@ -594,15 +595,14 @@ mod tests {
             };
             rule.judge(&fleet, |_| false, now);
         }
-        let explained = rule
-            .cause_of_ejection("a", &FleetObservation::default())
-            .unwrap();
-        assert_eq!(explained.cause, "its last failures: it answers 401");
-        assert!(
-            explained
-                .remedy
-                .is_some_and(|remedy| remedy.contains("api_key"))
-        );
+        let mut found = Verdict {
+            backend: "a".to_owned(),
+            ..Verdict::default()
+        };
+        rule.explain_ejection(&mut found, &FleetObservation::default());
+        let cause = "its last failures: it answers 401";
+        assert_eq!(found.cause.as_deref(), Some(cause));
+        assert!(found.remedy.contains("api_key"));
     }
 
     #[test]

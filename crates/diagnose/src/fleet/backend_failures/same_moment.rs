@@ -3,7 +3,7 @@
 
 use super::{BackendAttempts, BackendFailures, COMMON_REMEDY, LONG_WINDOW, SAME_MOMENT, WINDOW};
 use crate::fleet::observation::AttemptCounts;
-use crate::verdict::Verdict;
+use crate::rule::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

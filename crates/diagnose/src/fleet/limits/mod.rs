@@ -9,8 +9,7 @@ use super::observation::{FleetObservation, ObservedTtft, SettingValue, first_of}
 use crate::debounce::VerdictDebounce;
 use crate::harm::HARMED_SHARE;
 use crate::recent::{CountGrowth, Recent};
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use table::{GatewayLimit, LIMITS, LimitKind};
@@ -64,8 +63,8 @@ pub(super) struct GatewayLimits {
 struct Finding {
     limit: &'static GatewayLimit,
     count: u64,
-    cause: String,
-    severity: VerdictSeverity,
+    /// The verdict without its evidence.
+    verdict: Verdict,
 }
 
 impl GatewayLimits {
@@ -97,14 +96,7 @@ impl GatewayLimits {
         {
             evidence.push(Evidence::new("ttft_p50", ttft.p50, "s", 60.0));
         }
-        let origin = if limit.kind == LimitKind::Keys {
-            Origin::Client
-        } else {
-            Origin::Setting
-        };
-        let verdict = GATEWAY_LIMIT.verdict(found.severity).with(evidence);
-        let verdict = verdict.because(found.cause.clone());
-        Some(verdict.remedy(limit.remedy).at(origin))
+        Some(found.verdict.clone().with(evidence))
     }
 
     /// Whether a timeout of the gateway is the reason why attempts fail in this way.
@@ -125,11 +117,17 @@ impl GatewayLimits {
                 VerdictSeverity::of_harm(count, fleet.counts.requests)
             }
         };
+        let cause = cause(limit, count, self.main_reason(limit), fleet);
+        let verdict = GATEWAY_LIMIT.verdict(severity).because(cause);
+        let verdict = verdict.remedy(limit.remedy);
         Some(Finding {
             limit,
             count,
-            cause: cause(limit, count, self.main_reason(limit), fleet),
-            severity,
+            verdict: if limit.kind == LimitKind::Keys {
+                verdict.at(Origin::Client)
+            } else {
+                verdict
+            },
         })
     }
 

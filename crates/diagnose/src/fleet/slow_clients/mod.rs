@@ -3,8 +3,7 @@
 use super::observation::{FleetObservation, SlowUpload};
 use crate::debounce::VerdictDebounce;
 use crate::recent::Recent;
-use crate::rule::DiagnosisRule;
-use crate::verdict::{Evidence, Verdict, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_request::significance::is_share_above;
@@ -53,14 +52,7 @@ struct Uploads {
     debounce: VerdictDebounce,
     recent: Recent<SlowUpload>,
     /// What the last evaluation that found many found.
-    found: Option<Finding>,
-}
-
-#[derive(Debug, Clone)]
-struct Finding {
-    cause: String,
-    count: usize,
-    mean_seconds: f64,
+    found: Option<Verdict>,
 }
 
 impl SlowClients {
@@ -102,16 +94,10 @@ impl Uploads {
             self.found = Some(self.finding());
         }
         self.debounce.since()?;
-        let found = self.found.clone()?;
-        let seconds = WINDOW.as_secs_f64();
-        let verdict = SLOW_CLIENTS.verdict(VerdictSeverity::Warning);
-        Some(verdict.because(found.cause).with([
-            Evidence::new("slow_uploads", found.count as f64, "requests", seconds),
-            Evidence::new("upload_time_mean", found.mean_seconds, "s", seconds),
-        ]))
+        self.found.clone()
     }
 
-    fn finding(&self) -> Finding {
+    fn finding(&self) -> Verdict {
         let mut by_client: HashMap<&str, usize> = HashMap::new();
         let mut seconds = 0.0;
         let mut bytes = 0;
@@ -130,11 +116,12 @@ impl Uploads {
             "the bodies of {count} requests took {mean_seconds:.1} s to arrive ({kilobytes:.0} \
              kB on average), most of {who}: its uplink or its program, and not the backends"
         );
-        Finding {
-            cause,
-            count,
-            mean_seconds,
-        }
+        let window = WINDOW.as_secs_f64();
+        let found = SLOW_CLIENTS.verdict(VerdictSeverity::Warning);
+        found.because(cause).with([
+            Evidence::new("slow_uploads", count as f64, "requests", window),
+            Evidence::new("upload_time_mean", mean_seconds, "s", window),
+        ])
     }
 }
 

@@ -1,8 +1,6 @@
 //! Where requests lose time before the engine, and what shows it.
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, RECENT, Ratio, StepSignal, StepWindow};
-use crate::verdict::{Evidence, Origin};
+use crate::rule::prelude::*;
 
 /// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
 /// they are slow even without a lag.

@@ -5,10 +5,8 @@ mod cause;
 
 pub(super) use cause::{PagePlace, late_pages};
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{MIN_COMPARED_STREAMS, RECENT, Ratio, StepSignal, StepWindow, WindowMeasure};
-use crate::rule::{DiagnosisRule, LoadDependence};
-use crate::verdict::Evidence;
+use crate::history::MIN_COMPARED_STREAMS;
+use crate::rule::prelude::*;
 
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
 /// gateway minus that of the engine.
