@@ -254,14 +254,7 @@ impl Harm {
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
         let slow = format!("are slow{}", most(&minute.slow));
-        let errors = minute.backend_client_errors.values().sum();
-        let by_backend = match main_source(minute, errors) {
-            Some(source) => format!("are answered with {source}"),
-            None => format!(
-                "are answered with 4xx by a backend{}",
-                most(&minute.backend_client_errors)
-            ),
-        };
+        let by_backend = rejected_words(minute);
         let failed = match main_source(minute, minute.failed) {
             Some(source) => format!("fail (most: {source})"),
             None => "fail".to_owned(),
@@ -319,6 +312,15 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     most.map_or_else(String::new, |(word, _)| {
         format!(" (most: {})", word.to_string().replace('_', " "))
     })
+}
+
+/// That backends reject requests, and how.
+fn rejected_words(minute: &LastMinute) -> String {
+    let errors = &minute.backend_client_errors;
+    match main_source(minute, errors.values().sum()) {
+        Some(source) => format!("are answered with {source}"),
+        None => format!("are answered with 4xx by a backend{}", most(errors)),
+    }
 }
 
 /// That clients gave up waiting, when, and whether they try again.
