@@ -1,7 +1,7 @@
 //! The cached part of a prompt at a backend. It follows from KV events where they are decisive, and elsewhere
 //! from the prompts that were sent to the backend.
 
-use super::limits::at_most;
+use super::limits::{MAX_COUNT, at_most};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
@@ -36,13 +36,10 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
-/// Maximum plausible number of cached prompt tokens. A greater number is ignored, because it depends on the
-/// block size that the engine reports, which may be wrong.
-const MAX_PROMPT_TOKENS: f64 = 1e9;
-
 impl KnownPrefix {
+    /// Whether the number of tokens, which depends on the block size that the engine reports, can be right.
     pub(super) fn is_plausible(&self) -> bool {
-        self.tokens <= MAX_PROMPT_TOKENS
+        self.tokens <= MAX_COUNT
     }
 }
 

@@ -2,6 +2,7 @@
 //! time, and how long its prefix cache keeps sent blocks.
 
 use super::length_refusals::LengthRefusals;
+use super::limits::EMA_WEIGHT;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::Reservation;
 use std::sync::Mutex;
@@ -20,37 +21,25 @@ pub struct LearnedEstimates {
     prefill_tokens: AtomicF64,
     prefill_patience: AtomicF64,
     ttft: AtomicF64,
-    tokens_per_byte: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
-    response_seconds: AtomicF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so the
     /// tokens that a chat template adds to each prompt hardly influence it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
+    response_seconds: AtomicF64,
     length_refusals: LengthRefusals,
     prefill_fit: Mutex<LinearFit>,
 }
 
-/// Weight of one observation in a moving average.
-const EMA_WEIGHT: f64 = 0.05;
-/// Factor by which each further prompt reduces the sums of bytes and tokens of the earlier prompts.
-const TEXT_RETENTION: f64 = 0.95;
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
-/// Bounds of the learned tokens per byte of text.
-const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
+/// Maximum number of tokens per byte of text.
+const MAX_TOKENS_PER_BYTE: f64 = 4.0;
 /// Maximum difference between reported and predicted cached tokens, as a share of the prompt, for which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt.
-const RETENTION_STEP: f64 = 0.02;
-/// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
-const RETENTION_RECOVERY: f64 = 0.01;
-/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh blocks that
-/// this gateway sent.
-const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
 /// Sums over the recent prompts of a backend.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +59,6 @@ impl Default for LearnedEstimates {
             prefill_tokens: AtomicF64::new(0.0),
             prefill_patience: AtomicF64::new(LinearFit::default().patience),
             ttft: AtomicF64::new(f64::NAN),
-            tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
             cache_retention: AtomicF64::new(1.0),
@@ -93,14 +81,13 @@ impl LearnedEstimates {
         *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    fn values(&self) -> [&AtomicF64; 12] {
+    fn values(&self) -> [&AtomicF64; 11] {
         [
             &self.prefill_base,
             &self.prefill_per_token,
             &self.prefill_tokens,
             &self.prefill_patience,
             &self.ttft,
-            &self.tokens_per_byte,
             &self.uncached_prompt_tokens,
             &self.output_tokens,
             &self.cache_retention,
@@ -142,7 +129,7 @@ impl LearnedEstimates {
 
     /// Whether a response has reported its prompt tokens.
     pub fn has_usage(&self) -> bool {
-        non_nan_value(&self.tokens_per_byte).is_some()
+        non_nan_value(&self.uncached_prompt_tokens).is_some()
     }
 
     /// Sums of the bytes and the tokens of recent prompts, with less weight for older ones. Zeros: no tokens
@@ -159,7 +146,7 @@ impl LearnedEstimates {
     /// weight, and the first reported usage replaces it. For prompts of this length or longer it remains the
     /// [minimum number of tokens](Self::least_tokens).
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
-        let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
+        let most = bytes as f64 * MAX_TOKENS_PER_BYTE;
         self.length_refusals
             .add(bytes, tokens.min(most as u64), now);
         let known = self.text();
@@ -181,15 +168,20 @@ impl LearnedEstimates {
     /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine repeat
     /// any number in an error message.
     fn add_text(&self, bytes: f64, tokens: f64) {
-        let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
-        for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
-            sum.set(sum.get() * TEXT_RETENTION + value);
-        }
+        let tokens = tokens.min(bytes * MAX_TOKENS_PER_BYTE);
+        let kept = 1.0 - EMA_WEIGHT;
+        self.text_bytes.set(self.text_bytes.get() * kept + bytes);
+        self.text_tokens.set(self.text_tokens.get() * kept + tokens);
     }
 
     /// Prompt tokens per byte of the prompt in the request body.
     pub fn tokens_per_byte(&self) -> f64 {
-        non_nan_value(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)
+        let text = self.text();
+        if text.tokens > 0.0 {
+            text.tokens / text.bytes
+        } else {
+            TOKENS_PER_BYTE
+        }
     }
 
     /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
@@ -202,8 +194,8 @@ impl LearnedEstimates {
         non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Number of last sent blocks that are probably still cached, as a multiple of the number of blocks of the
-    /// KV cache. From 1/64 to 1.5, initially 1.
+    /// Number of last sent blocks that are probably still cached, as a share of the number of blocks of the KV
+    /// cache. Initially 1.
     pub fn retention(&self) -> f64 {
         self.cache_retention.get()
     }
@@ -249,9 +241,6 @@ impl LearnedEstimates {
             return;
         };
         if text_bytes > 0 {
-            let ratio = prompt as f64 / text_bytes as f64;
-            let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
-            self.tokens_per_byte.average_in(ratio, EMA_WEIGHT);
             self.add_text(text_bytes as f64, prompt as f64);
             self.length_refusals.on_usage(text_bytes, prompt);
         }
@@ -266,29 +255,19 @@ impl LearnedEstimates {
         self.uncached_prompt_tokens
             .average_in(uncached as f64, EMA_WEIGHT);
         if let Some(cached) = cached {
-            self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
+            let excess = cached as f64 - predicted_cached as f64;
+            self.adjust_cache_retention(excess / prompt as f64);
         }
     }
 
-    /// Compares the cached tokens of a prompt with the prediction, and corrects the learned
-    /// [`retention`](Self::retention) by at most 2 % in either direction. A faster correction would follow
-    /// single evictions, and the prefix table would then forget blocks that the engine still has.
-    fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
-        let excess = (cached - predicted_cached) / prompt;
-        if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
-            return;
+    /// Corrects the learned [`retention`](Self::retention) after a prompt had more cached tokens than predicted,
+    /// by this share of its tokens. A faster correction would follow single evictions, and the prefix table would
+    /// then forget blocks that the engine still has.
+    fn adjust_cache_retention(&self, excess: f64) {
+        if excess.abs() >= RETENTION_DEAD_BAND {
+            let retention = self.cache_retention.get() + EMA_WEIGHT * excess.clamp(-1.0, 1.0);
+            self.cache_retention.set(retention.clamp(0.0, 1.0));
         }
-        let retention = self.cache_retention.get();
-        let step = if excess.abs() >= RETENTION_DEAD_BAND {
-            RETENTION_STEP * excess.clamp(-1.0, 1.0)
-        } else if retention < 1.0 {
-            RETENTION_RECOVERY
-        } else {
-            0.0
-        };
-        let (min, max) = CACHE_RETENTION_RANGE.into_inner();
-        self.cache_retention
-            .set((retention * (1.0 + step)).clamp(min, max));
     }
 }
 

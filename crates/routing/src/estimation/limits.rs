@@ -1,4 +1,12 @@
-//! Functions that limit a number.
+//! Limits of numbers, and constants that several estimates share.
+
+/// Weight of one observation in a moving average.
+pub(super) const EMA_WEIGHT: f64 = 0.05;
+/// Greatest number of tokens or requests that a response, a metrics page or another gateway may report. It keeps
+/// sums and squares finite.
+pub(super) const MAX_COUNT: f64 = 1e9;
+/// Factor by which the predicted time of a single request is often wrong.
+pub(super) const PREDICTION_ERROR: f64 = 2.0;
 
 /// The value, or 0 if it is negative or NaN. [`f64::max`] returns the same, but takes five instructions.
 #[inline]

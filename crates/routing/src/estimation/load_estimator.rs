@@ -79,17 +79,15 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
-/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would have no weight.
-const MIN_HORIZON_SECONDS: f64 = 0.001;
-
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report has the weight ½.
     pub fn new(now: Instant, horizon: Duration) -> Self {
-        Self {
+        let estimator = Self {
             started: clock::nanos(now),
-            horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             ..Self::default()
-        }
+        };
+        estimator.set_horizon(horizon);
+        estimator
     }
 
     /// Sum over the requests of this gateway in flight at the backend.
