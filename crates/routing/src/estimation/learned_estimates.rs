@@ -3,12 +3,10 @@
 
 use super::length_refusals::LengthRefusals;
 use super::limits::EMA_WEIGHT;
-use super::linear_cost::{LinearFit, PrefillCost};
+use super::prefill_cost::{PrefillCost, learned_ratio};
 use super::reservation::Reservation;
-use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::atomic::AtomicF64;
-use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
@@ -16,10 +14,7 @@ use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 #[derive(Debug)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LearnedEstimates {
-    prefill_base: AtomicF64,
-    prefill_per_token: AtomicF64,
-    prefill_tokens: AtomicF64,
-    prefill_patience: AtomicF64,
+    prefill_ratio: AtomicF64,
     ttft: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
@@ -30,13 +25,17 @@ pub struct LearnedEstimates {
     text_tokens: AtomicF64,
     response_seconds: AtomicF64,
     length_refusals: LengthRefusals,
-    prefill_fit: Mutex<LinearFit>,
 }
+
+/// Idle time in seconds after which the weight of the prefill cost is ¼.
+const OLD_SECONDS: f64 = 10.0;
 
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Maximum number of tokens per byte of text.
 const MAX_TOKENS_PER_BYTE: f64 = 4.0;
+/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt.
+const RETENTION_STEP: f64 = 0.02;
 /// Maximum difference between reported and predicted cached tokens, as a share of the prompt, for which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
@@ -52,12 +51,8 @@ pub struct LearnedText {
 
 impl Default for LearnedEstimates {
     fn default() -> Self {
-        let prefill = PrefillCost::default();
         Self {
-            prefill_base: AtomicF64::new(prefill.base),
-            prefill_per_token: AtomicF64::new(prefill.per_token),
-            prefill_tokens: AtomicF64::new(0.0),
-            prefill_patience: AtomicF64::new(LinearFit::default().patience),
+            prefill_ratio: AtomicF64::new(1.0),
             ttft: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
@@ -66,7 +61,6 @@ impl Default for LearnedEstimates {
             text_bytes: AtomicF64::new(0.0),
             text_tokens: AtomicF64::new(0.0),
             length_refusals: LengthRefusals::default(),
-            prefill_fit: Mutex::new(LinearFit::default()),
         }
     }
 }
@@ -78,15 +72,11 @@ impl LearnedEstimates {
             value.set(initial.get());
         }
         self.length_refusals.forget();
-        *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    fn values(&self) -> [&AtomicF64; 11] {
+    fn values(&self) -> [&AtomicF64; 8] {
         [
-            &self.prefill_base,
-            &self.prefill_per_token,
-            &self.prefill_tokens,
-            &self.prefill_patience,
+            &self.prefill_ratio,
             &self.ttft,
             &self.uncached_prompt_tokens,
             &self.output_tokens,
@@ -99,16 +89,7 @@ impl LearnedEstimates {
 
     /// Cost of prefill at the backend. Before the first output, the default.
     pub fn prefill(&self) -> PrefillCost {
-        PrefillCost {
-            base: self.prefill_base.get(),
-            per_token: self.prefill_per_token.get(),
-        }
-    }
-
-    /// Mean number of tokens from which the prefill cost was learned, including the backlog before each
-    /// request.
-    pub(super) fn prefill_tokens(&self) -> f64 {
-        self.prefill_tokens.get()
+        PrefillCost::at_ratio(self.prefill_ratio.get())
     }
 
     /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
@@ -117,7 +98,7 @@ impl LearnedEstimates {
         if self.ttft.get().is_nan() {
             return 0.0;
         }
-        let age = idle / self.prefill_patience.get();
+        let age = idle / OLD_SECONDS;
         let spread = 1.0 + age * age;
         (spread * spread).recip()
     }
@@ -211,20 +192,12 @@ impl LearnedEstimates {
         self.response_seconds.average_in(seconds, EMA_WEIGHT);
     }
 
-    /// Records that the first output of a request came after `seconds`. This time includes a wait for a
-    /// sequence slot, if there was one. So if the request may have waited, the time counts only if prefill
-    /// alone can explain it.
+    /// Records that the first output of a request came after `seconds`.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
-        let mut prefill_fit = lock(&self.prefill_fit);
-        if request.may_lack_slot && prefill_fit.is_exceeded(request.work, seconds) {
-            return;
-        }
-        let line = prefill_fit.observe(request.work, seconds, request.freshness);
-        self.prefill_base.set(line.base);
-        self.prefill_per_token.set(line.per_token);
-        self.prefill_tokens.set(prefill_fit.mean_x());
-        self.prefill_patience.set(prefill_fit.patience);
+        let ratio = self.prefill_ratio.get();
+        let ratio = learned_ratio(ratio, request.work, seconds, request.freshness);
+        self.prefill_ratio.set(ratio);
     }
 
     /// Records the usage that the response to a request reported.
@@ -265,8 +238,9 @@ impl LearnedEstimates {
     /// then forget blocks that the engine still has.
     fn adjust_cache_retention(&self, excess: f64) {
         if excess.abs() >= RETENTION_DEAD_BAND {
-            let retention = self.cache_retention.get() + EMA_WEIGHT * excess.clamp(-1.0, 1.0);
-            self.cache_retention.set(retention.clamp(0.0, 1.0));
+            let step = RETENTION_STEP * excess.clamp(-1.0, 1.0);
+            let retention = self.cache_retention.get() * (1.0 + step);
+            self.cache_retention.set(retention.clamp(1.0 / 64.0, 1.0));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::super::load_report::LoadReport;
 use super::super::reservation::LocalLoad;
-use super::reported_queues::ReportedQueues;
 use super::LoadEstimator;
+use super::reported_queues::ReportedQueues;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

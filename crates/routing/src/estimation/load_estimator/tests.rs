@@ -238,53 +238,6 @@ fn an_idle_backends_high_cost_loses_weight() {
     assert!(seconds() < 1.0, "{}", seconds());
 }
 
-#[test]
-fn a_confirmed_cost_keeps_its_weight_longer() {
-    let (estimator, now) = estimator();
-    let freshness_after_10_s = |last: u32| {
-        estimator
-            .candidate(&prompt(5_000, 99), now + SECOND * (last + 10))
-            .prefill_freshness
-    };
-    observe(&estimator, 0, now, 0.5);
-    let first = freshness_after_10_s(0);
-    for n in 1..4 {
-        observe(&estimator, n, now + SECOND * 20 * n as u32, 0.5);
-    }
-    assert!(
-        first < 0.3 && freshness_after_10_s(60) > 0.8,
-        "{}",
-        freshness_after_10_s(60)
-    );
-    observe(&estimator, 9, now + SECOND * 100, 5.0);
-    assert!(
-        freshness_after_10_s(105) < 0.3,
-        "{}",
-        freshness_after_10_s(105)
-    );
-}
-
-#[test]
-fn a_wait_for_unknown_slots_is_no_prefill() {
-    let (estimator, now) = estimator();
-    observe(&estimator, 0, now, 0.5);
-    let cost = estimator.learned().prefill();
-    // Two of forty requests have their first output at once, and then one each second.
-    let mut sent: Vec<Reservation> = (1..=40)
-        .map(|seed| send(&estimator, &prompt(10, seed), now + SECOND))
-        .collect();
-    for (position, reservation) in (0..).zip(&mut sent) {
-        let wait = SECOND / 50 + SECOND * (position / 2);
-        estimator.first_output(reservation, now + SECOND + wait);
-    }
-    let after = estimator.learned().prefill();
-    assert!(after.base <= cost.base, "{cost:?} {after:?}");
-    assert!(
-        estimator.learned().ttft().unwrap() > 1.0,
-        "the times were observed"
-    );
-}
-
 /// Estimated seconds for which the backend is overdue.
 fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
     estimator.candidate(&prompt(100, 99), now).overdue
