@@ -2,7 +2,7 @@
 //! time, and how long its prefix cache keeps sent blocks.
 
 use super::length_refusals::LengthRefusals;
-use super::limits::EMA_WEIGHT;
+use super::limits::{EMA_WEIGHT, OptionalF64, PREDICTION_ERROR};
 use super::prefill_cost::{PrefillCost, learned_ratio};
 use super::reservation::Reservation;
 use std::time::Instant;
@@ -10,31 +10,31 @@ use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
-/// Estimates learned from the responses of one backend. Reading takes no lock. NaN in a field: no observation.
-#[derive(Debug)]
+/// Estimates learned from the responses of one backend. Reading takes no lock.
+#[derive(Debug, Default)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LearnedEstimates {
-    prefill_ratio: AtomicF64,
-    ttft: AtomicF64,
-    uncached_prompt_tokens: AtomicF64,
-    output_tokens: AtomicF64,
-    cache_retention: AtomicF64,
+    prefill_ratio: OptionalF64,
+    ttft: OptionalF64,
+    uncached_prompt_tokens: OptionalF64,
+    output_tokens: OptionalF64,
+    cache_retention: OptionalF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so the
     /// tokens that a chat template adds to each prompt hardly influence it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
-    response_seconds: AtomicF64,
+    response_seconds: OptionalF64,
     length_refusals: LengthRefusals,
 }
 
 /// Idle time in seconds after which the weight of the prefill cost is ¼.
 const OLD_SECONDS: f64 = 10.0;
-
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Maximum number of tokens per byte of text.
 const MAX_TOKENS_PER_BYTE: f64 = 4.0;
-/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt.
+/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt. After a
+/// right prediction, the retention grows by half as much.
 const RETENTION_STEP: f64 = 0.02;
 /// Maximum difference between reported and predicted cached tokens, as a share of the prompt, for which the
 /// prediction counts as right.
@@ -49,53 +49,32 @@ pub struct LearnedText {
     pub tokens: f64,
 }
 
-impl Default for LearnedEstimates {
-    fn default() -> Self {
-        Self {
-            prefill_ratio: AtomicF64::new(1.0),
-            ttft: AtomicF64::new(f64::NAN),
-            uncached_prompt_tokens: AtomicF64::new(f64::NAN),
-            output_tokens: AtomicF64::new(f64::NAN),
-            cache_retention: AtomicF64::new(1.0),
-            response_seconds: AtomicF64::new(f64::NAN),
-            text_bytes: AtomicF64::new(0.0),
-            text_tokens: AtomicF64::new(0.0),
-            length_refusals: LengthRefusals::default(),
-        }
-    }
-}
-
 impl LearnedEstimates {
     pub(super) fn forget(&self) {
-        let initial = Self::default();
-        for (value, initial) in self.values().into_iter().zip(initial.values()) {
-            value.set(initial.get());
-        }
+        self.prefill_ratio.set(None);
+        self.ttft.set(None);
+        self.uncached_prompt_tokens.set(None);
+        self.output_tokens.set(None);
+        self.cache_retention.set(None);
+        self.response_seconds.set(None);
+        self.text_bytes.set(0.0);
+        self.text_tokens.set(0.0);
         self.length_refusals.forget();
-    }
-
-    fn values(&self) -> [&AtomicF64; 8] {
-        [
-            &self.prefill_ratio,
-            &self.ttft,
-            &self.uncached_prompt_tokens,
-            &self.output_tokens,
-            &self.cache_retention,
-            &self.response_seconds,
-            &self.text_bytes,
-            &self.text_tokens,
-        ]
     }
 
     /// Cost of prefill at the backend. Before the first output, the default.
     pub fn prefill(&self) -> PrefillCost {
-        PrefillCost::at_ratio(self.prefill_ratio.get())
+        PrefillCost::at_ratio(self.ratio())
+    }
+
+    fn ratio(&self) -> f64 {
+        self.prefill_ratio.get().unwrap_or(1.0)
     }
 
     /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
     /// output yet.
     pub(super) fn freshness(&self, idle: f64) -> f64 {
-        if self.ttft.get().is_nan() {
+        if self.ttft.get().is_none() {
             return 0.0;
         }
         let age = idle / OLD_SECONDS;
@@ -105,12 +84,12 @@ impl LearnedEstimates {
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.
     pub fn ttft(&self) -> Option<f64> {
-        non_nan_value(&self.ttft)
+        self.ttft.get()
     }
 
     /// Whether a response has reported its prompt tokens.
     pub fn has_usage(&self) -> bool {
-        non_nan_value(&self.uncached_prompt_tokens).is_some()
+        self.uncached_prompt_tokens.get().is_some()
     }
 
     /// Sums of the bytes and the tokens of recent prompts, with less weight for older ones. Zeros: no tokens
@@ -167,37 +146,41 @@ impl LearnedEstimates {
 
     /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
     pub fn prompt_tokens(&self) -> f64 {
-        non_nan_value(&self.uncached_prompt_tokens).unwrap_or(0.0)
+        self.uncached_prompt_tokens.get().unwrap_or(0.0)
     }
 
     /// Moving average of the output tokens of a response.
     pub fn output_tokens(&self) -> f64 {
-        non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
+        self.output_tokens.get().unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
     /// Number of last sent blocks that are probably still cached, as a share of the number of blocks of the KV
     /// cache. Initially 1.
     pub fn retention(&self) -> f64 {
-        self.cache_retention.get()
+        self.cache_retention.get().unwrap_or(1.0)
     }
 
     /// Moving average of the time from the first output of a response to its end, in seconds. For a
     /// non-streaming response, the time begins when the request is sent. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
-        non_nan_value(&self.response_seconds)
+        self.response_seconds.get()
     }
 
     /// Records that a response has ended. `seconds`: see [`answer`](Self::answer).
     pub(super) fn on_end(&self, seconds: f64) {
-        self.response_seconds.average_in(seconds, EMA_WEIGHT);
+        self.response_seconds.average_in(seconds);
     }
 
-    /// Records that the first output of a request came after `seconds`.
+    /// Records that the first output of a request came after `seconds`. This time includes a wait for a slot, if
+    /// there was one. So if the request may have waited, the time counts only if prefill alone can explain it.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
-        self.ttft.average_in(seconds, EMA_WEIGHT);
-        let ratio = self.prefill_ratio.get();
-        let ratio = learned_ratio(ratio, request.work, seconds, request.freshness);
-        self.prefill_ratio.set(ratio);
+        self.ttft.average_in(seconds);
+        let longest = PREDICTION_ERROR * self.prefill().seconds(request.work);
+        if request.may_lack_slot && seconds > longest {
+            return;
+        }
+        let ratio = learned_ratio(self.ratio(), request.work, seconds, request.freshness);
+        self.prefill_ratio.set(Some(ratio));
     }
 
     /// Records the usage that the response to a request reported.
@@ -208,7 +191,7 @@ impl LearnedEstimates {
             ..
         } = *request;
         if let Some(output) = usage.output {
-            self.output_tokens.average_in(output as f64, EMA_WEIGHT);
+            self.output_tokens.average_in(output as f64);
         }
         let Some(prompt) = usage.input.filter(|prompt| *prompt > 0) else {
             return;
@@ -225,11 +208,12 @@ impl LearnedEstimates {
             usage.cached
         };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
-        self.uncached_prompt_tokens
-            .average_in(uncached as f64, EMA_WEIGHT);
+        self.uncached_prompt_tokens.average_in(uncached as f64);
         if let Some(cached) = cached {
-            let excess = cached as f64 - predicted_cached as f64;
-            self.adjust_cache_retention(excess / prompt as f64);
+            let excess = (cached as f64 - predicted_cached as f64) / prompt as f64;
+            if predicted_cached > 0 || excess >= RETENTION_DEAD_BAND {
+                self.adjust_cache_retention(excess);
+            }
         }
     }
 
@@ -237,17 +221,15 @@ impl LearnedEstimates {
     /// by this share of its tokens. A faster correction would follow single evictions, and the prefix table would
     /// then forget blocks that the engine still has.
     fn adjust_cache_retention(&self, excess: f64) {
-        if excess.abs() >= RETENTION_DEAD_BAND {
-            let step = RETENTION_STEP * excess.clamp(-1.0, 1.0);
-            let retention = self.cache_retention.get() * (1.0 + step);
-            self.cache_retention.set(retention.clamp(1.0 / 64.0, 1.0));
-        }
+        let step = if excess.abs() >= RETENTION_DEAD_BAND {
+            RETENTION_STEP * excess.clamp(-1.0, 1.0)
+        } else {
+            RETENTION_STEP / 2.0
+        };
+        let retention = self.retention() * (1.0 + step);
+        self.cache_retention
+            .set(Some(retention.clamp(1.0 / 64.0, 1.0)));
     }
-}
-
-/// Returns the value of a learned mean. `None`: the value is NaN, which means no observation.
-fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
-    Some(mean.get()).filter(|mean| !mean.is_nan())
 }
 
 #[cfg(test)]

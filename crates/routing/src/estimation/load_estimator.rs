@@ -45,7 +45,8 @@ pub struct LoadEstimator {
     pending_output_count: AtomicU32,
     /// Streams in flight with output.
     decoding_streams: AtomicU32,
-    /// Maximum of `decoding_streams` and of the running requests in reports.
+    /// Maximum of `decoding_streams` and of the running requests in reports. The engine has at least as many
+    /// slots.
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
@@ -195,6 +196,7 @@ impl LoadEstimator {
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, sent_at),
+            may_lack_slot: self.may_lack_slot(candidate),
             freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
@@ -362,6 +364,13 @@ impl LoadEstimator {
             self.pending_outputs
                 .add(ttft, response_seconds, now, table_age),
         )
+    }
+
+    /// Whether the engine may have no free slot: it is not idle, and has never been seen to run more requests
+    /// at once than it has now.
+    fn may_lack_slot(&self, candidate: &Candidate) -> bool {
+        let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
+        candidate.running + candidate.waiting >= had_slots.max(1.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

@@ -3,7 +3,7 @@
 //! Each value is one atomic. A reader may see some values of one report and others of the next, but each value
 //! is valid by itself.
 
-use super::limits::{MAX_COUNT, at_least_0, at_most};
+use super::limits::{MAX_COUNT, OptionalF64, at_least_0, at_most};
 use super::reservation::LocalLoad;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,18 +60,18 @@ pub(super) struct EstimatedLoad {
 }
 
 /// The last load report of a backend, and the local load at the time of its scrape.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LastReport {
     /// Time at which the gateway began to scrape the metrics of the backend, in seconds since the
-    /// start of the estimator. NaN: no report yet.
-    reported_at: AtomicF64,
-    kv_usage: AtomicF64,
+    /// start of the estimator. `None`: no report yet.
+    reported_at: OptionalF64,
+    kv_usage: OptionalF64,
     waiting: AtomicF64,
     running: AtomicF64,
     /// Capacity of the KV cache in tokens. 0: not known.
     kv_capacity_tokens: AtomicU64,
-    /// The value of [`LoadReport::tokens`]. NaN: not known.
-    engine_tokens: AtomicF64,
+    /// The value of [`LoadReport::tokens`].
+    engine_tokens: OptionalF64,
     /// The value of [`LocalLoad::in_flight`] at the time `reported_at`.
     local_in_flight: AtomicF64,
     /// The value of [`LocalLoad::pending`] at the time `reported_at`.
@@ -104,29 +104,12 @@ impl LoadReport {
     }
 }
 
-impl Default for LastReport {
-    /// The state before the first report.
-    fn default() -> Self {
-        Self {
-            reported_at: AtomicF64::new(f64::NAN),
-            kv_usage: AtomicF64::new(f64::NAN),
-            waiting: AtomicF64::new(0.0),
-            running: AtomicF64::new(0.0),
-            kv_capacity_tokens: AtomicU64::new(0),
-            engine_tokens: AtomicF64::new(f64::NAN),
-            local_in_flight: AtomicF64::new(0.0),
-            local_pending_output_count: AtomicF64::new(0.0),
-            local_kv_tokens: AtomicF64::new(0.0),
-        }
-    }
-}
-
 impl LastReport {
     /// Stores a report. `at`: the start of the scrape, in seconds since the start of the estimator.
     /// `local_load`: the local load at that time. Returns whether the engine has computed or generated tokens
     /// since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
-        self.kv_usage.set(report.kv_usage.unwrap_or(f64::NAN));
+        self.kv_usage.set(report.kv_usage);
         self.waiting.set(report.waiting);
         self.running.set(report.running);
         self.kv_capacity_tokens
@@ -135,19 +118,19 @@ impl LastReport {
         self.local_pending_output_count
             .set(local_load.pending.into());
         self.local_kv_tokens.set(local_load.tokens as f64);
-        self.reported_at.set(at);
+        self.reported_at.set(Some(at));
         let before = self.engine_tokens.get();
-        self.engine_tokens.set(report.tokens.unwrap_or(f64::NAN));
-        report
-            .tokens
-            .is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
+        self.engine_tokens.set(report.tokens);
+        before
+            .zip(report.tokens)
+            .is_some_and(|(before, tokens)| before.to_bits() != tokens.to_bits())
     }
 
     /// Forgets the report.
     pub(super) fn forget(&self) {
-        self.reported_at.set(f64::NAN);
-        self.kv_usage.set(f64::NAN);
-        self.engine_tokens.set(f64::NAN);
+        self.reported_at.set(None);
+        self.kv_usage.set(None);
+        self.engine_tokens.set(None);
         self.kv_capacity_tokens.store(0, Ordering::Relaxed);
         self.waiting.set(0.0);
         self.running.set(0.0);
@@ -155,8 +138,7 @@ impl LastReport {
 
     /// Age of the last report in seconds. `None`: no report yet.
     pub(super) fn age(&self, now: f64) -> Option<f64> {
-        let age = now - self.reported_at.get();
-        (!age.is_nan()).then(|| at_least_0(age))
+        self.reported_at.get().map(|at| at_least_0(now - at))
     }
 
     /// Capacity of the KV cache in tokens. `None`: not known.
@@ -196,10 +178,7 @@ impl LastReport {
     }
 
     fn kv_usage(&self, local: &LocalLoad, blend: impl Fn(f64, f64) -> f64) -> Option<f64> {
-        let reported = self.kv_usage.get();
-        if reported.is_nan() {
-            return None;
-        }
+        let reported = self.kv_usage.get()?;
         let Some(capacity) = self.capacity() else {
             return Some(reported);
         };

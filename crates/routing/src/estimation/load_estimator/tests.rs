@@ -238,6 +238,27 @@ fn an_idle_backends_high_cost_loses_weight() {
     assert!(seconds() < 1.0, "{}", seconds());
 }
 
+#[test]
+fn a_wait_for_unknown_slots_is_no_prefill() {
+    let (estimator, now) = estimator();
+    observe(&estimator, 0, now, 0.5);
+    let cost = estimator.learned().prefill();
+    // Two of forty requests have their first output at once, and then one each second.
+    let mut sent: Vec<Reservation> = (1..=40)
+        .map(|seed| send(&estimator, &prompt(10, seed), now + SECOND))
+        .collect();
+    for (position, reservation) in (0..).zip(&mut sent) {
+        let wait = SECOND / 50 + SECOND * (position / 2);
+        estimator.first_output(reservation, now + SECOND + wait);
+    }
+    let after = estimator.learned().prefill();
+    assert!(after.base <= cost.base, "{cost:?} {after:?}");
+    assert!(
+        estimator.learned().ttft().unwrap() > 1.0,
+        "the times were observed"
+    );
+}
+
 /// Estimated seconds for which the backend is overdue.
 fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
     estimator.candidate(&prompt(100, 99), now).overdue

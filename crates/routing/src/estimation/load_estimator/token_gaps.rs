@@ -27,8 +27,6 @@ struct GapSums {
 
 /// Age at which a gap has a weight of 37 %. It spans about ten scrapes, but less than a response.
 const TIME_CONSTANT_SECONDS: f64 = 1.0;
-/// Minimum number of recent gaps for a mean.
-const MIN_COUNT: f64 = 20.0;
 /// Maximum ratio of the mean gap to its minimum at which the engine does not count as slowed down. Fewer
 /// requests do not speed up an engine that is slow with few sequences.
 const SLOWED_RATIO: f64 = 2.0;
@@ -73,7 +71,7 @@ impl GapSums {
     }
 
     fn slowed_mean(&mut self) -> f64 {
-        if self.recent.count < MIN_COUNT {
+        if self.recent.count < 1.0 {
             return 0.0;
         }
         let mean = self.recent.seconds / self.recent.count;
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn few_or_no_gaps_are_no_mean() {
+    fn no_recent_gap_is_no_mean() {
         let gaps = TokenGaps::default();
         assert!(after(&gaps, &[0.02, 0.1]) > 0.0);
         gaps.on_report(None, 4.0);
@@ -128,13 +126,11 @@ mod tests {
             "the engine reports no gaps any more"
         );
         assert!(after(&gaps, &[0.1, 0.1]) > 0.0);
-        gaps.on_report(
-            Some(TokenGapSum {
-                seconds: 1_020.0,
-                count: 1_200.0,
-            }),
-            9.0,
-        );
+        let same = TokenGapSum {
+            seconds: 1_020.0,
+            count: 1_200.0,
+        };
+        gaps.on_report(Some(same), 9.0);
         assert!(gaps.slowed_mean() <= 0.0, "no gap for six seconds");
         gaps.on_report(Some(TokenGapSum::default()), 10.0);
         assert!(gaps.slowed_mean() <= 0.0, "the engine started again");
