@@ -1,11 +1,9 @@
 //! Status and metrics of streams that another backend continues.
 
-use crate::step::ContinuationStreams;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::decision_log::{DecisionLogEntry, round_significant};
 use tokenweir_request::continuation::{
     Continuation, ContinuationRefusal, Continuations, InterruptionCause,
@@ -81,9 +79,4 @@ fn to_json(continuation: &Continuation) -> Value {
         "tokens": continuation.tokens,
         "gap_seconds": continuation.gap().map(round_significant),
     })
-}
-
-/// Returns a function that adds the memory of this data.
-pub fn status_source(streams: Arc<ContinuationStreams>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(ContinuationBytes(streams.used_bytes())))
 }

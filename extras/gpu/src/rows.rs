@@ -3,12 +3,10 @@
 //! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
 use super::facet::BackendCost;
-use super::gpu_monitor::GpuMonitor;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use crate::page::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::StatusSnapshot;
 
 /// The label that names the exporter that reports a GPU.
 const EXPORTER: MetricLabel = variable(
@@ -203,9 +201,4 @@ fn for_each_gpu(
             read(values, &mut with_first_labels(&first, emit));
         }
     }
-}
-
-/// Returns a function that adds the GPUs of backends and the state of the exporters.
-pub fn status_source(gpus: Arc<GpuMonitor>) -> StatusSource {
-    Arc::new(move |status, now| gpus.add_status(status, now))
 }

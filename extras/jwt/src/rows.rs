@@ -1,12 +1,10 @@
 //! Status and metrics of tokens.
 
-use crate::TokenVerifier;
 use crate::issuer::IssuerStatus;
 use crate::refusal::RefusalCounts;
 use serde::Serialize;
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The state of tokens. The default is that of a gateway without issuers.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -15,7 +13,7 @@ pub struct JwtStatus {
     pub issuers: Vec<IssuerStatus>,
     /// Numbers of refused tokens, by reason.
     #[serde(skip)]
-    refused: Vec<(&'static str, u64)>,
+    pub(crate) refused: Vec<(&'static str, u64)>,
 }
 
 impl StatusBlock for JwtStatus {
@@ -48,16 +46,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn jwt(status: &StatusSnapshot) -> Option<&JwtStatus> {
     status.blocks.get()
-}
-
-/// Returns a function that adds the state of tokens. `None`: there are no issuers.
-pub fn status_source(verifier: Option<Arc<TokenVerifier>>) -> StatusSource {
-    Arc::new(move |status, now| {
-        if let Some(verifier) = &verifier {
-            status.blocks.add(JwtStatus {
-                issuers: verifier.issuer_statuses(now),
-                refused: verifier.refusals.list(),
-            });
-        }
-    })
 }

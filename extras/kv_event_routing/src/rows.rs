@@ -1,12 +1,11 @@
 //! Status and metrics of KV events.
 
 use crate::backend_cache::CacheStatus;
-use crate::learning::{CacheKnowledge, LearningCounts};
+use crate::learning::LearningCounts;
 use serde::Serialize;
-use std::sync::Arc;
 use tokenweir_api::BackendSummary;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{BackendStatusSnapshot, StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::{BackendStatusSnapshot, StatusBlock, StatusSnapshot};
 use tokenweir_kv_events::residency::StreamState;
 
 impl StatusBlock for CacheStatus {
@@ -83,18 +82,6 @@ pub const ROWS: &[MetricDescriptor] = &[
         })],
     ),
 ];
-
-/// Returns a function that adds the status of this knowledge.
-pub fn status_source(knowledge: Arc<CacheKnowledge>) -> StatusSource {
-    Arc::new(move |status, _| {
-        let index_bytes = knowledge.index_bytes();
-        let learning = knowledge.learning_counts();
-        status.blocks.add(KnowledgeStatus {
-            index_bytes,
-            learning,
-        });
-    })
-}
 
 fn knowledge(status: &StatusSnapshot) -> KnowledgeStatus {
     status.blocks.get_or_default()

@@ -4,11 +4,10 @@ use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
 use super::split::{Split, Version};
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The metrics of split models.
 pub const ROWS: &[MetricDescriptor] = &[row(
@@ -97,13 +96,11 @@ impl VersionStatus {
     }
 }
 
-/// Returns a function that adds the state of split models, if there are any.
-pub fn status_source(splits: Arc<ModelSplits>) -> StatusSource {
-    Arc::new(move |status, now| {
-        let splits = splits.splits();
-        if !splits.is_empty() {
-            let blocks = splits.iter().map(|split| SplitStatus::new(split, now));
-            status.blocks.add(ModelSplitsStatus(blocks.collect()));
-        }
-    })
+/// Adds the state of split models, if there are any.
+pub(crate) fn add_status(splits: &ModelSplits, status: &mut StatusSnapshot, now: Instant) {
+    let splits = splits.splits();
+    if !splits.is_empty() {
+        let blocks = splits.iter().map(|split| SplitStatus::new(split, now));
+        status.blocks.add(ModelSplitsStatus(blocks.collect()));
+    }
 }

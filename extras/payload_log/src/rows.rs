@@ -1,10 +1,8 @@
 //! Status and metrics of the payload log.
 
-use super::PayloadLog;
 use serde::Serialize;
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 
 /// Number of payload log records by result.
@@ -22,8 +20,3 @@ pub const ROWS: &[MetricDescriptor] = &[counts(
         counts.by_result().to_vec()
     })],
 )];
-
-/// Returns a function that adds the counts of the log.
-pub fn status_source(log: Arc<PayloadLog>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(PayloadLogStatus(log.counts())))
-}

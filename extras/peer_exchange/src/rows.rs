@@ -1,10 +1,8 @@
 //! Status and metrics of the exchange with other gateways.
 
-use crate::exchange::ExchangeFacet;
 use crate::status::PeerExchangeStatus;
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for PeerExchangeStatus {
     const KEY: Option<&'static str> = Some("peer_exchange");
@@ -50,14 +48,6 @@ pub const ROWS: &[MetricDescriptor] = &[
         |status| exchange(status).map(|exchange| exchange.sent_bytes as f64),
     ),
 ];
-
-/// Returns a function that adds the status of the exchange. `None`: there is no exchange.
-pub fn status_source(exchange: Option<ExchangeFacet>) -> StatusSource {
-    Arc::new(move |status, now| {
-        let exchange = exchange.as_ref().map(|facet| facet.0.status(now));
-        status.blocks.add(exchange);
-    })
-}
 
 fn exchange(status: &StatusSnapshot) -> Option<&PeerExchangeStatus> {
     let exchange: &Option<PeerExchangeStatus> = status.blocks.get()?;

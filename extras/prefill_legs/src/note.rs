@@ -63,7 +63,7 @@ impl RecordNote for PrefillNote {
 }
 
 /// Adds the prefill legs of a request to the JSON of its decision.
-pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+pub(crate) fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
     let Some(note) = entry.notes.get::<PrefillNote>() else {
         detail["prefill_legs"] = Value::Null;
         return;

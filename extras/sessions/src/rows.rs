@@ -1,10 +1,8 @@
 //! Metrics of admission by live sessions.
 
-use super::session_admission::SessionAdmission;
 use super::sessions_status::{AdmissionReason, SessionsStatus};
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::StatusSnapshot;
 
 /// The metrics of admission by live sessions.
 pub const ROWS: &[MetricDescriptor] = &[
@@ -43,13 +41,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn sessions(status: &StatusSnapshot) -> Option<&SessionsStatus> {
     status.blocks.get()
-}
-
-/// Returns a function that adds the state of admission by live sessions, if it is on.
-pub fn status_source(sessions: Arc<SessionAdmission>) -> StatusSource {
-    Arc::new(move |status, now| {
-        if let Some(block) = sessions.status(now) {
-            status.blocks.add(block);
-        }
-    })
 }

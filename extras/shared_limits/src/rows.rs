@@ -2,10 +2,8 @@
 
 use crate::grants::StoreState;
 use crate::status::{SharedLimitsStatus, StoreStatus};
-use crate::task::SharedLimits;
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for SharedLimitsStatus {
     const KEY: Option<&'static str> = Some("shared_limits");
@@ -42,16 +40,6 @@ pub const ROWS: &[MetricDescriptor] = &[
         |status| limits(status).map(|limits| limits.file_errors as f64),
     ),
 ];
-
-/// Returns a function that adds the state of limits. `None`: this gateway counts by itself and forgets it at a
-/// restart.
-pub fn status_source(limits: Option<Arc<SharedLimits>>) -> StatusSource {
-    Arc::new(move |status, _| {
-        if let Some(limits) = &limits {
-            status.blocks.add(limits.status());
-        }
-    })
-}
 
 fn limits(status: &StatusSnapshot) -> Option<&SharedLimitsStatus> {
     status.blocks.get()

@@ -1,10 +1,8 @@
 //! Status and metrics of the usage log.
 
-use super::UsageLog;
 pub use super::counters::{UsageGaps, UsageLogStatus};
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for UsageLogStatus {
     const KEY: Option<&'static str> = Some("usage_log");
@@ -45,13 +43,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn usage_log(status: &StatusSnapshot) -> UsageLogStatus {
     status.blocks.get_or_default()
-}
-
-/// Returns a function that adds the state of the usage log. `None`: there is none.
-pub fn status_source(log: Option<Arc<UsageLog>>) -> StatusSource {
-    Arc::new(move |status, _| {
-        if let Some(log) = &log {
-            status.blocks.add(log.status());
-        }
-    })
 }

@@ -1,11 +1,9 @@
 //! Status and metrics of the webhooks.
 
-use super::notifier::WebhookNotifier;
 use super::sender::WebhookStatus;
 use serde::Serialize;
-use std::sync::Arc;
 use tokenweir_gateway::metric::prelude::*;
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::status::StatusBlock;
 
 /// The state of the messages to each webhook. Empty: no webhook is configured.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -26,8 +24,3 @@ pub const ROWS: &[MetricDescriptor] = &[counts(
         vec![("ok", ok), ("failed", failed)]
     })],
 )];
-
-/// Returns a function that adds the state of the messages to each webhook.
-pub fn status_source(webhooks: Arc<WebhookNotifier>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(WebhookStatuses(webhooks.status())))
-}

@@ -12,7 +12,6 @@ macro_rules! measures {
         $source:ident($($signal:ident),* $(; $min:expr)?) $(, $kind:ident $words:literal)?;)+) => {
         named_enum! {
             /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
-            #[derive(Debug, Clone, Copy, PartialEq, Eq)]
             pub(crate) enum WindowMeasure {
                 $($measure = $name,)+
             }

@@ -1,5 +1,4 @@
-//! The contract between the proxy and an option that handles requests. `app/extras.rs` of the program lists the
-//! options.
+//! The contract between the proxy and an option that handles requests. `options.rs` of the program lists the options.
 
 use super::ProxyContext;
 use super::accept::RecordedRequest;

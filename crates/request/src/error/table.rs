@@ -1,6 +1,6 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, OptionError, RateLimitKind};
+use super::gateway_error::{GatewayError, RateLimitKind, StartError};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
 
@@ -131,7 +131,7 @@ impl GatewayError {
         let row = *found.unwrap_or(&INTERNAL_ERROR);
         if matches!(
             self,
-            Self::Option(OptionError {
+            Self::Option(StartError {
                 is_conflict: true,
                 ..
             })
@@ -220,7 +220,7 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::Option(OptionError {
+            Self::Option(StartError {
                 is_conflict: true, ..
             })
             | Self::ClientBusy
