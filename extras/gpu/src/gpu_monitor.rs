@@ -24,6 +24,7 @@ pub const TASK: BackgroundTask = BackgroundTask::new("gpu_scrape");
 /// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
+    configured: Mutex<GpuSettings>,
     /// Each exporter with the task that scrapes it. The task ends when its `SupervisedTask` is dropped.
     exporters: Mutex<Vec<(Arc<ScrapedExporter>, SupervisedTask)>>,
 }
@@ -51,6 +52,12 @@ impl GpuMonitor {
         };
         let started = settings.exporters.iter().map(start).collect();
         *exporters = started;
+        lock(&self.configured).clone_from(settings);
+    }
+
+    /// Whether the scrapes run with these settings.
+    pub(crate) fn is_configured_as(&self, settings: &GpuSettings) -> bool {
+        *lock(&self.configured) == *settings
     }
 
     /// Assigns the GPUs of all exporters to the backends that own them. The name, the host and the
@@ -100,7 +107,7 @@ impl GpuMonitor {
     }
 
     /// Adds the GPUs of each backend, and the state of the exporters, to a status.
-    pub fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
+    pub(crate) fn add_gpus(&self, status: &mut StatusSnapshot, now: Instant) {
         let host = |url: &str| {
             BackendAddress::parse(url)
                 .map(|url| url.host_and_port().0)

@@ -29,11 +29,8 @@ pub struct KvEventsSettings {
     pub max_blocks: usize,
 }
 
-/// The section `kv_events`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = KvEventsSettings;
+impl<C> ConfigSection<C> for KvEventsSettings {
+    type Values = Self;
     // The first backend fixes the sizes of the tables.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 }

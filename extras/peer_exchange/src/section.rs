@@ -31,11 +31,8 @@ pub struct PeerExchangeConfig {
 /// Timeout of a connection attempt to the message bus, and of one message to it.
 const BUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The section `peer_exchange`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = PeerExchangeConfig;
+impl<C> ConfigSection<C> for PeerExchangeConfig {
+    type Values = Self;
     // The hashes of prompts in the prefix tables depend on the key.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
@@ -116,11 +113,13 @@ mod tests {
     #[test]
     fn a_key_without_server_is_refused() {
         let exchange: PeerExchangeConfig = serde_saphyr::from_str("key: { env: A }").unwrap();
-        let problem = Section::check(&exchange, &()).unwrap_err().problem;
+        let problem = PeerExchangeConfig::check(&exchange, &())
+            .unwrap_err()
+            .problem;
         assert!(
             problem.contains("write the Redis or Valkey server"),
             "{problem}"
         );
-        assert!(Section::check(&PeerExchangeConfig::default(), &()).is_ok());
+        assert!(PeerExchangeConfig::check(&PeerExchangeConfig::default(), &()).is_ok());
     }
 }

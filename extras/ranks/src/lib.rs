@@ -3,6 +3,7 @@
 
 mod facet;
 mod numbering;
+mod option;
 mod probe;
 mod rank_load;
 pub mod rows;

@@ -41,7 +41,7 @@ enum Failure {
 }
 
 /// Finds the data-parallel ranks of all backends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RankProbes;
 
 /// The data-parallel ranks of one backend, as its health checker finds them.

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, share};
+use tokenweir_settings::{CheckResult, ConfigSection, share};
 
 /// Whether the gateway requests usage that a client did not request.
 #[derive(
@@ -26,7 +26,6 @@ pub struct Usage;
 
 impl<C> ConfigSection<C> for Usage {
     type Values = UsageMode;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }
 
 /// The section `continuous_usage`.
@@ -34,7 +33,6 @@ pub struct ContinuousUsage;
 
 impl<C> ConfigSection<C> for ContinuousUsage {
     type Values = f64;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn defaults() -> f64 {
         DEFAULT_CONTINUOUS_USAGE_RATIO

@@ -61,7 +61,7 @@ struct StateSummary {
 
 named_enum! {
     /// The result of the health checks of a backend.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum Health {
         /// No health check has completed yet. The backend gets no requests.
         #[default]
@@ -93,7 +93,6 @@ pub(super) enum DownCause {
 
 named_enum! {
     /// The front end of a vLLM server. The two front ends serve different paths.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FrontEnd {
         /// The API server in Python.
         Python = "python",

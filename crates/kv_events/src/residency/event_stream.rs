@@ -13,7 +13,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// Whether the known contents of the prefix cache of an engine can be trusted. The states are in ascending
     /// order of trust.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Hash, Default)]
     pub enum StreamState {
         /// The subscriber has never been connected.
         #[default]

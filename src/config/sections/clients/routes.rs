@@ -9,7 +9,7 @@ use tokenweir_gateway::proxy::ConfiguredRoute;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_protocol::units;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, require, violation_at, violation_of,
+    CheckResult, ConfigSection, at_least_1ms, require, violation_at, violation_of,
 };
 
 /// A path of the backends that clients may use in addition to the paths of the inference APIs.
@@ -107,7 +107,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<RouteConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(routes: &Vec<RouteConfig>, _: &C) -> CheckResult {
         check(routes)

@@ -56,10 +56,10 @@ enum AdmitOutcome {
 
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
 pub(super) struct QueueGuard<'a> {
-    pub(super) controller: &'a AdmissionController,
+    pub controller: &'a AdmissionController,
     /// The id of the entry in the queue.
-    pub(super) key: QueuedRequestId,
-    pub(super) result_receiver: oneshot::Receiver<WaitResult>,
+    pub key: QueuedRequestId,
+    pub result_receiver: oneshot::Receiver<WaitResult>,
 }
 
 impl AdmissionController {

@@ -31,11 +31,11 @@ pub struct AdmissionSettings {
 /// How long a request may wait in the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
-    pub(super) ends_at: Instant,
+    pub ends_at: Instant,
     /// The time until which the gate can hold the request. `None`: the gate does not hold the request.
-    pub(super) gated_until: Option<Instant>,
+    pub gated_until: Option<Instant>,
     /// The TTFT limit of the objective that determines `ends_at`. `None`: a maximum wait determines `ends_at`.
-    pub(super) objective: Option<Duration>,
+    pub objective: Option<Duration>,
 }
 
 impl AdmissionSettings {
