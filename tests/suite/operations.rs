@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::app::extras::metric_rows;
+use tokenweir::app::options::metric_rows;
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir_diagnose::verdict_descriptions;

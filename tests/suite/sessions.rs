@@ -7,8 +7,8 @@ use crate::support::test_gateway::{
     CHAT, Running, Setup, admission_settings, read_rest, start_with, status,
 };
 use std::time::Duration;
-use tokenweir::app::extras::sessions::SessionSettings;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_sessions::SessionSettings;
 use tokio::net::TcpStream;
 
 /// The metrics page of an engine with a KV cache for 1,600 tokens.

@@ -18,7 +18,7 @@ pub use yaml::RenderError;
 
 named_enum! {
     /// A file that can be printed. Its name is the path of the generated file in this repository.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+    #[derive(clap::ValueEnum)]
     pub enum Artifact {
         /// Prometheus: scrape configuration, rule files, exemplar storage.
         Prometheus = "config/prometheus/prometheus.yml",

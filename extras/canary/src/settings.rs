@@ -23,9 +23,6 @@ pub struct CanarySettings {
     pub timeout: Duration,
 }
 
-/// The section `canary`.
-pub struct Section;
-
 impl Default for CanarySettings {
     /// The default: off. If enabled, every 30 s with a timeout of 10 s.
     fn default() -> Self {
@@ -37,8 +34,8 @@ impl Default for CanarySettings {
     }
 }
 
-impl<C> ConfigSection<C> for Section {
-    type Values = CanarySettings;
+impl<C> ConfigSection<C> for CanarySettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(canary: &CanarySettings, _: &C) -> CheckResult {

@@ -16,10 +16,6 @@ pub mod kubernetes;
 
 use std::future::Future;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Runs one discovery source.
-pub const TASK: BackgroundTask = BackgroundTask::new("discovery");
 
 /// A backend that a discovery source found.
 #[derive(Debug, Clone, PartialEq, Eq)]

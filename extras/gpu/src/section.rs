@@ -12,11 +12,8 @@ const MAX_EXPORTERS: usize = 100;
 /// Maximum length of host and port of an exporter, which are a label value, in bytes.
 const MAX_EXPORTER_NAME_BYTES: usize = 128;
 
-/// The section `gpu`.
-pub struct Section;
-
-impl<C: KnownBackends> ConfigSection<C> for Section {
-    type Values = GpuSettings;
+impl<C: KnownBackends> ConfigSection<C> for GpuSettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(gpu: &GpuSettings, config: &C) -> CheckResult {
@@ -74,11 +71,8 @@ impl CostConfig {
     }
 }
 
-/// The section `cost`.
-pub struct Cost;
-
-impl<C> ConfigSection<C> for Cost {
-    type Values = CostConfig;
+impl<C> ConfigSection<C> for CostConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(cost: &CostConfig, _: &C) -> CheckResult {

@@ -100,11 +100,8 @@ impl Default for ClaimNames {
     }
 }
 
-/// The section `jwt`.
-pub struct Section;
-
-impl<C: KnownTenants> ConfigSection<C> for Section {
-    type Values = JwtConfig;
+impl<C: KnownTenants> ConfigSection<C> for JwtConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(jwt: &JwtConfig, config: &C) -> CheckResult {

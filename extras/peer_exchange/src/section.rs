@@ -31,11 +31,8 @@ pub struct PeerExchangeConfig {
 /// Timeout of a connection attempt to the message bus, and of one message to it.
 const BUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The section `peer_exchange`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = PeerExchangeConfig;
+impl<C> ConfigSection<C> for PeerExchangeConfig {
+    type Values = Self;
     // The hashes of prompts in the prefix tables depend on the key.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
@@ -96,25 +93,16 @@ impl PeerExchangeConfig {
             return Ok(None);
         };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
-        let bus = self.bus(url, &key, env)?;
-        Ok(Some(PeerExchange::new(bus, key)))
-    }
-
-    fn bus(
-        &self,
-        url: &str,
-        key: &ExchangeKey,
-        env: impl Environment,
-    ) -> Result<BusSettings, UnreadableSecret> {
         let password = ConfiguredSecret::resolve_any(self.password_secret(), env)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(BusSettings {
+        let bus = BusSettings {
             url: url.to_owned(),
             username: self.username.clone(),
-            password: password.map(|password| text(password.as_bytes())),
+            password: password
+                .map(|password| String::from_utf8_lossy(password.as_bytes()).into_owned()),
             channel: key.channel(),
             timeout: BUS_TIMEOUT,
-        })
+        };
+        Ok(Some(PeerExchange::new(bus, key)))
     }
 }
 
@@ -125,11 +113,13 @@ mod tests {
     #[test]
     fn a_key_without_server_is_refused() {
         let exchange: PeerExchangeConfig = serde_saphyr::from_str("key: { env: A }").unwrap();
-        let problem = Section::check(&exchange, &()).unwrap_err().problem;
+        let problem = PeerExchangeConfig::check(&exchange, &())
+            .unwrap_err()
+            .problem;
         assert!(
             problem.contains("write the Redis or Valkey server"),
             "{problem}"
         );
-        assert!(Section::check(&PeerExchangeConfig::default(), &()).is_ok());
+        assert!(PeerExchangeConfig::check(&PeerExchangeConfig::default(), &()).is_ok());
     }
 }

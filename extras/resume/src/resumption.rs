@@ -22,11 +22,6 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// Changes the settings for new requests. `None`: no client can return.
-    pub fn configure(&self, settings: Option<RunSettings>) {
-        self.settings.store(settings.map(Arc::new));
-    }
-
     /// The memory of the stored responses of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.registry.used_bytes()

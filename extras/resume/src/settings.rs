@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
 use tokenweir_request::runs::RunSettings;
+use tokenweir_settings::{CheckResult, at_least_1ms, require};
 
 /// Requests that go on while their client is away. Needs the permission `resume`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,7 +29,18 @@ impl Default for ResumeConfig {
     }
 }
 
+/// Minimum of `memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
+const MIN_MEMORY: usize = 1 << 20;
+
 impl ResumeConfig {
+    /// Returns the first violation of the rules. `path`: the path of the settings.
+    pub fn check(&self, path: &str) -> CheckResult {
+        at_least_1ms(&format!("{path}.for"), self.window)?;
+        let has_memory = self.memory >= MIN_MEMORY;
+        let problem = "this must be 1MiB or more";
+        require(has_memory, &format!("{path}.memory"), problem)
+    }
+
     /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
     /// cannot return.
     pub fn settings(&self) -> Option<RunSettings> {

@@ -14,11 +14,8 @@ pub struct SharedLimitsConfig {
     pub file: Option<PathBuf>,
 }
 
-/// The section `shared_limits`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = SharedLimitsConfig;
+impl<C> ConfigSection<C> for SharedLimitsConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(limits: &SharedLimitsConfig, _: &C) -> CheckResult {

@@ -17,11 +17,8 @@ pub struct SleepSettings {
     pub idle: Option<Duration>,
 }
 
-/// The section `sleep`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = SleepSettings;
+impl<C> ConfigSection<C> for SleepSettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(sleep: &SleepSettings, _: &C) -> CheckResult {

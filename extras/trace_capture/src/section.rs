@@ -28,11 +28,8 @@ impl Default for TraceCaptureConfig {
     }
 }
 
-/// The section `trace_capture`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = TraceCaptureConfig;
+impl<C> ConfigSection<C> for TraceCaptureConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(capture: &TraceCaptureConfig, _: &C) -> CheckResult {

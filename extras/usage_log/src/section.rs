@@ -64,11 +64,8 @@ impl UsageLogConfig {
     }
 }
 
-/// The section `usage_log`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = UsageLogConfig;
+impl<C> ConfigSection<C> for UsageLogConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(log: &UsageLogConfig, _: &C) -> CheckResult {

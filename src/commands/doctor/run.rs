@@ -4,8 +4,7 @@
 use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
-use crate::app::error::ApplicationError;
-use crate::app::extras;
+use crate::app::options;
 use crate::commands::{
     ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, report_problem,
     resolve_optional_secret, variable,
@@ -27,6 +26,7 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::telemetry::otel::OtlpProtocol;
 use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_option::StartError;
 use tokio::sync::Semaphore;
 
 /// Environment variable of the API key for backends without an `api_key` in a configuration. vLLM
@@ -170,7 +170,7 @@ async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
 async fn gather_facts(
     doctor: &DoctorArgs,
     inputs: DoctorInputs,
-) -> Result<DoctorFacts, ApplicationError> {
+) -> Result<DoctorFacts, StartError> {
     let DoctorInputs {
         loaded,
         backends,
@@ -207,7 +207,7 @@ async fn gather_facts(
         gateway,
         start_problems,
         collector: collector?,
-        status_checks: extras::status_checks(),
+        status_checks: options::status_checks(),
     })
 }
 
@@ -266,7 +266,7 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
 async fn check_collector(
     loaded: Option<&LoadedConfig>,
     timeout: Duration,
-) -> Result<Option<CollectorFacts>, ApplicationError> {
+) -> Result<Option<CollectorFacts>, StartError> {
     let Some(loaded) = loaded else {
         return Ok(None);
     };

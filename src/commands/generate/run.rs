@@ -1,7 +1,7 @@
 //! Prints the files that a deployment of the gateway needs, or writes them to a folder.
 
 use super::args::{GenerateArgs, GenerateTarget};
-use crate::app::extras;
+use crate::app::options;
 use crate::commands::{report_config_error, report_error};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
@@ -166,5 +166,5 @@ pub fn metrics() -> MetricCatalogue {
         },
         is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
     };
-    MetricCatalogue(extras::metric_rows().map(metric).collect())
+    MetricCatalogue(options::metric_rows().map(metric).collect())
 }

@@ -4,12 +4,13 @@ use crate::config::backends::section::{BackendConfig, check_weight};
 use crate::config::backends::usage::UsageMode;
 use http::uri::PathAndQuery;
 use std::path::PathBuf;
+#[cfg(feature = "options")]
 use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::role::Role;
 use tokenweir_protocol::settings_entry;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, require, violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, require,
 };
 
 settings_entry! {
@@ -23,6 +24,7 @@ settings_entry! {
         /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
         pub srv: Option<String>,
         /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
+        #[cfg(feature = "options")]
         pub kubernetes: Option<KubernetesConfig>,
         /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
         /// `backends[].metrics_url`. Not for `file`.
@@ -80,7 +82,10 @@ impl DiscoveryConfig {
         targets += usize::from(self.file.is_some());
         targets += usize::from(self.dns.is_some());
         targets += usize::from(self.srv.is_some());
-        targets += usize::from(self.kubernetes.is_some());
+        #[cfg(feature = "options")]
+        {
+            targets += usize::from(self.kubernetes.is_some());
+        }
         require(
             targets > 0,
             path,
@@ -88,8 +93,10 @@ impl DiscoveryConfig {
         )?;
         let problem = "a source has only one of `file`, `dns`, `srv` and `kubernetes`";
         require(targets < 2, path, problem)?;
+        #[cfg(feature = "options")]
         if let Some((key, problem)) = self.kubernetes.as_ref().and_then(KubernetesConfig::problem) {
-            return Err(violation_at(&format!("{path}.kubernetes{key}"), problem));
+            let path = format!("{path}.kubernetes{key}");
+            return Err(tokenweir_settings::violation_at(&path, problem));
         }
         let is_host = self.dns.is_none() || self.dns_host().is_some();
         let problem = "write NAME:PORT: DNS addresses have no port";
@@ -114,10 +121,13 @@ impl DiscoveryConfig {
 impl DiscoveryConfig {
     /// Checks that this program was built with support for the source, which is at `path`.
     pub(crate) fn check_support(&self, path: &str) -> CheckResult {
-        let problem = "this program was built without Kubernetes: use the container image, or build with \
-                       `cargo build --features kubernetes`";
-        let is_supported = self.kubernetes.is_none() || cfg!(feature = "kubernetes");
-        require(is_supported, &format!("{path}.kubernetes"), problem)?;
+        #[cfg(all(feature = "options", not(feature = "kubernetes")))]
+        require(
+            self.kubernetes.is_none(),
+            &format!("{path}.kubernetes"),
+            "this program was built without Kubernetes: use the container image, or build with \
+             `cargo build --features kubernetes`",
+        )?;
         let problem = "this program was built without DNS discovery: use a package, or build with \
                        `cargo build --features dns`";
         let is_supported = self.dns.is_none() || cfg!(feature = "dns");

@@ -5,7 +5,9 @@ use super::usage::UsageMode;
 use serde::{Deserialize, Deserializer, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_engine::role::Role;
+#[cfg(feature = "options")]
 use tokenweir_gpu::check_price;
+#[cfg(feature = "options")]
 use tokenweir_kv_event_routing::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_protocol::settings_entry;
@@ -30,10 +32,13 @@ settings_entry! {
         /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
         pub usage: Option<UsageMode>,
         /// Number of GPUs of the backend. `None`: `cost.gpus`.
+        #[cfg(feature = "options")]
         pub gpus: Option<u32>,
         /// Price of one GPU of the backend for one hour. `None`: `cost.gpu_hour_price`.
+        #[cfg(feature = "options")]
         pub gpu_hour_price: Option<f64>,
         /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
+        #[cfg(feature = "options")]
         pub kv_events: Option<KvEventSource>,
         /// The name of the pod of the backend, from Kubernetes discovery. `None`: not known.
         #[serde(skip)]
@@ -67,8 +72,11 @@ impl BackendConfig {
             metrics_url: None,
             api_key: None,
             usage: None,
+            #[cfg(feature = "options")]
             gpus: None,
+            #[cfg(feature = "options")]
             gpu_hour_price: None,
+            #[cfg(feature = "options")]
             kv_events: None,
             pod: None,
             tls: None,
@@ -119,19 +127,21 @@ impl<C> ConfigSection<C> for Section {
 pub(crate) fn check(backends: &[BackendConfig]) -> CheckResult {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
-        check_price(
-            &format!("backends.{index}.gpu_hour_price"),
-            backend.gpu_hour_price,
-        )?;
-        if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
-            return Err(violation_at(
-                &format!("backends.{index}.kv_events.{key}"),
-                problem,
-            ));
-        }
+        #[cfg(feature = "options")]
+        check_options(&format!("backends.{index}"), backend)?;
         check_weight(&format!("backends.{index}.weight"), backend.weight)?;
     }
     Ok(())
+}
+
+/// Checks the keys that options have in the entry at `path`.
+#[cfg(feature = "options")]
+fn check_options(path: &str, backend: &BackendConfig) -> CheckResult {
+    check_price(&format!("{path}.gpu_hour_price"), backend.gpu_hour_price)?;
+    match backend.kv_events.as_ref().and_then(KvEventSource::problem) {
+        Some((key, problem)) => Err(violation_at(&format!("{path}.kv_events.{key}"), problem)),
+        None => Ok(()),
+    }
 }
 
 /// Checks the TLS settings of one backend.

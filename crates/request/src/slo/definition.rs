@@ -29,7 +29,7 @@ pub enum ObjectiveCondition {
 
 named_enum! {
     /// A time of a request for which an objective can set a limit.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum LatencyMeasure {
         /// Time to first token: [`RequestRecord::ttft`].
         Ttft = "ttft",

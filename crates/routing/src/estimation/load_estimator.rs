@@ -79,17 +79,15 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
-/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would have no weight.
-const MIN_HORIZON_SECONDS: f64 = 0.001;
-
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report has the weight ½.
     pub fn new(now: Instant, horizon: Duration) -> Self {
-        Self {
+        let estimator = Self {
             started: clock::nanos(now),
-            horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             ..Self::default()
-        }
+        };
+        estimator.set_horizon(horizon);
+        estimator
     }
 
     /// Sum over the requests of this gateway in flight at the backend.
@@ -170,7 +168,6 @@ impl LoadEstimator {
             // Values that are only copied come last, because registers cannot hold them during the
             // calculations.
             output: self.learned_estimates.output_tokens(),
-            prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
             idle_seconds: at_least_0(now - self.last_sent_at.get()),

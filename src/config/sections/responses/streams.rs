@@ -4,8 +4,11 @@ use std::time::Duration;
 use tokenweir_protocol::{settings, units};
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::{OnTruncation, StreamRules};
+#[cfg(feature = "options")]
 use tokenweir_resume::ResumeConfig;
-use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, require};
+#[cfg(feature = "options")]
+use tokenweir_settings::CheckResult;
+use tokenweir_settings::ConfigSection;
 
 settings! {
     /// Handling of streams.
@@ -18,6 +21,7 @@ settings! {
         #[serde(with = "units::OptionalDuration")]
         pub keep_alive: Option<Duration>,
         /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
+        #[cfg(feature = "options")]
         pub resume: ResumeConfig,
         /// How a stream of chat completions or completions goes on at another backend, if its backend ends
         /// it early, stalls, is drained with `migrate` or is removed.
@@ -27,9 +31,6 @@ settings! {
         pub continuation_greedy_only: bool,
     }
 }
-
-/// Minimum of `resume.memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
-const MIN_RESUME_MEMORY: usize = 1 << 20;
 
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
@@ -47,13 +48,8 @@ pub struct Section;
 impl<C> ConfigSection<C> for Section {
     type Values = StreamsConfig;
 
+    #[cfg(feature = "options")]
     fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
-        at_least_1ms("streams.resume.for", streams.resume.window)?;
-        let has_memory = streams.resume.memory >= MIN_RESUME_MEMORY;
-        require(
-            has_memory,
-            "streams.resume.memory",
-            "this must be 1MiB or more",
-        )
+        streams.resume.check("streams.resume")
     }
 }

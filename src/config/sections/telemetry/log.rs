@@ -2,10 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+#[cfg(feature = "options")]
 use tokenweir_payload_log::{self as payload_log, PayloadLogSettings};
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::{settings, units};
-use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass};
+#[cfg(feature = "options")]
+use tokenweir_settings::{CheckResult, OutputFile};
+use tokenweir_settings::{ConfigSection, ReloadClass};
 
 settings! {
     /// Logs.
@@ -28,15 +31,14 @@ settings! {
         #[serde(with = "units::Size")]
         pub max_file_bytes: usize,
         /// The payload log, with prompts and responses.
+        #[cfg(feature = "options")]
         pub payloads: PayloadLogSettings,
     }
 }
 
 named_enum! {
     /// The level of a log event.
-    #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum,
-    )]
+    #[derive(Default, Deserialize, JsonSchema, clap::ValueEnum)]
     #[serde(rename_all = "lowercase")]
     pub enum LogLevel {
         /// Failures.
@@ -77,6 +79,7 @@ impl Default for LogConfig {
             access_start: false,
             access_per_second: Some(1_000),
             max_file_bytes: 1 << 30,
+            #[cfg(feature = "options")]
             payloads: PayloadLogSettings::default(),
         }
     }
@@ -89,6 +92,7 @@ impl<C> ConfigSection<C> for Section {
     type Values = LogConfig;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
+    #[cfg(feature = "options")]
     fn check(log: &LogConfig, _: &C) -> CheckResult {
         payload_log::check(&log.payloads, log.max_file_bytes)
     }
@@ -100,6 +104,7 @@ impl<C> ConfigSection<C> for Section {
         }
     }
 
+    #[cfg(feature = "options")]
     fn output_file(log: &LogConfig) -> Option<OutputFile<'_>> {
         payload_log::output_file(&log.payloads)
     }

@@ -52,10 +52,16 @@ impl Simulation<'_> {
         let ttft = self.predicted_ttft(gateway, &candidates);
         let late_at = admission
             .objective
-            .map(|limit| (arrival.arrived_at + longest_wait(limit, ttft)).min(ends_at));
-        let deadline = late_at.unwrap_or(ends_at);
+            .map(|limit| arrival.arrived_at + longest_wait(limit, ttft))
+            .filter(|late_at| *late_at < ends_at);
+        let is_held = kind == TurnKind::Waits;
+        let mut deadline = late_at.unwrap_or(ends_at);
+        let mut gated_until = self.gated_until(kind, deadline);
+        if is_held && late_at.is_some() {
+            deadline = ends_at;
+            gated_until = Some(ends_at);
+        }
         request.deadline = self.setup.epoch + deadline;
-        let gated_until = self.gated_until(kind, deadline);
         request.gated_until = gated_until.map(|until| self.setup.epoch + until);
         if !admission.has_tenants {
             request.tenant = 0;
@@ -67,7 +73,7 @@ impl Simulation<'_> {
         }
         let queue = &mut self.gateways[gateway].queue;
         let left = deadline.saturating_sub(self.now);
-        if late_at.is_some_and(|late_at| late_at < ends_at)
+        if late_at.is_some()
             && let Some(wait) = queue.expected_wait(&request, now)
             && let Some(excess) = wait.checked_sub(left)
         {

@@ -9,7 +9,6 @@ use tokenweir_sim::engine::EngineSpec;
 
 named_enum! {
     /// The fleet of backends in a cell (one setup of the tournament).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FleetKind {
         /// Llama 3.1 8B on four backends with one L40S each.
         Equal = "equal",

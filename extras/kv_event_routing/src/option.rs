@@ -1,0 +1,43 @@
+//! KV events as an option.
+
+use crate::learning::CacheKnowledge;
+use crate::receipt::KvEventsDriver;
+use crate::rows::{self, KnowledgeStatus};
+use crate::settings::{KvEventsSettings, TASK};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokenweir_option::{
+    BackgroundTask, GatewayOption, MetricDescriptor, OptionParts, StartContext, StartError,
+    StatusSnapshot,
+};
+
+/// KV events as an option.
+#[derive(Default)]
+pub struct KvEventsOption(OnceLock<Arc<CacheKnowledge>>);
+
+impl GatewayOption for KvEventsOption {
+    type Settings = KvEventsSettings;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn start(
+        self: &Arc<Self>,
+        settings: KvEventsSettings,
+        _: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        let knowledge = self.0.get_or_init(|| CacheKnowledge::new(settings));
+        let driver = KvEventsDriver(knowledge.clone());
+        parts.drivers.push(Arc::new(driver));
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
+        if let Some(knowledge) = self.0.get() {
+            status.blocks.add(KnowledgeStatus {
+                index_bytes: knowledge.index_bytes(),
+                learning: knowledge.learning_counts(),
+            });
+        }
+    }
+}
