@@ -71,8 +71,8 @@ impl SessionAdmission {
             return;
         }
         let previous = running.take().map(|running| running.gate);
-        let new_gate = || Arc::new(SessionGate::new(self.pool.clone(), &self.admission));
-        let gate = previous.unwrap_or_else(new_gate);
+        let gate =
+            previous.unwrap_or_else(|| Arc::new(SessionGate::new(&self.pool, &self.admission)));
         let updated = gate.clone();
         let sharing = self.sharing.clone();
         let pool = self.pool.clone();

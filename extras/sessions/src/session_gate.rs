@@ -42,9 +42,9 @@ struct TurnPermit {
 }
 
 impl SessionGate {
-    pub(crate) fn new(pool: Arc<BackendPool>, admission: &Arc<AdmissionController>) -> Self {
+    pub(crate) fn new(pool: &Arc<BackendPool>, admission: &Arc<AdmissionController>) -> Self {
         Self(Arc::new(GateState {
-            pool,
+            pool: pool.clone(),
             admission: Arc::downgrade(admission),
             sets: Mutex::default(),
             gateways: AtomicU64::new(1),
@@ -188,12 +188,15 @@ impl AdmissionPermit for TurnPermit {
     fn finished(&mut self, record: &RequestRecord) {
         let usage = &record.observed.usage;
         let Some(input) = usage.input else { return };
-        let admission = self.state.admission.upgrade();
         self.tokens = Some(TurnTokens {
             prompt: input,
             cached: usage.cached,
             output: usage.output.unwrap_or(0),
-            has_missed: admission.and_then(|admission| admission.has_missed_objective(record)),
+            has_missed: self
+                .state
+                .admission
+                .upgrade()
+                .and_then(|it| it.has_missed_objective(record)),
         });
         if let Some(prompt) = &record.fingerprint
             && let Some(set) = lock(&self.state.sets).get_mut(&self.backends)

@@ -39,6 +39,23 @@ struct SessionTurns {
     ttft_sum: f64,
 }
 
+/// The served turns from [`LATE_TURN`] on.
+#[derive(Debug, Default)]
+struct LateTurns {
+    ttfts: Vec<f64>,
+    /// Tokens of their prompts, and those from a prefix cache.
+    prompt: f64,
+    cached: f64,
+}
+
+impl LateTurns {
+    fn add(&mut self, request: &ServedRequest) {
+        self.ttfts.push(request.ttft);
+        self.prompt += f64::from(request.prompt);
+        self.cached += f64::from(request.cached);
+    }
+}
+
 /// The place of a request in the closed-loop sessions.
 #[derive(Debug, Clone, Copy)]
 struct TurnPlace {
@@ -87,9 +104,7 @@ impl SessionMetrics {
         for place in places.iter().flatten() {
             sessions[place.session].turns += 1;
         }
-        let mut late_ttft = Vec::new();
-        let mut late_cached = 0.0;
-        let mut late_prompt = 0.0;
+        let mut late = LateTurns::default();
         for request in served {
             let Some(place) = places[request.request] else {
                 continue;
@@ -99,9 +114,7 @@ impl SessionMetrics {
             session.good += usize::from(objectives.is_met_by(request));
             session.ttft_sum += request.ttft;
             if place.turn >= LATE_TURN {
-                late_ttft.push(request.ttft);
-                late_cached += f64::from(request.cached);
-                late_prompt += f64::from(request.prompt);
+                late.add(request);
             }
         }
         let served = sessions.iter().filter(|session| session.served > 0);
@@ -113,10 +126,10 @@ impl SessionMetrics {
         let is_good = |session: &&SessionTurns| session.good == session.turns;
         (!means.is_empty()).then(|| Self {
             goodput: sessions.iter().filter(is_good).count() as f64 / sessions.len() as f64,
-            late_ttft_p50: sample_quantile(&mut late_ttft, 0.5).unwrap_or(0.0),
-            late_ttft_p99: sample_quantile(&mut late_ttft, 0.99).unwrap_or(0.0),
+            late_ttft_p50: sample_quantile(&mut late.ttfts, 0.5).unwrap_or(0.0),
+            late_ttft_p99: sample_quantile(&mut late.ttfts, 0.99).unwrap_or(0.0),
             wait_p99: sample_quantile(&mut waits, 0.99).unwrap_or(0.0),
-            late_cached: late_cached / f64::max(late_prompt, 1.0),
+            late_cached: late.cached / late.prompt.max(1.0),
             fairness: jain_index(means.iter().copied()),
         })
     }
