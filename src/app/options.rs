@@ -3,7 +3,7 @@
 use super::diagnosis;
 use crate::config::{BackendConfig, Config};
 use crate::options::with_options;
-use tokenweir_gateway::metric::MetricLabel;
+use tokenweir_gateway::metric::{counted, counts};
 use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::otel;
@@ -34,10 +34,10 @@ const CORE_TASKS: &[BackgroundTask] = &[
 ];
 
 /// The metric of the background tasks.
-const TASK_ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+const TASK_ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_task_panics_total",
     "Panics of background tasks. The log has the location.",
-    &[MetricLabel::counted("task", |_| {
+    &[counted("task", |_| {
         let tasks = background_tasks().into_iter();
         tasks.map(|task| (task.as_str(), task.panics())).collect()
     })],

@@ -8,7 +8,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The state of the gateway in one word.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+    #[derive(Default, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GatewayState {
         /// Every backend that should get requests gets them, and no client is harmed.

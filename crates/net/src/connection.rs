@@ -105,7 +105,7 @@ pub enum ConnectionError {
 const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
 /// Maximum size of one read from the socket, in bytes. It also limits the bytes that are buffered for a slow
 /// client.
-const READ_BUFFER_BYTES: usize = 16 << 10;
+pub const READ_BUFFER_BYTES: usize = 16 << 10;
 
 impl Default for HttpClientTimeouts {
     /// Default timeouts: 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
@@ -121,6 +121,21 @@ impl Default for HttpClientTimeouts {
             connection_requests: None,
         }
     }
+}
+
+/// Reads once from a stream and passes the bytes to `on_bytes`. Returns the number of bytes; 0 means that the
+/// other end closed the connection. The buffer is on the stack, so that a waiting connection uses no memory for
+/// it.
+pub fn poll_read(
+    stream: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    on_bytes: impl FnOnce(&[u8]),
+) -> Poll<io::Result<usize>> {
+    let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
+    let mut buffer = ReadBuf::uninit(&mut storage);
+    ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
+    on_bytes(buffer.filled());
+    Poll::Ready(Ok(buffer.filled().len()))
 }
 
 impl UnsentRequest {
@@ -202,7 +217,8 @@ impl Connection {
         received: &mut BytesMut,
     ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {
-            let count = ready!(self.poll_read(cx, |bytes| received.extend_from_slice(bytes)))?;
+            let count = ready!(poll_read(&mut self.stream, cx, |bytes| received
+                .extend_from_slice(bytes)))?;
             if count == 0 {
                 return Poll::Ready(Err(ConnectionError::Closed));
             }
@@ -220,25 +236,10 @@ impl Connection {
         }
     }
 
-    /// Reads once from the stream and passes the bytes to `on_bytes`. Returns the number of bytes;
-    /// 0 means that the backend closed the connection. The buffer is on the stack, so that a
-    /// waiting connection uses no memory for it.
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        on_bytes: impl FnOnce(&[u8]),
-    ) -> Poll<io::Result<usize>> {
-        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        on_bytes(buffer.filled());
-        Poll::Ready(Ok(buffer.filled().len()))
-    }
-
     /// Waits until the backend closes the connection or sends bytes that belong to no response.
     pub async fn until_closed(&mut self) {
         // Both a close and an error end the wait.
-        let _ = poll_fn(|cx| self.poll_read(cx, |_| {})).await;
+        let _ = poll_fn(|cx| poll_read(&mut self.stream, cx, |_| {})).await;
     }
 
     /// Whether the connection has been idle for at least `duration`.
@@ -260,6 +261,6 @@ impl Connection {
     /// it.
     pub fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        self.poll_read(&mut cx, |_| {}).is_pending()
+        poll_read(&mut self.stream, &mut cx, |_| {}).is_pending()
     }
 }

@@ -48,7 +48,7 @@ impl DiscoverySource for DnsWatcher {
             } else {
                 0
             };
-            let (name, reported) = (&self.query, self.last_reported.len());
+            let name = &self.query;
             match result {
                 Err(error) if failed == 1 => {
                     return DiscoveryChange::Problem(Some(format!("DNS name {name}: {error}")));
@@ -60,7 +60,7 @@ impl DiscoverySource for DnsWatcher {
                     tracing::warn!(
                         %name,
                         %error,
-                        known = reported,
+                        known = self.last_reported.len(),
                         "DNS discovery failed: keeping the known backends of this name"
                     );
                 }

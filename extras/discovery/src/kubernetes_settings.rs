@@ -87,7 +87,7 @@ impl KubernetesConfig {
         let has_user = url
             .authority()
             .is_none_or(|authority| authority.as_str().contains('@'));
-        Some(url).filter(|_| is_http && !has_user)
+        (is_http && !has_user).then_some(url)
     }
 }
 

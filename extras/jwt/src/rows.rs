@@ -3,7 +3,7 @@
 use crate::issuer::IssuerStatus;
 use crate::refusal::RefusalCounts;
 use serde::Serialize;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, or_nan};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The state of tokens. The default is that of a gateway without issuers.
@@ -22,15 +22,15 @@ impl StatusBlock for JwtStatus {
 
 /// The metrics of tokens.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_jwt_refused_total",
         "Refused tokens of clients (jwt), by reason.",
-        &[MetricLabel::counted("reason", |status| match jwt(status) {
+        &[counted("reason", |status| match jwt(status) {
             Some(jwt) => jwt.refused.clone(),
             None => RefusalCounts::default().list(),
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_jwt_keys_age_seconds",
         "Time since the keys of an issuer of tokens were last read successfully, of the issuer with the oldest.",
         |status| {

@@ -72,15 +72,8 @@ impl KvEventSource {
     /// The source of the KV events of a backend at `address`. Missing values come from `settings`.
     /// `None`: the gateway does not subscribe to the events of the backend.
     pub fn resolve(&self, settings: &KvEventsSettings, address: &BackendAddress) -> Option<Self> {
-        let host = host_of(address);
-        let at = |port: u16| {
-            let host = if host.contains(':') {
-                format!("[{host}]")
-            } else {
-                host.clone()
-            };
-            format!("tcp://{host}:{port}")
-        };
+        let host = address.host_and_port().0;
+        let at = |port: u16| format!("tcp://{host}:{port}");
         let enabled = self.enabled.or(settings.enabled);
         let endpoint = self.endpoint.clone().or_else(|| settings.port.map(at));
         if !enabled.unwrap_or(!address.is_https()) {
@@ -120,16 +113,6 @@ impl KvEventSource {
             format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}"),
         ))
     }
-}
-
-/// The host of a backend. An IPv6 address is returned without brackets.
-pub(crate) fn host_of(address: &BackendAddress) -> String {
-    address
-        .host_and_port()
-        .0
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned()
 }
 
 #[cfg(test)]

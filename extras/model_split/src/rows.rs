@@ -6,26 +6,22 @@ use super::split::{Split, Version};
 use serde::Serialize;
 use std::time::Instant;
 use tokenweir_diagnose::VersionTakenOut;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The metrics of split models.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+pub const ROWS: &[MetricDescriptor] = &[row(
     "tokenweir_model_version_share_ratio",
     "Share of the requests for a split model that the version gets. 0: its weight is 0, or the guard has taken it out.",
     &[
-        MetricLabel::variable(
+        variable(
             "split_model",
             |_| Vec::new(),
-            || "a model of the configuration with `split`".to_owned(),
+            "a model of the configuration with `split`",
         ),
-        MetricLabel::variable(
-            "version",
-            |_| Vec::new(),
-            || "a model of its `split`".to_owned(),
-        ),
+        variable("version", |_| Vec::new(), "a model of its `split`"),
     ],
-    MetricSource::Status(|status, emit| {
+    Status(|status, emit| {
         let splits = status.blocks.get::<ModelSplitsStatus>();
         for split in splits.iter().flat_map(|splits| &splits.0) {
             for version in &split.versions {

@@ -1,7 +1,7 @@
 //! Status and metrics of the payload log.
 
 use serde::Serialize;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 
@@ -12,10 +12,10 @@ pub struct PayloadLogStatus(pub FileRecordCounts);
 impl StatusBlock for PayloadLogStatus {}
 
 /// The metrics of the payload log.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_content_records_total",
     "Requests selected for the payload log (log.payloads), by result.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let PayloadLogStatus(counts) = status.blocks.get_or_default();
         counts.by_result().to_vec()
     })],

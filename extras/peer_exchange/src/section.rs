@@ -93,25 +93,16 @@ impl PeerExchangeConfig {
             return Ok(None);
         };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
-        let bus = self.bus(url, &key, env)?;
-        Ok(Some(PeerExchange::new(bus, key)))
-    }
-
-    fn bus(
-        &self,
-        url: &str,
-        key: &ExchangeKey,
-        env: impl Environment,
-    ) -> Result<BusSettings, UnreadableSecret> {
         let password = ConfiguredSecret::resolve_any(self.password_secret(), env)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(BusSettings {
+        let bus = BusSettings {
             url: url.to_owned(),
             username: self.username.clone(),
-            password: password.map(|password| text(password.as_bytes())),
+            password: password
+                .map(|password| String::from_utf8_lossy(password.as_bytes()).into_owned()),
             channel: key.channel(),
             timeout: BUS_TIMEOUT,
-        })
+        };
+        Ok(Some(PeerExchange::new(bus, key)))
     }
 }
 

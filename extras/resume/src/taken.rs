@@ -208,15 +208,7 @@ impl KeyedRequest<'_> {
             principal,
             ..
         } = &mut *recorded;
-        let memory = &context.state.body_memory;
-        let receiving = receive_body(
-            &context.settings,
-            memory,
-            principal,
-            exchange,
-            &mut head,
-            body,
-        );
+        let receiving = receive_body(context, principal, exchange, &mut head, body);
         let body = match receiving.await {
             Ok(body) => body,
             Err(error) => return refuse(context, recorded, abort, head, error).await,

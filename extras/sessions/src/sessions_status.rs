@@ -6,7 +6,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Why a turn was let in.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AdmissionReason {
         /// It continues a session in progress.
         LiveSession = "live_session",

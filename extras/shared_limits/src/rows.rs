@@ -2,7 +2,7 @@
 
 use crate::grants::StoreState;
 use crate::status::{SharedLimitsStatus, StoreStatus};
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for SharedLimitsStatus {
@@ -11,11 +11,11 @@ impl StatusBlock for SharedLimitsStatus {
 
 /// The metrics of limits over gateways and restarts.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_limit_store_state",
         "1 for the state of the server with which gateways share limits. While it is away, the last grants hold.",
-        &[MetricLabel::fixed("state", || StoreState::NAMES.to_vec())],
-        MetricSource::Status(|status, emit| {
+        &[fixed("state", StoreState::NAMES)],
+        Status(|status, emit| {
             if let Some(store) = store(status) {
                 for state in StoreState::ALL.map(StoreState::as_str) {
                     emit(&[state], f64::from(state == store.state));
@@ -23,10 +23,10 @@ pub const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_limit_claims_total",
         "Claims of parts of limits at the server of the exchange, by result.",
-        &[MetricLabel::counted("result", |status| {
+        &[counted("result", |status| {
             let store = store(status).unwrap_or_default();
             vec![
                 ("answered", store.answered_claims),
@@ -34,7 +34,7 @@ pub const ROWS: &[MetricDescriptor] = &[
             ]
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_limit_file_errors_total",
         "Times that the file of used limits (shared_limits.file) could not be read or written.",
         |status| limits(status).map(|limits| limits.file_errors as f64),

@@ -1,7 +1,7 @@
 //! Status and metrics of the usage log.
 
 pub use super::counters::{UsageGaps, UsageLogStatus};
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for UsageLogStatus {
@@ -10,18 +10,18 @@ impl StatusBlock for UsageLogStatus {
 
 /// The metrics of the usage log.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_usage_records_total",
         "Usage records (usage_log), by whether they were written or lost.",
-        &[MetricLabel::counted("result", |status| {
+        &[counted("result", |status| {
             let status = usage_log(status);
             vec![("written", status.written), ("lost", status.lost)]
         })],
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_usage_gaps_total",
         "Gaps in the usage log: places where records are missing, by cause.",
-        &[MetricLabel::counted("cause", |status| {
+        &[counted("cause", |status| {
             let UsageGaps {
                 lost,
                 unclean_stop,
@@ -34,7 +34,7 @@ pub const ROWS: &[MetricDescriptor] = &[
             ]
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_usage_unacknowledged_events",
         "Events of the usage log that the receiver (usage_log.push) has not acknowledged yet.",
         |status| Some(usage_log(status).unacknowledged as f64),

@@ -2,7 +2,7 @@
 
 use super::sender::WebhookStatus;
 use serde::Serialize;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::StatusBlock;
 
 /// The state of the messages to each webhook. Empty: no webhook is configured.
@@ -14,10 +14,10 @@ impl StatusBlock for WebhookStatuses {
 }
 
 /// The metrics of the webhooks.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_webhook_messages_total",
     "Messages to the webhooks, by result.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let WebhookStatuses(webhooks) = status.blocks.get_or_default();
         let ok = webhooks.iter().map(|webhook| webhook.ok).sum();
         let failed = webhooks.iter().map(|webhook| webhook.failed).sum();

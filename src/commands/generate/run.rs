@@ -155,7 +155,7 @@ pub fn metrics() -> MetricCatalogue {
     let metric = |row: &'static tokenweir_gateway::metric::MetricDescriptor| MetricDescription {
         name: row.name,
         help: row.help,
-        kind: row.kind,
+        kind: row.kind.as_str(),
         labels: row.labels.iter().map(label).collect(),
         level: {
             let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;

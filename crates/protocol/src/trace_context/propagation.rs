@@ -5,6 +5,7 @@ use super::context::{BAGGAGE, TRACEPARENT, TRACESTATE, TraceContext};
 use super::sampler::Sampler;
 use super::trace_parent::{RemoteTraceContext, TraceParent};
 use super::{b3, list_headers};
+use crate::headers::single_value;
 use crate::limits::rate_limiter::GcraLimiter;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
@@ -142,7 +143,7 @@ impl Default for PropagationFormats {
 
 /// Extracts W3C trace context. `None`: there is no valid `traceparent`, or more than one.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
-    let parent = TraceParent::parse(b3::single_value(headers, &TRACEPARENT)?)?;
+    let parent = TraceParent::parse(single_value(headers, &TRACEPARENT)?)?;
     let state = list_headers::filter_trace_state(header_texts(headers, &TRACESTATE));
     Some(RemoteTraceContext {
         parent,

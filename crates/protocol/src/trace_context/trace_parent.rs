@@ -17,11 +17,11 @@ pub struct TraceParent {
 /// The trace context that a client sent.
 #[derive(Debug)]
 pub(super) struct RemoteTraceContext {
-    pub(super) parent: TraceParent,
+    pub parent: TraceParent,
     /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
-    pub(super) sampling_decision: Option<bool>,
+    pub sampling_decision: Option<bool>,
     /// The filtered `tracestate`. `None`: the gateway forwards no `tracestate`.
-    pub(super) trace_state: Option<Box<str>>,
+    pub trace_state: Option<Box<str>>,
 }
 
 impl TraceParent {

@@ -22,7 +22,7 @@ pub enum ContinuationMode {
 
 named_enum! {
     /// Why a stream needs another backend.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum InterruptionCause {
         /// The backend ended the stream early or broke its connection.
         Died = "died",
@@ -44,7 +44,7 @@ named_enum! {
 
 named_enum! {
     /// Why a stream that ended early was not continued.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ContinuationRefusal {
         /// The API is neither chat completions nor completions.
         Api = "api",

@@ -278,7 +278,6 @@ pub struct StartError {
 
 named_enum! {
     /// The kinds of limits of a tenant or an API key.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RateLimitKind {
         /// Requests per minute.
         Requests = "requests per minute",

@@ -8,7 +8,7 @@ use tokenweir_protocol::units;
 
 named_enum! {
     /// The cause of a slow request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum SlowCause {
         /// An attempt failed on one backend, and the request was tried on another.
         Retry = "retry",

@@ -5,9 +5,9 @@ use super::note::RunOutcome;
 use super::run::Run;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::limits::{Party, client_network};
 use tokenweir_protocol::mutex::lock;
@@ -17,9 +17,9 @@ use tokenweir_protocol::mutex::lock;
 pub struct Registry<H> {
     table: Mutex<Table<H>>,
     /// Memory of all runs, in bytes.
-    pub(super) used: Arc<AtomicUsize>,
+    pub(super) used: Arc<AtomicCount>,
     /// Number of open runs without a reader.
-    pub(super) absent: Arc<AtomicUsize>,
+    pub(super) absent: Arc<AtomicCount>,
 }
 
 #[derive(Debug)]
@@ -27,16 +27,16 @@ pub(super) struct Table<H> {
     pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
     pub(super) parties: HashMap<Party, RunsOfParty>,
     /// Number of open runs without a reader, by the network of their client.
-    pub(super) networks: HashMap<IpAddr, Arc<AtomicUsize>>,
+    pub(super) networks: HashMap<IpAddr, Arc<AtomicCount>>,
 }
 
 /// The runs of one party.
 #[derive(Debug, Default)]
 pub(super) struct RunsOfParty {
     /// Memory of the runs, in bytes.
-    pub(super) used: Arc<AtomicUsize>,
+    pub(super) used: Arc<AtomicCount>,
     /// Number of open runs without a reader.
-    pub(super) absent: Arc<AtomicUsize>,
+    pub(super) absent: Arc<AtomicCount>,
     /// The runs whose whole response a reader has got, the earliest first. They are evicted in this order,
     /// because their clients are the least likely to return.
     delivered: VecDeque<RunKey>,
@@ -60,16 +60,16 @@ impl<H> Default for Registry<H> {
 impl<H> Registry<H> {
     /// The memory of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.used.get()
     }
 
     /// Number of open runs without a reader whose clients have this address (IPv6: an address of its network).
     pub fn absent_of(&self, client: IpAddr) -> usize {
-        if self.absent.load(Ordering::Relaxed) == 0 {
+        if self.absent.get() == 0 {
             return 0;
         }
         let absent = self.lock().networks.get(&client_network(client)).cloned();
-        absent.map_or(0, |absent| absent.load(Ordering::Relaxed))
+        absent.map_or(0, |absent| absent.get())
     }
 
     /// Whether there is a run with this key.
@@ -105,7 +105,7 @@ impl<H> Registry<H> {
                 .pop_front_if(|key| !runs.contains_key(key))
                 .is_some()
             {}
-            party.used.load(Ordering::Relaxed) > 0
+            party.used.get() > 0
         });
         networks.retain(|_, absent| Arc::strong_count(absent) > 1);
     }

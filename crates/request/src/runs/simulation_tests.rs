@@ -400,7 +400,7 @@ impl World {
         assert_eq!(self.billed, self.runs.len());
         self.registry.sweep(self.now);
         assert_eq!(self.registry.used_bytes(), 0);
-        assert_eq!(self.registry.absent.load(Ordering::Relaxed), 0);
+        assert_eq!(self.registry.absent.get(), 0);
         let table = self.registry.lock();
         assert!(table.runs.is_empty() && table.parties.is_empty() && table.networks.is_empty());
     }

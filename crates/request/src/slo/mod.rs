@@ -37,7 +37,7 @@ pub struct Objective {
 
 named_enum! {
     /// The result of one request for an objective.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ObjectiveResult {
         /// The request met the objective.
         Good = "good",

@@ -80,7 +80,7 @@ struct BreakerInner {
 
 named_enum! {
     /// State of a circuit breaker.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum BreakerState {
         /// The backend gets requests.
         Closed = "closed",

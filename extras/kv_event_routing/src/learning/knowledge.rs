@@ -3,7 +3,7 @@
 
 use super::key_space::{KeySpace, KeySpaces};
 use crate::settings::KvEventsSettings;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_kv_events::correlation::{RequestChains, RequestKey, SessionIds};
 use tokenweir_protocol::mutex::lock;
@@ -25,7 +25,8 @@ pub struct CacheKnowledge {
     pub(super) ended: mpsc::Sender<EndedRequest>,
     /// The receiving end of the queue `ended`. The learner task keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
-    next_backend: AtomicU32,
+    /// The number of the next new backend.
+    pub(crate) next_backend: AtomicU32,
     /// The counts of followed requests. Background tasks and status pages lock them briefly. A
     /// request locks them only if the queue is full when the request ends.
     counts: Mutex<LearningCounts>,
@@ -73,11 +74,6 @@ impl CacheKnowledge {
             next_backend: AtomicU32::new(0),
             counts: Mutex::default(),
         })
-    }
-
-    /// Returns a number for a new backend that no other backend has.
-    pub(crate) fn next_backend(&self) -> u32 {
-        self.next_backend.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Locks the table of the engine blocks of followed requests in flight. Only background tasks

@@ -4,8 +4,7 @@ use crate::config::backends::section::BackendConfig;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::access::RequestCaps;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, KnownBackends, ReloadClass, RuleViolation, require, share,
-    violation_at,
+    CheckResult, ConfigSection, KnownBackends, RuleViolation, require, share, violation_at,
 };
 
 /// Maximum number of `models`.
@@ -22,7 +21,6 @@ pub struct Section;
 
 impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section {
     type Values = Vec<ModelConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(models: &Vec<ModelConfig>, config: &C) -> CheckResult {
         let problem = "too many models: at most 100, because each adds time series";

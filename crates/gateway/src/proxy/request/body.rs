@@ -1,8 +1,8 @@
 //! Receives the complete body of a request. The gateway needs the whole body to read its fields and to retry
 //! the request.
 
-use super::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
-use super::settings::RequestSettings;
+use super::body_memory::{BodyMemoryPermit, HeldBody, ReceivedBody};
+use crate::proxy::ProxyContext;
 use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -12,13 +12,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind, Read};
-use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_protocol::clock;
-use tokenweir_protocol::headers;
 use tokenweir_protocol::http1::content_encoding::ContentEncoding;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, form};
+use tokenweir_protocol::openai::{Api, RequestFields, form};
+use tokenweir_protocol::{clock, headers};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
@@ -58,12 +55,11 @@ impl IncomingBody for ReceivedBody {
     }
 }
 
-/// Reads the complete body of a request within the limits of `settings` and of the `memory` of all bodies.
+/// Reads the complete body of a request within the limits of the settings and of the memory of all bodies.
 /// Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received length of
 /// the body and the time at which it was complete. Fails as `read_body` and `decode` do.
 pub async fn receive_body(
-    settings: &RequestSettings,
-    memory: &Arc<BodyMemory>,
+    context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
     head: &mut request::Parts,
@@ -73,10 +69,11 @@ pub async fn receive_body(
         return Ok(held);
     }
     let encoding = accepted_encoding(head)?;
-    let limit = settings.max_body_bytes;
+    let limit = context.settings.max_body_bytes;
+    let idle_timeout = context.settings.body_idle_timeout;
     let party = principal.party(exchange.record().client);
-    let mut permit = memory.empty_permit(party);
-    let bytes = read_body(head, body, limit, settings.body_idle_timeout, &mut permit).await?;
+    let mut permit = context.state.body_memory.empty_permit(party);
+    let bytes = read_body(head, body, limit, idle_timeout, &mut permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = bytes.len() as u64;
@@ -216,10 +213,10 @@ async fn read_body(
         let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else {
             continue;
         };
-        if first_chunk.len() + buffer.len() + data.len() > limit {
+        if received + data.len() > limit {
             return Err(GatewayError::BodyTooLarge { limit });
         }
-        if first_chunk.is_empty() && buffer.is_empty() {
+        if received == 0 {
             memory_permit.grow_to(data.len())?;
             first_chunk = data;
             continue;
@@ -300,12 +297,8 @@ pub fn peek_request(
         return Ok(Box::default());
     }
     let fields = if api == Some(Api::Audio) {
-        let mut types = head.headers.get_all(CONTENT_TYPE).iter();
-        let content_type = match (types.next(), types.next()) {
-            (Some(single), None) => single.as_bytes(),
-            _ => &[],
-        };
-        form::peek(content_type, body)
+        let content_type = headers::single_value(&head.headers, &CONTENT_TYPE);
+        form::peek(content_type.unwrap_or_default().as_bytes(), body)
     } else {
         RequestFields::parse(body)
     };
@@ -317,12 +310,14 @@ pub fn peek_request(
 
 #[cfg(test)]
 mod tests {
+    use super::super::body_memory::BodyMemory;
     use super::super::body_memory::tests::party;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};
     use http::{HeaderValue, Request};
     use http_body_util::StreamBody;
     use hyper::body::Frame;
+    use std::sync::Arc;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 

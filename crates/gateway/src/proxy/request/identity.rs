@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 use tokenweir_request::access::PseudonymKey;
 use tokenweir_request::record::RequestIdentity;
 
@@ -135,6 +135,12 @@ pub(crate) fn session_name<'a>(
         .or_else(|| from_body(&fields.cache_key))
         .or_else(|| from_body(&sent.conversation))
         .or_else(|| from_body(&sent.metadata_conversation))
+}
+
+/// A hash without a random key. Every process computes the same hash, so all gateways send a session to one
+/// backend.
+pub(super) fn stable_hash(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
 impl AgentUser {

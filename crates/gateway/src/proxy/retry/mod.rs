@@ -57,13 +57,13 @@ pub(super) struct RetryBudgetShare(pub(super) usize);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRequest {
     /// The failure of the last attempt.
-    pub(super) kind: FailureKind,
+    pub kind: FailureKind,
     /// Number of failed attempts of the request. Attempts that could not reach their backend do not count.
-    pub(super) failed_attempts: u32,
+    pub failed_attempts: u32,
     /// Number of backends to which the request was sent, including the last attempt.
-    pub(super) tried_backends: usize,
+    pub tried_backends: usize,
     /// Whether the request may have side effects besides its response.
-    pub(super) has_side_effects: bool,
+    pub has_side_effects: bool,
 }
 
 /// The time window of the retry budget.

@@ -10,11 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stated_sizes::{Holder, StatedSizes};
 use tokenweir_protocol::json::members;
-use tokenweir_protocol::openai::engine_control::FieldEdit;
-use tokenweir_protocol::openai::media_urls::visit_media_urls;
-use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_protocol::openai::{
+    Api, FieldEdit, PromptBytes, RequestFields, Splice, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE,
+    visit_media_urls,
+};
 
 /// Caps on one request. A request beyond a cap is refused before a backend gets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
