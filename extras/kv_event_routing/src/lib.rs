@@ -18,7 +18,6 @@ pub use backend_cache::{BackendCache, CacheStatus};
 pub use facet::KvEventsFacet;
 pub use learning::{CacheKnowledge, LearningCounts};
 pub use option::KvEventsOption;
-pub use receipt::KvEventsDriver;
 pub use settings::TASK;
 pub use settings::{KvEventSource, KvEventsSettings};
 

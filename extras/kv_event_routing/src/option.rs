@@ -1,7 +1,6 @@
 //! KV events as an option.
 
 use crate::learning::CacheKnowledge;
-use crate::receipt::KvEventsDriver;
 use crate::rows::{self, KnowledgeStatus};
 use crate::settings::{KvEventsSettings, TASK};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +12,7 @@ use tokenweir_option::{
 
 /// KV events as an option.
 #[derive(Default)]
-pub struct KvEventsOption(OnceLock<Arc<CacheKnowledge>>);
+pub struct KvEventsOption(pub(crate) OnceLock<Arc<CacheKnowledge>>);
 
 impl GatewayOption for KvEventsOption {
     type Settings = KvEventsSettings;
@@ -26,16 +25,15 @@ impl GatewayOption for KvEventsOption {
         _: &StartContext<'_>,
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
-        let knowledge = self.0.get_or_init(|| CacheKnowledge::new(settings));
-        let driver = KvEventsDriver(knowledge.clone());
-        parts.drivers.push(Arc::new(driver));
+        self.0.get_or_init(|| CacheKnowledge::new(settings));
+        parts.drivers.push(self.clone());
         Ok(())
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
         if let Some(knowledge) = self.0.get() {
             status.blocks.add(KnowledgeStatus {
-                index_bytes: knowledge.index_bytes(),
+                index_bytes: knowledge.spaces.bytes(),
                 learning: knowledge.learning_counts(),
             });
         }

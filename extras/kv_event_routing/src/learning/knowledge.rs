@@ -99,9 +99,4 @@ impl CacheKnowledge {
     pub fn learning_counts(&self) -> LearningCounts {
         *lock(&self.counts)
     }
-
-    /// Allocated bytes of the indexes of all key spaces.
-    pub fn index_bytes(&self) -> usize {
-        self.spaces.bytes()
-    }
 }

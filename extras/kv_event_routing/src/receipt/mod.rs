@@ -9,6 +9,7 @@ pub(crate) use part_sink::PartSink;
 use crate::backend_cache::BackendCache;
 use crate::facet::KvEventsFacet;
 use crate::learning::{CacheKnowledge, start_learner};
+use crate::option::KvEventsOption;
 use crate::settings::KvEventSource;
 use futures_util::future::{join_all, pending};
 use sources::Publisher;
@@ -41,13 +42,10 @@ struct PublisherFinder {
     configured: Option<Vec<Publisher>>,
 }
 
-/// Receives the KV events of all backends.
-pub struct KvEventsDriver(pub Arc<CacheKnowledge>);
-
-impl BackendDriver for KvEventsDriver {
+impl BackendDriver for KvEventsOption {
     /// Starts the learner.
     fn start(&self, _: &Arc<BackendPool>) -> Option<SupervisedTask> {
-        Some(start_learner(&self.0))
+        self.0.get().map(start_learner)
     }
 
     /// Starts to receive the KV events of a backend, unless the gateway does not use them.
@@ -58,7 +56,7 @@ impl BackendDriver for KvEventsDriver {
     ) -> Option<SupervisedTask> {
         backend.facets.get::<KvEventsFacet>()?.source.as_ref()?;
         let backend = backend.clone();
-        let knowledge = self.0.clone();
+        let knowledge = self.0.get()?.clone();
         let context = context.clone();
         let run = move || run(backend.clone(), knowledge.clone(), context.clone());
         Some(supervise::spawn(crate::settings::TASK, run))
