@@ -46,22 +46,24 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
 /// Gives candidates without reported usage the mean token counts of the candidates with reported usage, and
 /// scales `cached`. All candidates serve the same model, so a prompt has about as many tokens at each of them.
 fn impute_token_counts(candidates: &mut [Candidate]) {
-    let with_usage = candidates.iter().filter(|candidate| candidate.has_usage);
-    let sums = with_usage.fold([0.0; 3], |[count, prompt, output], candidate| {
-        [
-            count + 1.0,
-            prompt + candidate.prompt,
-            output + candidate.output,
-        ]
-    });
-    let [prompt, output] = [sums[1] / sums[0], sums[2] / sums[0]];
-    if prompt > 0.0 {
-        for candidate in candidates
-            .iter_mut()
-            .filter(|candidate| !candidate.has_usage)
-        {
+    let mut count = 0.0;
+    let mut prompt = 0.0;
+    let mut output = 0.0;
+    for candidate in candidates.iter().filter(|candidate| candidate.has_usage) {
+        count += 1.0;
+        prompt += candidate.prompt;
+        output += candidate.output;
+    }
+    if prompt <= 0.0 {
+        return;
+    }
+    prompt /= count;
+    output /= count;
+    for candidate in candidates {
+        if !candidate.has_usage {
             candidate.cached *= prompt / candidate.prompt;
-            (candidate.prompt, candidate.output) = (prompt, output);
+            candidate.prompt = prompt;
+            candidate.output = output;
         }
     }
 }

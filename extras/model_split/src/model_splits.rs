@@ -109,7 +109,7 @@ impl Sink for ModelSplits {
             if let Some(version) = note.split.find(&note.version) {
                 let objectives = &configured.settings.objectives;
                 let evidence = Evidence::of(record, note.conversation, objectives);
-                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                let ended = record.timings.end();
                 note.split.count(version, evidence, ended);
             }
         }

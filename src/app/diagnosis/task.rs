@@ -18,7 +18,7 @@ use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
     GatewayConditions, GatewayObservations, LimitedClient, ObservedTtft, RecentCounts,
-    RecentReload,
+    RecentReload, is_critical_harm,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
@@ -337,11 +337,16 @@ impl DiagnosisTask {
 }
 
 /// Number of requests whose clients got no answer, or got it slowly. A request can count twice. Invalid
-/// requests of clients, and answers that end at a limit, do not count.
+/// requests of clients do not count. Answers that end at a limit count if they are many: a few clients without a limit
+/// of their own reach the end of the context.
 fn harmed_requests(counts: &LastMinute) -> u64 {
     let answers = &counts.answers;
     let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
-    unanswered + counts.slow.values().sum::<u64>()
+    let mut harmed = unanswered + counts.slow.values().sum::<u64>();
+    if is_critical_harm(answers.truncated, counts.requests) {
+        harmed += answers.truncated;
+    }
+    harmed
 }
 
 /// Returns the counts of requests that ended in the last 25 to 30 s.
@@ -499,6 +504,19 @@ mod tests {
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
+
+    #[test]
+    fn many_answers_that_end_at_limits_are_harm() {
+        let harmed = |truncated| {
+            let mut minute = LastMinute {
+                requests: 100,
+                ..LastMinute::default()
+            };
+            minute.answers.truncated = truncated;
+            harmed_requests(&minute)
+        };
+        assert_eq!((harmed(5), harmed(30)), (0, 30));
+    }
 
     #[test]
     fn a_backend_without_samples_is_not_judged() {

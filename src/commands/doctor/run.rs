@@ -26,8 +26,8 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::telemetry::otel::OtlpProtocol;
 use tokenweir_net::tls::{Alpn, OutboundTls};
-use tokio::sync::Semaphore;
 use tokenweir_option::StartError;
+use tokio::sync::Semaphore;
 
 /// Environment variable of the API key for backends without an `api_key` in a configuration. vLLM
 /// reads the same variable.

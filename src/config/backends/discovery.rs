@@ -3,42 +3,41 @@
 use crate::config::backends::section::{BackendConfig, check_weight};
 use crate::config::backends::usage::UsageMode;
 use http::uri::PathAndQuery;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 #[cfg(feature = "options")]
 use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::role::Role;
+use tokenweir_protocol::settings_entry;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, require,
 };
 
-/// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DiscoveryConfig {
-    /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
-    pub file: Option<PathBuf>,
-    /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
-    /// `dns`.
-    pub dns: Option<String>,
-    /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
-    pub srv: Option<String>,
-    /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
-    #[cfg(feature = "options")]
-    pub kubernetes: Option<KubernetesConfig>,
-    /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
-    /// `backends[].metrics_url`. Not for `file`.
-    pub metrics_url: Option<String>,
-    /// Default `api_key` of the discovered backends.
-    pub api_key: Option<Secret>,
-    /// Default `usage` of the discovered backends.
-    pub usage: Option<UsageMode>,
-    /// `weight` of the discovered backends. Not for `file`.
-    pub weight: Option<u32>,
-    /// Default `role` of the discovered backends.
-    pub role: Option<Role>,
+settings_entry! {
+    /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
+    pub struct DiscoveryConfig {
+        /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
+        pub file: Option<PathBuf>,
+        /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
+        /// `dns`.
+        pub dns: Option<String>,
+        /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
+        pub srv: Option<String>,
+        /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
+        #[cfg(feature = "options")]
+        pub kubernetes: Option<KubernetesConfig>,
+        /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
+        /// `backends[].metrics_url`. Not for `file`.
+        pub metrics_url: Option<String>,
+        /// Default `api_key` of the discovered backends.
+        pub api_key: Option<Secret>,
+        /// Default `usage` of the discovered backends.
+        pub usage: Option<UsageMode>,
+        /// `weight` of the discovered backends. Not for `file`.
+        pub weight: Option<u32>,
+        /// Default `role` of the discovered backends.
+        pub role: Option<Role>,
+    }
 }
 
 impl DiscoveryConfig {

@@ -250,21 +250,16 @@ impl MetricDescriptor {
     /// Emits the values of a metric that is read when the metrics page is read. Returns `false` for a metric
     /// whose values are recorded earlier, for example at the end of each request.
     pub(crate) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
-        let backends = || status.registered_backends();
-        let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
-            if let Some(value) = value {
-                emit(&[&backend.backend], value);
-            }
-        };
         match self.read {
-            MetricSource::Backend(read) => {
-                backends().for_each(|backend| emit_backend(backend, read(backend)));
-            }
-            MetricSource::BackendOrLeaving(read) => {
-                status
-                    .backends
-                    .iter()
-                    .for_each(|backend| emit_backend(backend, read(backend)));
+            MetricSource::Backend(read) | MetricSource::BackendOrLeaving(read) => {
+                let has_leaving = matches!(self.read, MetricSource::BackendOrLeaving(_));
+                for backend in &status.backends {
+                    if (has_leaving || backend.is_registered())
+                        && let Some(value) = read(backend)
+                    {
+                        emit(&[&backend.backend], value);
+                    }
+                }
             }
             MetricSource::Value(read) => {
                 if let Some(value) = read(status) {
@@ -278,7 +273,7 @@ impl MetricDescriptor {
                 }
             }
             MetricSource::BackendValues(read) => {
-                for backend in backends() {
+                for backend in status.registered_backends() {
                     read(backend, &mut with_first_labels(&[&backend.backend], emit));
                 }
             }

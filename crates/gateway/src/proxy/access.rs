@@ -238,7 +238,7 @@ impl Sink for AccessControl {
                 continue;
             };
             if let Some(keys) = &*self.keys.load() {
-                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                let ended = record.timings.end();
                 keys.charge(identity, TokenCharge::from_record(record), ended);
             }
         }

@@ -162,7 +162,7 @@ impl AccessLog {
         } else {
             &self.rate_limit
         };
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         limit
             .as_ref()
             .is_some_and(|limit| !limit.try_acquire(ended))

@@ -4,8 +4,7 @@ use tokenweir_protocol::atomic::AtomicF64;
 
 /// Weight of one observation in a moving average.
 pub(super) const EMA_WEIGHT: f64 = 0.05;
-/// Greatest number of tokens or requests that a response, a metrics page or another gateway may report. It keeps
-/// sums and squares finite.
+/// Greatest plausible number of tokens or requests from a metrics page, from KV events or from another gateway.
 pub(super) const MAX_COUNT: f64 = 1e9;
 /// Factor by which the predicted time of a single request is often wrong.
 pub(super) const PREDICTION_ERROR: f64 = 2.0;

@@ -200,7 +200,6 @@ impl LoadEstimator {
             freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
-            is_decoding: false,
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.kv_tokens
@@ -245,7 +244,6 @@ impl LoadEstimator {
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
-        reservation.is_decoding = true;
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
         if reservation.remote.is_none() {
@@ -271,8 +269,8 @@ impl LoadEstimator {
 
     /// Removes a request that has ended for any reason.
     pub fn release(&self, mut reservation: Reservation, now: Instant) {
-        self.end_prefill(&mut reservation, now);
-        if reservation.is_decoding {
+        let was_pending = self.end_prefill(&mut reservation, now);
+        if reservation.is_stream && !was_pending {
             self.decoding_streams.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some(id) = reservation.ticket {

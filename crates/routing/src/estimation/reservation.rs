@@ -56,8 +56,6 @@ pub struct Reservation {
     pub(super) is_stream: bool,
     /// Whether the request counts in [`LocalLoad::pending`].
     pub(super) is_pending: bool,
-    /// Whether the request is a stream with output.
-    pub(super) is_decoding: bool,
 }
 
 impl Reservation {

@@ -229,17 +229,15 @@ impl FleetLoad {
     /// The mean load of these candidates.
     pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
-        let sums = candidates
-            .iter()
-            .fold([0.0; 2], |[waiting, all], candidate| {
-                [
-                    waiting + candidate.waiting,
-                    all + candidate.waiting + candidate.running,
-                ]
-            });
+        let mut waiting = 0.0;
+        let mut running = 0.0;
+        for candidate in candidates {
+            waiting += candidate.waiting;
+            running += candidate.running;
+        }
         Self {
-            waiting: (sums[0] / count).min(MAX_WAITING),
-            requests: sums[1] / count,
+            waiting: (waiting / count).min(MAX_WAITING),
+            requests: (waiting + running) / count,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The section `log`: logs.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 #[cfg(feature = "options")]
 use tokenweir_payload_log::{self as payload_log, PayloadLogSettings};
 use tokenweir_protocol::named_enum;
@@ -55,19 +55,18 @@ named_enum! {
     }
 }
 
-/// The format of log lines.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Text on a terminal, else JSON.
-    #[default]
-    Auto,
-    /// Text.
-    Human,
-    /// One JSON object per line.
-    Json,
+settings! {
+    /// The format of log lines.
+    #[derive(Default, clap::ValueEnum)]
+    pub enum LogFormat {
+        /// Text on a terminal, else JSON.
+        #[default]
+        Auto,
+        /// Text.
+        Human,
+        /// One JSON object per line.
+        Json,
+    }
 }
 
 impl Default for LogConfig {

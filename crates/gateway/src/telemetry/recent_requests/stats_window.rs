@@ -9,9 +9,7 @@ use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::record::{
-    Answer, ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause,
-};
+use tokenweir_request::record::{Answer, ErrorSource, Outcome, RequestRecord, SlowCause};
 use tokenweir_request::significance::TimeSpread;
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
@@ -159,12 +157,7 @@ impl RequestStatsWindow {
         if let Some(wait) = record.reasoning_wait() {
             self.first_answer.record(wait);
         }
-        let ObservedResponse {
-            inter_token_latency: itl,
-            inter_chunk_latency: gaps,
-            ..
-        } = &*record.observed;
-        add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
+        add_gaps(&mut self.itl, record.observed.token_gaps());
         self.record_attempts(record);
     }
 

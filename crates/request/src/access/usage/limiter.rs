@@ -212,7 +212,7 @@ impl ModelPermit {
 
 impl AdmissionPermit for ModelPermit {
     fn finished(&mut self, record: &RequestRecord) {
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         let charge = TokenCharge::from_record(record);
         self.limiter.charge(charge.total(), ended);
     }

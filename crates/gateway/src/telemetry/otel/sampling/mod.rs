@@ -115,7 +115,7 @@ pub(super) fn sample_head(
     export_all: Option<&Propagation>,
 ) -> Option<SampleReason> {
     let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
-    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+    let ended = record.timings.end();
     export_all
         .is_none_or(|sampling| sampling.should_sample(None, trace.trace_id, ended))
         .then_some(SampleReason::Sampled)

@@ -157,8 +157,7 @@ impl<'a> EventList<'a> {
             "tokenweir.chunks.gaps_ms" => integers(gaps().map(|gap| gap.gap_ms)),
             "tokenweir.chunks.gap_ends_ms" => integers(gaps().map(|gap| gap.ended_ms)),
         };
-        let timings = &self.record.timings;
-        let ended = timings.ended.unwrap_or(timings.accepted);
+        let ended = self.record.timings.end();
         self.add("tokenweir.chunk_timings", ended, attributes);
     }
 }

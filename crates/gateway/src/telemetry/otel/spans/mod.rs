@@ -87,7 +87,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .trace_state
             .as_deref()
             .and_then(|header| header.parse().ok());
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         let end_time = to_wall_clock(record, ended);
         let trace_state = trace_state.unwrap_or_default();
         Self {
