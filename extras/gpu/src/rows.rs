@@ -20,8 +20,6 @@ const GPU: MetricLabel = variable(
     |_| Vec::new(),
     "the index of a GPU on its host, with its MIG instance as in `0.2`",
 );
-/// The labels of a metric with one value for each GPU.
-const GPU_LABELS: &[MetricLabel] = &[BACKEND, EXPORTER, GPU];
 /// The label that says which sensor measured a temperature.
 const SENSOR: MetricLabel = fixed("sensor", &["gpu", "memory"]);
 /// The label that says why a GPU lowers its clock at present.
@@ -33,6 +31,20 @@ const CAUSE: MetricLabel = fixed("cause", &THROTTLE_CAUSES);
 const ERROR_TYPE: MetricLabel = fixed("type", &["corrected", "uncorrected"]);
 /// The label that says whether a GPU is assigned to a backend.
 const ASSIGNMENT: MetricLabel = fixed("state", &["assigned", "unassigned"]);
+
+/// The row of a metric with one value for each GPU: a field of [`GpuValues`].
+macro_rules! gpu_gauge {
+    ($name:literal, $help:literal, $field:ident) => {
+        row(
+            $name,
+            $help,
+            &[BACKEND, EXPORTER, GPU],
+            Status(|status, emit| {
+                for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.$field));
+            }),
+        )
+    };
+}
 
 /// The metrics of the GPUs of backends.
 pub const ROWS: &[MetricDescriptor] = &[
@@ -46,53 +58,35 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Price of all GPUs of the backend for one hour.",
         |backend| backend.blocks.get::<BackendCost>()?.hour_price,
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_utilization_ratio",
         "Share of time in which the GPU computed.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.utilization));
-        }),
+        utilization
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_memory_used_bytes",
         "Used memory of the GPU.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_used_bytes));
-        }),
+        memory_used_bytes
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_memory_free_bytes",
         "Free memory of the GPU.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_free_bytes));
-        }),
+        memory_free_bytes
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_power_watts",
         "Power draw of the GPU.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.power_watts));
-        }),
+        power_watts
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_clock_hertz",
         "Clock of the streaming multiprocessors of the GPU.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.clock_hertz));
-        }),
+        clock_hertz
     ),
-    row(
+    gpu_gauge!(
         "tokenweir_gpu_last_xid",
         "Code of the last XID error of the GPU. 0: none since the start of the driver.",
-        GPU_LABELS,
-        Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.last_xid));
-        }),
+        last_xid
     ),
     row(
         "tokenweir_gpu_temperature_celsius",
