@@ -9,8 +9,6 @@ use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
@@ -18,9 +16,9 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, Http1ParseError, ResponseHead};
 use tokenweir_protocol::units;
+use tokenweir_protocol::{clock, settings};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An HTTP/1.1 connection to a backend. It carries at most one request at a time.
@@ -39,37 +37,38 @@ pub struct Connection {
     _descriptor: FileDescriptorPermit,
 }
 
-/// Timeouts of requests to backends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct HttpClientTimeouts {
-    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    #[serde(with = "units::Duration")]
-    pub connect: Duration,
-    /// Timeout for the response head of a backend, and for each further part of a body that is no
-    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
-    /// response.
-    #[serde(with = "units::Duration")]
-    pub response_headers: Duration,
-    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
-    /// limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from its head to the end of the response, or without
-    /// streaming to the response head. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub total: Option<Duration>,
-    /// Time after which an idle connection to a backend is closed. Keep it below that of the
-    /// backends (vLLM: 5 s).
-    #[serde(with = "units::Duration")]
-    pub idle_connection: Duration,
-    /// Time after which a connection to a backend gets no further request. Within this time the
-    /// gateway follows a host name that moves to another address. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub connection_age: Option<Duration>,
-    /// Number of requests after which a connection to a backend gets no further request, for load
-    /// balancers that distribute connections. `None`: no limit.
-    pub connection_requests: Option<NonZeroU32>,
+settings! {
+    /// Timeouts of requests to backends.
+    #[derive(Copy, Eq)]
+    pub struct HttpClientTimeouts {
+        /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
+        #[serde(with = "units::Duration")]
+        pub connect: Duration,
+        /// Timeout for the response head of a backend, and for each further part of a body that is no
+        /// event stream. Without streaming, vLLM sends the head when it has generated the whole
+        /// response.
+        #[serde(with = "units::Duration")]
+        pub response_headers: Duration,
+        /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
+        /// limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub first_output: Option<Duration>,
+        /// Timeout for the whole request, from its head to the end of the response, or without
+        /// streaming to the response head. `None`: no limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub total: Option<Duration>,
+        /// Time after which an idle connection to a backend is closed. Keep it below that of the
+        /// backends (vLLM: 5 s).
+        #[serde(with = "units::Duration")]
+        pub idle_connection: Duration,
+        /// Time after which a connection to a backend gets no further request. Within this time the
+        /// gateway follows a host name that moves to another address. `None`: no limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub connection_age: Option<Duration>,
+        /// Number of requests after which a connection to a backend gets no further request, for load
+        /// balancers that distribute connections. `None`: no limit.
+        pub connection_requests: Option<NonZeroU32>,
+    }
 }
 
 /// The part of a request that is not yet written.

@@ -1,26 +1,25 @@
 //! The section `canary`: canary requests to backends without traffic.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, violation_of};
 
 /// Minimum interval: more frequent requests would be load.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whether and when the gateway sends canary requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CanarySettings {
-    /// Whether backends without traffic get canary requests.
-    pub enabled: bool,
-    /// Time between two canary requests to a backend. A backend that answered a client in this time gets none.
-    #[serde(with = "units::Duration")]
-    pub interval: Duration,
-    /// Maximum time for the whole answer.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
+settings! {
+    /// Whether and when the gateway sends canary requests.
+    #[derive(Copy, Eq)]
+    pub struct CanarySettings {
+        /// Whether backends without traffic get canary requests.
+        pub enabled: bool,
+        /// Time between two canary requests to a backend. A backend that answered a client in this time gets none.
+        #[serde(with = "units::Duration")]
+        pub interval: Duration,
+        /// Maximum time for the whole answer.
+        #[serde(with = "units::Duration")]
+        pub timeout: Duration,
+    }
 }
 
 impl Default for CanarySettings {

@@ -3,29 +3,29 @@
 use crate::exchange::PeerExchange;
 use crate::messages::bus::BusSettings;
 use crate::messages::{ExchangeKey, KeyTooShort};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, require, violation_at,
 };
 
-/// The exchange with other gateways before the same backends: the prompts that each sends to which
-/// backend. Messages contain keyed hashes and numbers, never text.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PeerExchangeConfig {
-    /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
-    /// no exchange.
-    pub url: Option<String>,
-    /// User name for the server. `None`: its default user.
-    pub username: Option<String>,
-    /// Password for the server. `None`: the server needs none.
-    pub password: Option<Secret>,
-    /// The key that all gateways share, at least 32 characters. It encrypts the messages.
-    pub key: Option<Secret>,
+settings! {
+    /// The exchange with other gateways before the same backends: the prompts that each sends to which
+    /// backend. Messages contain keyed hashes and numbers, never text.
+    #[derive(Default)]
+    pub struct PeerExchangeConfig {
+        /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
+        /// no exchange.
+        pub url: Option<String>,
+        /// User name for the server. `None`: its default user.
+        pub username: Option<String>,
+        /// Password for the server. `None`: the server needs none.
+        pub password: Option<Secret>,
+        /// The key that all gateways share, at least 32 characters. It encrypts the messages.
+        pub key: Option<Secret>,
+    }
 }
 
 /// Timeout of a connection attempt to the message bus, and of one message to it.

@@ -12,27 +12,25 @@ pub use definition::{
 };
 
 use crate::record::{Outcome, RequestRecord};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::named_enum;
+use tokenweir_protocol::{named_enum, settings_entry};
 use tokenweir_routing::saturation::LatencyLimits;
 
-/// A service level objective for the requests of a model or tier, or for all requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Objective {
-    /// Name of the objective, the value of the metric label.
-    pub name: String,
-    /// Only requests for this model count, by the name that clients use. `null`: any model.
-    pub model: Option<String>,
-    /// Only requests of this tier count. `null`: any tier.
-    pub tier: Option<String>,
-    /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
-    /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.
-    #[serde(rename = "objective")]
-    #[schemars(with = "String")]
-    pub definition: ObjectiveDefinition,
+settings_entry! {
+    /// A service level objective for the requests of a model or tier, or for all requests.
+    pub struct Objective {
+        /// Name of the objective, the value of the metric label.
+        pub name: String,
+        /// Only requests for this model count, by the name that clients use. `null`: any model.
+        pub model: Option<String>,
+        /// Only requests of this tier count. `null`: any tier.
+        pub tier: Option<String>,
+        /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
+        /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.
+        #[serde(rename = "objective")]
+        #[schemars(with = "String")]
+        pub definition: ObjectiveDefinition,
+    }
 }
 
 named_enum! {

@@ -40,21 +40,22 @@ pub use super::selection::tie_limit;
 use super::selection::{least, longest_idle};
 use super::session;
 use crate::{CachedSource, Candidate, PolicyChoice, PrefillCost, RoutingRequest};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use tokenweir_protocol::settings;
 
-/// Weights of the policy `kv_aware`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct KvAwareSettings {
-    /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
-    /// added up to a usage of 0.9.
-    pub pressure: f64,
-    /// Share of the prompt that counts as cached at the backend of its session, if less is known to
-    /// be cached.
-    pub session: f64,
-    /// Age in seconds at which the last scraped load counts for half in predictions.
-    pub horizon_seconds: f64,
+settings! {
+    /// Weights of the policy `kv_aware`.
+    #[derive(Copy)]
+    pub struct KvAwareSettings {
+        /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
+        /// added up to a usage of 0.9.
+        pub pressure: f64,
+        /// Share of the prompt that counts as cached at the backend of its session, if less is known to
+        /// be cached.
+        pub session: f64,
+        /// Age in seconds at which the last scraped load counts for half in predictions.
+        pub horizon_seconds: f64,
+    }
 }
 
 impl Default for KvAwareSettings {

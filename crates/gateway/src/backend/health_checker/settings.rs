@@ -3,33 +3,32 @@
 use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
 use http::HeaderValue;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 
-/// How the gateway scrapes the metrics of backends and checks their health.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScrapeSettings {
-    /// Time between two scrapes of a backend under load. All backends together are scraped at most
-    /// 1,000 times per second.
-    #[serde(with = "units::Duration")]
-    pub min_interval: Duration,
-    /// Time between two scrapes of an idle backend.
-    #[serde(with = "units::Duration")]
-    pub max_interval: Duration,
-    /// Timeout of one scrape or health check.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
-    /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
-    #[serde(with = "units::Size")]
-    pub max_page: usize,
+settings! {
+    /// How the gateway scrapes the metrics of backends and checks their health.
+    #[derive(Copy, Eq)]
+    pub struct ScrapeSettings {
+        /// Time between two scrapes of a backend under load. All backends together are scraped at most
+        /// 1,000 times per second.
+        #[serde(with = "units::Duration")]
+        pub min_interval: Duration,
+        /// Time between two scrapes of an idle backend.
+        #[serde(with = "units::Duration")]
+        pub max_interval: Duration,
+        /// Timeout of one scrape or health check.
+        #[serde(with = "units::Duration")]
+        pub timeout: Duration,
+        /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
+        #[serde(with = "units::Size")]
+        pub max_page: usize,
+    }
 }
 
 impl Default for ScrapeSettings {

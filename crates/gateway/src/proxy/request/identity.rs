@@ -2,24 +2,24 @@
 //! them, but metrics never do.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use tokenweir_protocol::openai::RequestFields;
+use tokenweir_protocol::settings;
 use tokenweir_request::access::PseudonymKey;
 use tokenweir_request::record::RequestIdentity;
 
-/// How the values of clients are reported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum IdentityMode {
-    /// As pseudonyms: equal values have equal pseudonyms.
-    #[default]
-    Hashed,
-    /// As the client sent them.
-    Plain,
-    /// Not at all.
-    Off,
+settings! {
+    /// How the values of clients are reported.
+    #[derive(Default)]
+    pub enum IdentityMode {
+        /// As pseudonyms: equal values have equal pseudonyms.
+        #[default]
+        Hashed,
+        /// As the client sent them.
+        Plain,
+        /// Not at all.
+        Off,
+    }
 }
 
 /// Reads the user, session and conversation that a request names.

@@ -4,34 +4,33 @@
 pub(super) mod peer_answers;
 
 use peer_answers::PeerAnswers;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::client_network;
+use tokenweir_protocol::{clock, settings};
 use tokenweir_request::record::{Attempt, FailoverDenialReason, RequestRecord};
 use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Limits of retries on other backends.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RetrySettings {
-    /// Maximum number of further backends for a request. Failed connections do not count.
-    pub attempts: u32,
-    /// Share of all requests that may be retried, from 0 to 1.
-    pub budget_ratio: f32,
-    /// Retries per second that are allowed in any case, half of them for one tenant or address. Not a key
-    /// of the configuration.
-    #[serde(skip)]
-    pub min_retries_per_second: u32,
-    /// Longest time that a response is buffered until its first output. Not a key of the configuration.
-    #[serde(skip)]
-    pub first_output_buffer_timeout: Duration,
+settings! {
+    /// Limits of retries on other backends.
+    #[derive(Copy)]
+    pub struct RetrySettings {
+        /// Maximum number of further backends for a request. Failed connections do not count.
+        pub attempts: u32,
+        /// Share of all requests that may be retried, from 0 to 1.
+        pub budget_ratio: f32,
+        /// Retries per second that are allowed in any case, half of them for one tenant or address. Not a key
+        /// of the configuration.
+        #[serde(skip)]
+        pub min_retries_per_second: u32,
+        /// Longest time that a response is buffered until its first output. Not a key of the configuration.
+        #[serde(skip)]
+        pub first_output_buffer_timeout: Duration,
+    }
 }
 
 /// Decides whether failed requests are retried on another backend. Holds the retry budget.

@@ -12,29 +12,28 @@ use super::stream_policy::{StreamPolicy, StreamRules};
 use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};
 use crate::record::{ClientIdentity, ResponseBuckets, SlowLimits};
 use arc_swap::ArcSwap;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_protocol::openai::PhraseMatcher;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 
 /// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
 const P99_MULTIPLIER: f64 = 10.0;
 
-/// When a silence between two outputs is a stall, and how long it may last.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StallLimits {
-    /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
-    /// gaps replaces it if that is longer.
-    #[serde(with = "units::Duration")]
-    pub min_gap: Duration,
-    /// Silence after which the gateway aborts a stream. `null`: never.
-    #[serde(with = "units::OptionalDuration")]
-    pub abort_after: Option<Duration>,
+settings! {
+    /// When a silence between two outputs is a stall, and how long it may last.
+    #[derive(Copy)]
+    pub struct StallLimits {
+        /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
+        /// gaps replaces it if that is longer.
+        #[serde(with = "units::Duration")]
+        pub min_gap: Duration,
+        /// Silence after which the gateway aborts a stream. `null`: never.
+        #[serde(with = "units::OptionalDuration")]
+        pub abort_after: Option<Duration>,
+    }
 }
 
 /// Settings of exchanges and their observers.

@@ -12,12 +12,11 @@ use environment::{
     DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, SDK_DISABLED_VARIABLE,
     invalid_value,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_protocol::settings;
 use tokenweir_protocol::trace_context::{
     Propagation, PropagationFormats, Sampler, TraceParentMode,
 };
@@ -69,44 +68,45 @@ pub struct SpanBatchSettings {
     pub delay: Duration,
 }
 
-/// Tracing with OpenTelemetry. A value that is set here overrides the `OTEL_*` variables; a value
-/// that is `None` is taken from them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TracingConfig {
-    /// URL of an OTLP collector. `None`: taken from `OTEL_EXPORTER_OTLP_ENDPOINT`; without it
-    /// tracing is off.
-    pub endpoint: Option<String>,
-    /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
-    pub protocol: Option<OtlpProtocol>,
-    /// Share of traces that are sampled at their head, unless the client has decided. `None`: taken
-    /// from `OTEL_TRACES_SAMPLER`, or 0.05.
-    pub ratio: Option<f64>,
-    /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
-    pub max_sampled_per_second: Option<u32>,
-    /// Which traces are exported.
-    pub sampling: TraceSampling,
-    /// How the trace context of a client is used.
-    pub parent: TraceParentMode,
-    /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
-    pub baggage: Vec<String>,
-    /// Viewers for which additional attributes are written.
-    pub profiles: Vec<ViewerProfile>,
-    /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
-    pub ui: Option<String>,
+settings! {
+    /// Tracing with OpenTelemetry. A value that is set here overrides the `OTEL_*` variables; a value
+    /// that is `None` is taken from them.
+    pub struct TracingConfig {
+        /// URL of an OTLP collector. `None`: taken from `OTEL_EXPORTER_OTLP_ENDPOINT`; without it
+        /// tracing is off.
+        pub endpoint: Option<String>,
+        /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
+        pub protocol: Option<OtlpProtocol>,
+        /// Share of traces that are sampled at their head, unless the client has decided. `None`: taken
+        /// from `OTEL_TRACES_SAMPLER`, or 0.05.
+        pub ratio: Option<f64>,
+        /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
+        pub max_sampled_per_second: Option<u32>,
+        /// Which traces are exported.
+        pub sampling: TraceSampling,
+        /// How the trace context of a client is used.
+        pub parent: TraceParentMode,
+        /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
+        pub baggage: Vec<String>,
+        /// Viewers for which additional attributes are written.
+        pub profiles: Vec<ViewerProfile>,
+        /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
+        pub ui: Option<String>,
+    }
 }
 
-/// Which traces are exported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TraceSampling {
-    /// Only head-sampled traces.
-    Head,
-    /// Also traces of requests that fail, stall, are slow or cancelled.
-    #[default]
-    Tail,
-    /// All traces, also of engines, for a collector that samples.
-    All,
+settings! {
+    /// Which traces are exported.
+    #[derive(Default)]
+    pub enum TraceSampling {
+        /// Only head-sampled traces.
+        Head,
+        /// Also traces of requests that fail, stall, are slow or cancelled.
+        #[default]
+        Tail,
+        /// All traces, also of engines, for a collector that samples.
+        All,
+    }
 }
 
 const EXPORTER_VARIABLE: &str = "OTEL_TRACES_EXPORTER";
