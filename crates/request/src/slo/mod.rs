@@ -49,8 +49,6 @@ named_enum! {
     }
 }
 
-const STATUS_TOO_MANY_REQUESTS: u16 = 429;
-
 impl Objective {
     /// Evaluates a finished request.
     ///
@@ -78,7 +76,10 @@ impl Objective {
             Outcome::Ok | Outcome::Cancelled if is_violated => ObjectiveResult::Bad,
             Outcome::Ok => ObjectiveResult::Good,
             Outcome::Cancelled if has_output => ObjectiveResult::Good,
-            Outcome::ClientError if is_backend_overloaded(record) => ObjectiveResult::Bad,
+            // A backend answered with 429. With a refusal, the client exceeded a limit of the gateway.
+            Outcome::ClientError if record.status == Some(429) && record.refusal.is_none() => {
+                ObjectiveResult::Bad
+            }
             Outcome::Cancelled | Outcome::ClientError => ObjectiveResult::Excluded,
             _ => ObjectiveResult::Bad,
         }
@@ -132,12 +133,6 @@ pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyL
         *least = Some(least.map_or(limit, |least| least.min(limit)));
     }
     limits
-}
-
-/// Whether a backend answered with 429. If the gateway itself answered with 429, the outcome `ClientError`
-/// means that the client exceeded a limit. A lack of capacity in the gateway has another outcome.
-fn is_backend_overloaded(record: &RequestRecord) -> bool {
-    record.status == Some(STATUS_TOO_MANY_REQUESTS) && record.refusal.is_none()
 }
 
 impl ObjectiveResult {
