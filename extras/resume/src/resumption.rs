@@ -6,7 +6,6 @@ use futures_util::future::BoxFuture;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_gateway::proxy::RunHead;
 use tokenweir_gateway::proxy::extensions::Extension;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::runs::{Registry, RunSettings};
@@ -17,7 +16,7 @@ use tokio::task::JoinSet;
 pub struct Resumption {
     /// `None`: no client can return.
     pub(crate) settings: ArcSwapOption<RunSettings>,
-    pub(crate) registry: Arc<Registry<RunHead>>,
+    pub(crate) registry: Arc<Registry>,
     tasks: Mutex<JoinSet<()>>,
 }
 

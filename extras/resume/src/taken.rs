@@ -14,7 +14,7 @@ use tokenweir_gateway::proxy::access::Principal;
 use tokenweir_gateway::proxy::option::{RequestOption, TakenRequest};
 use tokenweir_gateway::proxy::{
     EarlyResponse, HeldBody, ProxyContext, ProxyResponse, ProxyResponseBody, ReceivedBody,
-    RecordedRequest, ResponseHeaders, RunBody, RunHead, handle_request, peek_request, receive_body,
+    RecordedRequest, ResponseHeaders, RunBody, handle_request, peek_request, receive_body,
 };
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
@@ -25,7 +25,7 @@ use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::error::{ErrorEnvelope, GatewayError, OptionError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::runs::{
-    Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey, RunNote,
+    Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunHead, RunId, RunKey, RunNote,
     RunOutcome, RunSettings,
 };
 
@@ -278,7 +278,7 @@ impl KeyedRequest<'_> {
         context: &Arc<ProxyContext>,
         mut recorded: Box<RecordedRequest>,
         request: Request<ReceivedBody>,
-        producer: Producer<RunHead>,
+        producer: Producer,
         mut body: RunBody,
     ) -> ProxyResponse {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
@@ -427,7 +427,7 @@ impl LastEvent {
     }
 
     /// The body that `reader` reads, with the event ids that the client asks for.
-    fn body(self, reader: Reader<RunHead>, abort: ResponseAbortHandle) -> RunBody {
+    fn body(self, reader: Reader, abort: ResponseAbortHandle) -> RunBody {
         let start = EventId {
             run: reader.run_id(),
             event: 0,

@@ -63,6 +63,6 @@ pub use request::settings::RequestSettings;
 pub use request::upstream_body::UpstreamBody;
 pub use response::{
     BodySource, EarlyResponse, Handling, ProxyResponse, ProxyResponseBody, Responding,
-    ResponseGuard, ResponseHeaders, RunBody, RunHead,
+    ResponseGuard, ResponseHeaders, RunBody,
 };
 pub use stored_responses::StoredResponses;

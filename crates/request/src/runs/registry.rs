@@ -12,19 +12,19 @@ use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::limits::{Party, client_network};
 use tokenweir_protocol::mutex::lock;
 
-/// All runs to which clients can return. `H` is the head of a response.
-#[derive(Debug)]
-pub struct Registry<H> {
-    table: Mutex<Table<H>>,
+/// All runs to which clients can return.
+#[derive(Debug, Default)]
+pub struct Registry {
+    table: Mutex<Table>,
     /// Memory of all runs, in bytes.
     pub(super) used: Arc<AtomicUsize>,
     /// Number of open runs without a reader.
     pub(super) absent: Arc<AtomicUsize>,
 }
 
-#[derive(Debug)]
-pub(super) struct Table<H> {
-    pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) runs: HashMap<RunKey, Arc<Run>>,
     pub(super) parties: HashMap<Party, RunsOfParty>,
     /// Number of open runs without a reader, by the network of their client.
     pub(super) networks: HashMap<IpAddr, Arc<AtomicUsize>>,
@@ -42,22 +42,7 @@ pub(super) struct RunsOfParty {
     delivered: VecDeque<RunKey>,
 }
 
-impl<H> Default for Registry<H> {
-    fn default() -> Self {
-        let table = Table {
-            runs: HashMap::new(),
-            parties: HashMap::new(),
-            networks: HashMap::new(),
-        };
-        Self {
-            table: Mutex::new(table),
-            used: Arc::default(),
-            absent: Arc::default(),
-        }
-    }
-}
-
-impl<H> Registry<H> {
+impl Registry {
     /// The memory of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -111,7 +96,7 @@ impl<H> Registry<H> {
     }
 
     /// Removes a run from the table, so that another run can use its key.
-    pub(super) fn forget(&self, run: &Arc<Run<H>>) {
+    pub(super) fn forget(&self, run: &Arc<Run>) {
         let mut table = self.lock();
         if table
             .runs
@@ -130,18 +115,18 @@ impl<H> Registry<H> {
     }
 
     /// Records that a reader has got the whole response of a run.
-    pub(super) fn on_delivered(&self, run: &Run<H>) {
+    pub(super) fn on_delivered(&self, run: &Run) {
         if let Some(party) = self.lock().parties.get_mut(&run.party) {
             party.delivered.push_back(run.key);
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table<H>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 }
 
-impl<H> Table<H> {
+impl Table {
     pub(super) fn evict_delivered(&mut self, party: Party, limit: ExceededLimit) -> bool {
         let Self { runs, parties, .. } = self;
         let Some(party) = parties.get_mut(&party) else {
