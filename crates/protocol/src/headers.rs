@@ -1,7 +1,6 @@
 //! Rewriting of request and response headers, without I/O. The functions remove headers that a proxy must not
 //! forward, add headers that a backend or a client needs from a proxy, and leave all other headers unchanged.
 
-use crate::trace_context::hex_digits;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
     EXPECT, Entry, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE,
@@ -385,6 +384,22 @@ pub fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let value = values.next()?.ok()?;
     values.next().is_none().then(|| value.trim())
+}
+
+/// The 32 lower-case hexadecimal digits of a number. `format!` takes several times as long.
+pub(crate) fn hex_digits(number: u128) -> [u8; 32] {
+    let mut digits = [0; 32];
+    write_hex(&number.to_be_bytes(), &mut digits);
+    digits
+}
+
+/// Writes bytes as pairs of lower-case hexadecimal digits.
+pub(crate) fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+        let halves = [byte >> 4, byte & 0xf];
+        pair.copy_from_slice(&halves.map(|half| DIGITS[usize::from(half)]));
+    }
 }
 
 /// Whether a header whose value is a list, such as `Connection`, contains this token. HTTP compares tokens

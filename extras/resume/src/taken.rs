@@ -208,7 +208,15 @@ impl KeyedRequest<'_> {
             principal,
             ..
         } = &mut *recorded;
-        let receiving = receive_body(context, principal, exchange, &mut head, body);
+        let memory = &context.state.body_memory;
+        let receiving = receive_body(
+            &context.settings,
+            memory,
+            principal,
+            exchange,
+            &mut head,
+            body,
+        );
         let body = match receiving.await {
             Ok(body) => body,
             Err(error) => return refuse(context, recorded, abort, head, error).await,

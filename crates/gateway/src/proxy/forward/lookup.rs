@@ -30,7 +30,8 @@ pub(super) async fn forward<B: IncomingBody>(
     let ProxyContext {
         state, settings, ..
     } = &**context;
-    let body = body::receive_body(context, principal, exchange, head, body).await?;
+    let memory = &state.body_memory;
+    let body = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let fields = RequestFields::default();

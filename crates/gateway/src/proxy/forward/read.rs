@@ -42,7 +42,8 @@ pub(super) async fn forward<B: IncomingBody>(
     let state = &context.state;
     let settings = &context.settings;
     // The body is dropped when this function returns.
-    let original = body::receive_body(context, principal, exchange, head, body).await?;
+    let memory = &state.body_memory;
+    let original = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let fields = read_fields(exchange.record(), settings, head, &original)?;
     let route = find_route(context, principal, exchange, head, &fields, &original).await?;
     let read = ReadRequest {
@@ -60,11 +61,10 @@ pub(super) async fn forward<B: IncomingBody>(
         .sample(record, &fields, requirements, checked.body.original());
     let headers = &mut head.headers;
     let mut leased = state.admission.lease(record, headers, requirements).await?;
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     if let Some(admission) = leased.0.admission.take() {
         exchange.admit(admission);
     }
-    let record = exchange.record();
-    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     deadlines.apply(&route.policy, exchange.policy());
     checked.control.strip_headers(headers);
     let prepared = PreparedRequest {

@@ -1,8 +1,8 @@
 //! Receives the complete body of a request. The gateway needs the whole body to read its fields and to retry
 //! the request.
 
-use super::body_memory::{BodyMemoryPermit, HeldBody, ReceivedBody};
-use crate::proxy::ProxyContext;
+use super::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
+use super::settings::RequestSettings;
 use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind, Read};
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::openai::{Api, RequestFields, form};
@@ -55,11 +56,12 @@ impl IncomingBody for ReceivedBody {
     }
 }
 
-/// Reads the complete body of a request within the limits of the settings and of the memory of all bodies.
+/// Reads the complete body of a request within the limits of `settings` and of the `memory` of all bodies.
 /// Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received length of
 /// the body and the time at which it was complete. Fails as `read_body` and `decode` do.
 pub async fn receive_body(
-    context: &ProxyContext,
+    settings: &RequestSettings,
+    memory: &Arc<BodyMemory>,
     principal: &Principal,
     exchange: &mut Exchange,
     head: &mut request::Parts,
@@ -69,11 +71,10 @@ pub async fn receive_body(
         return Ok(held);
     }
     let encoding = accepted_encoding(head)?;
-    let limit = context.settings.max_body_bytes;
-    let idle_timeout = context.settings.body_idle_timeout;
+    let limit = settings.max_body_bytes;
     let party = principal.party(exchange.record().client);
-    let mut permit = context.state.body_memory.empty_permit(party);
-    let bytes = read_body(head, body, limit, idle_timeout, &mut permit).await?;
+    let mut permit = memory.empty_permit(party);
+    let bytes = read_body(head, body, limit, settings.body_idle_timeout, &mut permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = bytes.len() as u64;
@@ -310,14 +311,12 @@ pub fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::BodyMemory;
     use super::super::body_memory::tests::party;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};
     use http::{HeaderValue, Request};
     use http_body_util::StreamBody;
     use hyper::body::Frame;
-    use std::sync::Arc;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
