@@ -72,8 +72,10 @@ impl Exchange {
         {
             observer.rename_model(name);
         }
-        let is_tunnel = status == SWITCHING_PROTOCOLS;
-        let tunnel = is_tunnel.then(|| forwarded_bytes.clone()).flatten();
+        let tunnel = match status {
+            SWITCHING_PROTOCOLS => forwarded_bytes.clone(),
+            _ => None,
+        };
         // The gateway does not read the frames of a WebSocket, so any close of the connection counts as
         // complete.
         observer.observed_mut().is_complete |= tunnel.is_some();
