@@ -4,7 +4,8 @@
 //! lost      tokens of the last prompt of a session that an engine computed again for the next turn, if they are
 //!           more than a fifth of that prompt
 //! begins    lost tokens are more than half of all prompt tokens that engines computed, and where objectives apply,
-//!           more than a quarter of the turns missed one: sessions wait for room
+//!           more than a quarter of the turns missed one: sessions wait for room. Where none apply, also if the sessions
+//!           need 1.25 × the capacity
 //! ends      lost tokens are at most half of the computed ones, and no turn has had to wait for 30 s
 //! ```
 //!
@@ -33,6 +34,8 @@ const COMPUTED_AGAIN: f64 = 0.2;
 const TOLERATED_LOSS: f64 = 0.5;
 /// Share of the turns that may miss an objective.
 const TOLERATED_MISSES: f64 = 0.25;
+/// Need, as a share of the capacity, from which engines must evict even if the estimate is a fifth too high.
+const CERTAIN_NEED: f64 = 1.25;
 /// Weight of one turn in the averages.
 const WEIGHT: f64 = 0.02;
 /// Number of turns before which the averages say nothing.
@@ -45,6 +48,8 @@ impl Evictions {
     /// not known.
     pub(super) fn learn(&mut self, known: u64, tokens: &TurnTokens) {
         if let Some(has_missed) = tokens.has_missed {
+            // Without a judged turn, the need alone could begin the wait.
+            self.has_begun &= self.missed.is_some();
             let missed = self.missed.get_or_insert(0.0);
             *missed += WEIGHT * (f64::from(u8::from(has_missed)) - *missed);
         }
@@ -60,8 +65,13 @@ impl Evictions {
         self.has_begun |= self.turns >= MIN_TURNS && self.is_evicting() && self.is_needed();
     }
 
-    /// Ends the wait for room if engines keep what returning sessions need. `held`: when a turn last had to wait.
-    pub(super) fn judge(&mut self, held: Option<Instant>, now: Instant) {
+    /// Begins the wait for room if the sessions need more than caches can hold, and ends it if engines keep what
+    /// returning sessions need. `need`: as a share of the capacity. `held`: when a turn last had to wait.
+    pub(super) fn judge(&mut self, need: f64, held: Option<Instant>, now: Instant) {
+        if self.missed.is_none() && need > CERTAIN_NEED {
+            self.has_begun = true;
+            return;
+        }
         let is_held = held.is_some_and(|at| now < at + PAUSE);
         self.has_begun &= is_held || self.is_evicting();
     }

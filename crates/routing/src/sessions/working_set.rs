@@ -156,7 +156,11 @@ impl WorkingSet {
         if self.need.computed_at.is_none_or(due) {
             self.forget_ended(now);
             self.need = self.compute_need(now);
-            self.evictions.judge(self.held.map(|held| held.last), now);
+            if let Some(capacity) = self.capacity {
+                let held = self.held.map(|held| held.last);
+                let share = self.need.tokens / capacity.max(1) as f64;
+                self.evictions.judge(share, held, now);
+            }
             if let Some(limit) = self.limit() {
                 self.make_room(0.0, limit, now);
             }
